@@ -9,6 +9,7 @@ mod commands;
 mod config;
 mod doctor;
 mod failure;
+mod guest_description;
 mod output;
 mod serve;
 mod wire;

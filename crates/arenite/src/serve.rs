@@ -31,6 +31,7 @@ use crate::cli::ServeArgs;
 use crate::config::values::{AddressRange, LogFormat};
 use crate::config::{self, Config, Settings};
 use crate::failure::{Attempt, Failure, Outcome};
+use crate::guest_description::guest_description;
 use crate::output;
 use handover::Handover;
 
@@ -146,6 +147,7 @@ async fn serve(
         corpora: Some(Arc::new(Library::of_data(&config.data_dir))),
         warnings,
         commit: option_env!("ARENITE_COMMIT").unwrap_or("unknown"),
+        guest: guest_description(),
         ..GatewayConfig::default()
     };
     let replaced = Arc::new(AtomicBool::new(false));

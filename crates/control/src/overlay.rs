@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use arenite_model::{IdlePolicy, ImageName, NetworkMode, Resources, SandboxSpec, VolumeMount};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// A partial spec. What is set replaces; `env` and `labels` are merged key by key.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,7 +28,7 @@ pub struct SpecOverlay {
 }
 
 /// A partial [`Resources`].
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ResourcesOverlay {
     pub memory_bytes: Option<u64>,

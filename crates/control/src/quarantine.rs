@@ -10,6 +10,7 @@ use arenite_engine::Remains;
 use arenite_model::{SandboxId, SandboxName, SandboxSpec, SandboxState, TenantId};
 use jiff::Timestamp;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::clock::later;
 use crate::core::{Core, detached};
@@ -18,7 +19,7 @@ use crate::recovery::state_of;
 use crate::{ControlError, Sandbox};
 
 /// A listed sandbox in quarantine.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct QuarantinedSandbox {
     pub id: SandboxId,
     /// The name from its row or its record.

@@ -3,6 +3,7 @@
 use arenite_model::{SandboxId, SandboxName, SandboxSpec, SandboxState, TenantId};
 use jiff::Timestamp;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::SpecOverlay;
 
@@ -43,14 +44,14 @@ pub struct Sandbox {
 }
 
 /// The next timeout of a sandbox, and its effect.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Deadline {
     pub at: Timestamp,
     pub reason: DeadlineReason,
     pub action: DeadlineAction,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DeadlineReason {
     /// Its life time ends.
@@ -61,7 +62,7 @@ pub enum DeadlineReason {
     Kept,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DeadlineAction {
     Delete,

@@ -9,6 +9,7 @@ use std::time::SystemTime;
 
 use arenite_model::{ImageName, SandboxSpec};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::{ControlConfig, ControlError, SpecOverlay};
 
@@ -26,7 +27,7 @@ const MAX_FILE: u64 = 1 << 20;
 const MAX_TEMPLATES: usize = 1000;
 
 /// A named spec of sandboxes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Template {
     pub name: String,
     pub description: String,

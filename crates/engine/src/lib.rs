@@ -18,6 +18,7 @@ use serde::Serialize;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::broadcast;
+use utoipa::ToSchema;
 
 /// A connection to a guest.
 pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -187,7 +188,7 @@ pub struct Quarantined {
 }
 
 /// What is left of a quarantined sandbox.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Remains {
     pub processes: usize,
     pub has_disk: bool,
@@ -205,7 +206,7 @@ pub struct Ended {
 }
 
 /// The host's total and available resources.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
+#[derive(Debug, Clone, Copy, Default, Serialize, ToSchema)]
 pub struct HostCapacity {
     pub memory_available_bytes: u64,
     pub memory_total_bytes: u64,

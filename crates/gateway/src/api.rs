@@ -1,76 +1,31 @@
 //! `/api/v2`: Arenite's own control API, for the `arenite` command and the console.
 //!
-//! ```text
-//! GET    /api/v2/info                      {name, version, engine, uptime_seconds, capacity, warnings}
-//! GET    /api/v2/workers                   {workers: [{worker_id, sessions: [as session/list]}]}: AgentFlow's
-//! GET    /api/v2/corpora, /api/v2/corpora/{name}, POST …/search    see [`crate::corpora`]
-//! GET    /api/v2/templates                 {templates: [{name, description, services, spec}]}
-//! GET    /api/v2/images                    {images: [{name, digest, size_bytes, created_at, layers, labels}]}
-//! GET    /api/v2/sandboxes                 {sandboxes: [Sandbox]}, the oldest first
-//! POST   /api/v2/sandboxes                 Create → 201 Sandbox, with Location
-//! GET    /api/v2/sandboxes/{name}          Sandbox
-//! DELETE /api/v2/sandboxes/{name}          {name, id, deleted: true}
-//! POST   /api/v2/sandboxes/{name}/pause    Sandbox; succeeds for a paused one
-//! POST   /api/v2/sandboxes/{name}/resume   Sandbox; succeeds for a running one
-//! POST   /api/v2/sandboxes/{name}/start    Sandbox; runs a failed or lost one again on its disk; succeeds for a running one
-//! GET    /api/v2/sandboxes/{name}/usage    {memory_bytes, cpu_nanoseconds, pids, disk_bytes?, oom_kills?, limits}
-//! GET    /api/v2/sandboxes/{name}/steps    as a trajectory's, below
-//! GET    /api/v2/sandboxes?follow=true     events: `change` {name, id, state}, state null when it was deleted
-//! GET    /api/v2/sandboxes/{name}/logs     text: the main command's output, empty without one
-//! GET    /api/v2/quarantine                {quarantine: [{id, name, reason, since, processes, has_disk, disk_bytes, has_record}]}
-//! POST   /api/v2/quarantine/{id}/adopt     {name?} → Sandbox: lost when it has no usable record; see [`crate::quarantine`]
-//! DELETE /api/v2/quarantine/{id}           {id, deleted: true}
-//!
-//! Create   {name?, template?, image?, args?, env?, workdir?, hostname?, labels?, network?: "none"|"open", ports?,
-//!           volumes?: [{name, path, read_only?}],
-//!           resources?: {memory_bytes?, cpu_millis?, pids?, disk_bytes?, shm_bytes?},
-//!           timeout_seconds?, idle_timeout_seconds? (0: never), idle_policy?: "delete"|"pause"}
-//! Sandbox  {id, name, state, reason, template, spec, isolation, origin, created_at, last_used_at, state_since,
-//!           expires_at, deadline: {at, reason: "timeout"|"idle"|"kept", action: "delete"|"pause"}, stages: [{name, ms}],
-//!           urls: {path, host}}
-//! refusals {code, message, hint}, 429 with Retry-After
-//! ```
+//! The routes are in [`crate::routes`], their requests and answers in [`types`]; `/api/v2/openapi.json` describes them.
 //!
 //! Without a name, a sandbox is named by its id. A create of an existing name is refused (409), so a client that repeats one
 //! creates no second sandbox. A delete of a missing one is refused (404). Fields that are not listed are refused.
-//!
-//! `/api/v1/trajectories` belongs to the same API, see [`crate::trajectories`]:
-//!
-//! ```text
-//! GET /api/v1/trajectories?worker=&task=          {trajectories: [{trajectory, sandbox_name, worker?, task?, first_at, last_at,
-//!                                                  steps, bytes, ended}]}
-//! GET /api/v1/trajectories/{id}/export?format=&origin=&result=    a file, see [`arenite_trajectory::Format`]; jsonl without one
-//! GET /api/v1/trajectories/{id}?after=&limit=&origin=&result=     {trajectory, steps: [Step], next_after}
-//! GET /api/v1/trajectories/{id}/sessions          {trajectory, sessions: [SessionEvent]}
-//! GET /api/v1/trajectories/{id}/verify            [`arenite_trajectory::Verification`]
-//! GET /api/v1/trajectories/{id}?format=jsonl      one Step a line; with bodies=inline also large bodies
-//! GET /api/v1/trajectories/{id}/blobs/{blake3}    the bytes of a large body
-//! GET /api/v1/trajectories/{id}/steps/{n}/observation, …/arguments    the bytes, wherever they are stored
-//! GET /api/v1/trajectories/{id}?follow=true&after=&tail=    events, see [`crate::follow`]; `tail`: at most this many past steps
-//! GET /steps, /sandbox/{name}/steps, and on a sandbox's own host    the same of that sandbox
-//! ```
 
-use std::collections::BTreeMap;
+pub(crate) mod types;
+
 use std::sync::Arc;
 
-use arenite_control::{CreateRequest, ResourcesOverlay, Sandbox, SpecOverlay};
-use arenite_model::{ErrorCode, IdlePolicy, ImageName, NetworkMode, SandboxName, VolumeMount};
+use arenite_control::{CreateRequest, Sandbox, SpecOverlay};
+use arenite_model::{ErrorCode, SandboxName};
 use axum::body::Body;
 use http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, LOCATION, X_CONTENT_TYPE_OPTIONS};
-use http::request::Parts;
-use http::{HeaderValue, Method, Response, StatusCode};
+use http::{HeaderValue, Response, StatusCode};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::auth::Identity;
+use crate::exchange::{Answered, Exchange};
 use crate::gateway::{Context, Gateway};
-use crate::lifecycle::{self, LifecycleCall, Transition};
+use crate::lifecycle::{self, LifecycleAnswer, LifecycleCall, Transition};
 use crate::proxy::{self, InternalAnswer};
 use crate::refusal::{Refusal, json_response};
-use crate::request::require;
-use crate::{corpora, follow, quarantine, trajectories};
+use crate::{follow, trajectories};
+
+use types::{CreateSandbox, ImageList, Nothing, SandboxInfo, SandboxList, SandboxUsage, ServerInfo, Stage, TemplateList, Urls};
 
 pub(crate) const PATH: &str = "/api/v2";
 pub(crate) const DIALECT: &str = "api";
@@ -82,28 +37,7 @@ const MAIN_LOG: &str = "/v1/file/download?path=/var/log/arenite/main.log";
 const MAX_LABELS: usize = 64;
 const MAX_LABEL_BYTES: usize = 1024;
 
-/// A request for a sandbox, as described above.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Create {
-    name: Option<SandboxName>,
-    template: Option<String>,
-    image: Option<ImageName>,
-    args: Option<Vec<String>>,
-    env: Option<BTreeMap<String, String>>,
-    workdir: Option<String>,
-    hostname: Option<String>,
-    labels: Option<BTreeMap<String, String>>,
-    resources: Option<ResourcesOverlay>,
-    network: Option<NetworkMode>,
-    volumes: Option<Vec<VolumeMount>>,
-    ports: Option<Vec<u16>>,
-    timeout_seconds: Option<u64>,
-    idle_timeout_seconds: Option<u64>,
-    idle_policy: Option<IdlePolicy>,
-}
-
-impl Create {
+impl CreateSandbox {
     fn request(self) -> Result<CreateRequest, Refusal> {
         let labels = self.labels.iter().flatten();
         if labels.clone().count() > MAX_LABELS {
@@ -138,87 +72,56 @@ impl Create {
     }
 }
 
-/// A body without fields.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Nothing {}
-
-pub(crate) async fn serve(
-    gateway: &Arc<Gateway>,
-    context: &Context,
-    who: &Identity,
-    path: &str,
-    parts: &Parts,
-    body: Body,
-) -> Result<Response<Body>, Refusal> {
-    let rest = path.strip_prefix(PATH).unwrap_or(path);
-    let segments: Vec<&str> = rest.split('/').filter(|s| !s.is_empty()).collect();
-    match segments[..] {
-        ["info"] => {
-            read_only(parts)?;
-            info(gateway).await
-        }
-        ["workers"] => {
-            read_only(parts)?;
-            Ok(json_response(StatusCode::OK, &gateway.synthesis()?.overview(&context.tenant)))
-        }
-        ["quarantine", ref rest @ ..] => quarantine::serve(gateway, context, who, rest, parts, body).await,
-        ["corpora", ref rest @ ..] => corpora::serve(gateway, rest, parts, body).await,
-        ["templates"] => {
-            read_only(parts)?;
-            Ok(json_response(StatusCode::OK, &json!({ "templates": gateway.control.templates() })))
-        }
-        ["images"] => {
-            read_only(parts)?;
-            images(gateway).await
-        }
-        ["sandboxes"] => {
-            require(parts, &[Method::GET, Method::HEAD, Method::POST])?;
-            match parts.method {
-                Method::POST => create(gateway, context, body).await,
-                _ if follow::is_wanted(parts) => Ok(follow::changes(gateway, context.tenant.clone())),
-                _ => list(gateway, context).await,
-            }
-        }
-        ["sandboxes", name] => {
-            require(parts, &[Method::GET, Method::HEAD, Method::DELETE])?;
-            let name = sandbox_name(name)?;
-            match parts.method {
-                Method::DELETE => delete(gateway, context, name).await,
-                _ => {
-                    let sandbox = gateway.control.get(&context.tenant, &name).await?;
-                    Ok(json_response(StatusCode::OK, &shape(gateway, context, sandbox)))
-                }
-            }
-        }
-        ["sandboxes", name, verb @ ("pause" | "resume" | "start")] => {
-            require(parts, &[Method::POST])?;
-            let name = sandbox_name(name)?;
-            read_json::<Nothing>(body).await?;
-            transition(gateway, context, name, verb).await
-        }
-        ["sandboxes", name, "usage"] => {
-            read_only(parts)?;
-            usage(gateway, context, sandbox_name(name)?).await
-        }
-        ["sandboxes", name, "steps", ref rest @ ..] => {
-            read_only(parts)?;
-            let sandbox = gateway.control.get(&context.tenant, &sandbox_name(name)?).await?;
-            let rest: Vec<String> = rest.iter().map(|&segment| segment.to_owned()).collect();
-            trajectories::of_sandbox(gateway, context, sandbox.id.to_string(), &rest, parts).await
-        }
-        ["sandboxes", name, "logs"] => {
-            read_only(parts)?;
-            logs(gateway, context, sandbox_name(name)?).await
-        }
-        _ => Err(Refusal::not_found(format!("there is no {PATH}{rest}")).hint(
-            "there are info, templates, images, corpora, workers, quarantine, sandboxes and sandboxes/{name}/{pause,resume,start,usage,logs,steps}",
-        )),
-    }
+/// What there is, for a path that leads to nothing.
+pub(crate) async fn unknown(exchange: &mut Exchange) -> Answered {
+    Err(Refusal::not_found(format!("there is no {}", exchange.path.decoded)).hint(
+        "there are info, templates, images, corpora, workers, quarantine, sandboxes and sandboxes/{name}/{pause,resume,start,usage,logs,steps}",
+    ))
 }
 
-pub(crate) fn read_only(parts: &Parts) -> Result<(), Refusal> {
-    require(parts, &[Method::GET, Method::HEAD])
+pub(crate) async fn workers(exchange: &mut Exchange) -> Answered {
+    Ok(json_response(StatusCode::OK, &exchange.gateway.synthesis()?.overview(&exchange.context.tenant)))
+}
+
+pub(crate) async fn templates(exchange: &mut Exchange) -> Answered {
+    Ok(json_response(StatusCode::OK, &TemplateList { templates: exchange.gateway.control.templates() }))
+}
+
+/// The name in the path.
+fn named(exchange: &Exchange) -> Result<SandboxName, Refusal> {
+    sandbox_name(exchange.param("name"))
+}
+
+/// The sandbox in the path.
+async fn find(exchange: &Exchange) -> Result<Sandbox, Refusal> {
+    Ok(exchange.gateway.control.get(&exchange.context.tenant, &named(exchange)?).await?)
+}
+
+pub(crate) async fn get(exchange: &mut Exchange) -> Answered {
+    let sandbox = find(exchange).await?;
+    Ok(json_response(StatusCode::OK, &described(&exchange.gateway, &exchange.context, sandbox)))
+}
+
+pub(crate) async fn steps(exchange: &mut Exchange) -> Answered {
+    let sandbox = find(exchange).await?;
+    trajectories::steps_of_sandbox(exchange, &sandbox).await
+}
+
+pub(crate) async fn step(exchange: &mut Exchange) -> Answered {
+    let sandbox = find(exchange).await?;
+    trajectories::serve_step(exchange, sandbox.id.to_string()).await
+}
+
+pub(crate) async fn pause(exchange: &mut Exchange) -> Answered {
+    transition(exchange, Transition::Pause, "pause").await
+}
+
+pub(crate) async fn resume(exchange: &mut Exchange) -> Answered {
+    transition(exchange, Transition::Resume, "resume").await
+}
+
+pub(crate) async fn start(exchange: &mut Exchange) -> Answered {
+    transition(exchange, Transition::Start, "start").await
 }
 
 fn sandbox_name(text: &str) -> Result<SandboxName, Refusal> {
@@ -253,32 +156,33 @@ pub(crate) async fn read(body: Body) -> Result<bytes::Bytes, Refusal> {
     }
 }
 
-async fn info(gateway: &Arc<Gateway>) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn info(exchange: &mut Exchange) -> Answered {
+    let gateway = &exchange.gateway;
     let engine = gateway.control.engine();
     let capacity = engine.capacity().await.ok();
     let mut warnings: Vec<String> = gateway.config.warnings.iter().cloned().chain(gateway.control.warnings()).collect();
     warnings.extend(gateway.control.problems().await.iter().cloned());
     Ok(json_response(
         StatusCode::OK,
-        &json!({
-            "name": "arenite",
-            "version": env!("CARGO_PKG_VERSION"),
-            "engine": engine.name(),
-            "uptime_seconds": gateway.started.elapsed().as_secs(),
-            "capacity": capacity,
-            "warnings": warnings,
-        }),
+        &ServerInfo {
+            name: "arenite",
+            version: env!("CARGO_PKG_VERSION"),
+            engine: engine.name().to_owned(),
+            uptime_seconds: gateway.started.elapsed().as_secs(),
+            capacity,
+            warnings,
+        },
     ))
 }
 
 /// Reads files, so it runs off the async threads.
-async fn images(gateway: &Arc<Gateway>) -> Result<Response<Body>, Refusal> {
-    let Some(catalog) = gateway.config.images.clone() else {
+pub(crate) async fn images(exchange: &mut Exchange) -> Answered {
+    let Some(catalog) = exchange.gateway.config.images.clone() else {
         return Err(Refusal::new(ErrorCode::Unsupported, "this server's engine keeps no list of images"));
     };
     let listed = tokio::task::spawn_blocking(move || catalog.list()).await.unwrap_or_else(|error| Err(error.to_string()));
     match listed {
-        Ok(images) => Ok(json_response(StatusCode::OK, &json!({ "images": images }))),
+        Ok(images) => Ok(json_response(StatusCode::OK, &ImageList { images })),
         Err(error) => {
             tracing::error!(error, "images could not be listed");
             Err(Refusal::new(ErrorCode::Internal, "the images could not be listed; the server's log says why"))
@@ -286,21 +190,29 @@ async fn images(gateway: &Arc<Gateway>) -> Result<Response<Body>, Refusal> {
     }
 }
 
-async fn list(gateway: &Arc<Gateway>, context: &Context) -> Result<Response<Body>, Refusal> {
+/// All sandboxes, or their changes as they come.
+pub(crate) async fn list(exchange: &mut Exchange) -> Answered {
+    let Exchange { gateway, context, parts, .. } = exchange;
+    if follow::is_wanted(parts) {
+        return Ok(follow::changes(gateway, context.tenant.clone()));
+    }
     let all = gateway.control.list(&context.tenant).await?;
-    let all: Vec<Value> = all.into_iter().map(|sandbox| shape(gateway, context, sandbox)).collect();
-    Ok(json_response(StatusCode::OK, &json!({ "sandboxes": all })))
+    let sandboxes = all.into_iter().map(|sandbox| described(gateway, context, sandbox)).collect();
+    Ok(json_response(StatusCode::OK, &SandboxList { sandboxes }))
 }
 
-async fn create(gateway: &Arc<Gateway>, context: &Context, body: Body) -> Result<Response<Body>, Refusal> {
-    let (create, arguments) = read_json::<Create>(body).await?;
+/// Answers with the sandbox after a change.
+fn shaped(exchange: &Exchange, status: StatusCode) -> impl FnOnce(Sandbox) -> LifecycleAnswer + Send + use<> {
+    let (gateway, context) = (Arc::clone(&exchange.gateway), exchange.context.clone());
+    move |sandbox| (status, shape(&gateway, &context, sandbox))
+}
+
+pub(crate) async fn create(exchange: &mut Exchange) -> Answered {
+    let (create, arguments) = exchange.json::<CreateSandbox>().await?;
     let request = create.request()?;
     let call = LifecycleCall { dialect: DIALECT, action: format!("POST {PATH}/sandboxes"), arguments: Some(arguments) };
-    let answer = {
-        let (gateway, context) = (Arc::clone(gateway), context.clone());
-        move |sandbox| (StatusCode::CREATED, shape(&gateway, &context, sandbox))
-    };
-    let (status, sandbox) = lifecycle::create(gateway, context, call, request, answer).await?;
+    let answer = shaped(exchange, StatusCode::CREATED);
+    let (status, sandbox) = lifecycle::create(&exchange.gateway, &exchange.context, call, request, answer).await?;
     let mut response = json_response(status, &sandbox);
     let name = sandbox["name"].as_str().unwrap_or_default();
     if let Ok(location) = HeaderValue::from_str(&format!("{PATH}/sandboxes/{name}")) {
@@ -309,49 +221,45 @@ async fn create(gateway: &Arc<Gateway>, context: &Context, body: Body) -> Result
     Ok(response)
 }
 
-async fn delete(gateway: &Arc<Gateway>, context: &Context, name: SandboxName) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn delete(exchange: &mut Exchange) -> Answered {
+    let name = named(exchange)?;
     let call = LifecycleCall { dialect: DIALECT, action: format!("DELETE {PATH}/sandboxes/{name}"), arguments: None };
     let answer = |sandbox: Sandbox| (StatusCode::OK, json!({ "name": sandbox.name, "id": sandbox.id, "deleted": true }));
-    let (status, body) = lifecycle::delete(gateway, context, call, name, answer).await?;
+    let (status, body) = lifecycle::delete(&exchange.gateway, &exchange.context, call, name, answer).await?;
     Ok(json_response(status, &body))
 }
 
-async fn transition(gateway: &Arc<Gateway>, context: &Context, name: SandboxName, verb: &str) -> Result<Response<Body>, Refusal> {
+async fn transition(exchange: &mut Exchange, transition: Transition, verb: &str) -> Answered {
+    let name = named(exchange)?;
+    exchange.json::<Nothing>().await?;
     let call = LifecycleCall { dialect: DIALECT, action: format!("POST {PATH}/sandboxes/{name}/{verb}"), arguments: None };
-    let way = match verb {
-        "pause" => Transition::Pause,
-        "resume" => Transition::Resume,
-        _ => Transition::Start,
-    };
-    let answer = {
-        let (gateway, context) = (Arc::clone(gateway), context.clone());
-        move |sandbox| (StatusCode::OK, shape(&gateway, &context, sandbox))
-    };
-    let (status, body) = lifecycle::transition(gateway, context, call, name, way, answer).await?;
+    let answer = shaped(exchange, StatusCode::OK);
+    let (status, body) = lifecycle::transition(&exchange.gateway, &exchange.context, call, name, transition, answer).await?;
     Ok(json_response(status, &body))
 }
 
-async fn usage(gateway: &Arc<Gateway>, context: &Context, name: SandboxName) -> Result<Response<Body>, Refusal> {
-    let usage = gateway.control.usage(&context.tenant, &name).await?;
-    let limits = gateway.control.get(&context.tenant, &name).await?.spec.resources;
+pub(crate) async fn usage(exchange: &mut Exchange) -> Answered {
+    let sandbox = find(exchange).await?;
+    let usage = exchange.gateway.control.usage(&exchange.context.tenant, &sandbox.name).await?;
     Ok(json_response(
         StatusCode::OK,
-        &json!({
-            "memory_bytes": usage.memory_bytes,
-            "cpu_nanoseconds": usage.cpu_nanoseconds,
-            "pids": usage.pids,
-            "disk_bytes": usage.disk_bytes,
-            "oom_kills": usage.oom_kills,
-            "limits": limits,
-        }),
+        &SandboxUsage {
+            memory_bytes: usage.memory_bytes,
+            cpu_nanoseconds: usage.cpu_nanoseconds,
+            pids: usage.pids,
+            disk_bytes: usage.disk_bytes,
+            oom_kills: usage.oom_kills,
+            limits: sandbox.spec.resources,
+        },
     ))
 }
 
 /// The main command's output, as the guest keeps it. Resumes a paused sandbox, because its guest reads the file.
-async fn logs(gateway: &Arc<Gateway>, context: &Context, name: SandboxName) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn logs(exchange: &mut Exchange) -> Answered {
     // A lease would create the sandbox `default`.
-    gateway.control.get(&context.tenant, &name).await?;
-    let lease = gateway.control.lease(&context.tenant, &name).await?;
+    let name = find(exchange).await?.name;
+    let gateway = &exchange.gateway;
+    let lease = gateway.control.lease(&exchange.context.tenant, &name).await?;
     let (link, answer) = proxy::internal_get(gateway, &lease.sandbox.id, MAIN_LOG).await?;
     let body = match answer.status() {
         StatusCode::OK => {
@@ -378,36 +286,39 @@ async fn logs(gateway: &Arc<Gateway>, context: &Context, name: SandboxName) -> R
     Ok(response)
 }
 
-/// A sandbox in the form of this API.
+/// A sandbox in the form of this API, as JSON for its step and its answer.
 pub(crate) fn shape(gateway: &Gateway, context: &Context, sandbox: Sandbox) -> Value {
-    let stages: Vec<Value> = sandbox.stages.iter().map(|(name, ms)| json!({ "name": name, "ms": ms })).collect();
-    let urls = urls(gateway, context, &sandbox);
-    json!({
-        "id": sandbox.id,
-        "name": sandbox.name,
-        "state": sandbox.state,
-        "reason": sandbox.reason,
-        "template": sandbox.template,
-        "spec": sandbox.spec,
-        "isolation": sandbox.isolation,
-        "origin": sandbox.origin,
-        "created_at": sandbox.created_at,
-        "last_used_at": sandbox.last_used_at,
-        "state_since": sandbox.state_since,
-        "expires_at": sandbox.expires_at,
-        "deadline": gateway.control.next_deadline(&sandbox.id),
-        "stages": stages,
-        "urls": urls,
-    })
+    // A struct with text keys: always JSON.
+    serde_json::to_value(described(gateway, context, sandbox)).unwrap_or_default()
 }
 
-/// The addresses of its services: `path` below this server's own address, `host` on its own origin.
-pub(crate) fn urls(gateway: &Gateway, context: &Context, sandbox: &Sandbox) -> Value {
-    let base = context.base_url.as_str();
-    json!({
-        "path": format!("{base}/sandbox/{}/", sandbox.name),
-        "host": own_host(base, gateway.config.domain.as_deref(), sandbox.id.as_str()),
-    })
+fn described(gateway: &Gateway, context: &Context, sandbox: Sandbox) -> SandboxInfo {
+    SandboxInfo {
+        urls: urls(gateway, context, &sandbox),
+        deadline: gateway.control.next_deadline(&sandbox.id),
+        stages: sandbox.stages.into_iter().map(|(name, ms)| Stage { name, ms }).collect(),
+        id: sandbox.id,
+        name: sandbox.name,
+        state: sandbox.state,
+        reason: sandbox.reason,
+        template: sandbox.template,
+        spec: sandbox.spec,
+        isolation: sandbox.isolation,
+        origin: sandbox.origin,
+        created_at: sandbox.created_at,
+        last_used_at: sandbox.last_used_at,
+        state_since: sandbox.state_since,
+        expires_at: sandbox.expires_at,
+    }
+}
+
+/// The addresses of its services.
+pub(crate) fn urls(gateway: &Gateway, context: &Context, sandbox: &Sandbox) -> Urls {
+    let base = context.base_url();
+    Urls {
+        path: format!("{base}/sandbox/{}/", sandbox.name),
+        host: own_host(base, gateway.config.domain.as_deref(), sandbox.id.as_str()),
+    }
 }
 
 /// The sandbox's own host. A client on this machine gets a name that resolves there whatever the domain is.

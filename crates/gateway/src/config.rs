@@ -5,9 +5,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use arenite_mcp::rmcp::model::Tool;
 use arenite_retrieval::library::Library;
 use arenite_synthesis::config::Workers;
 use serde::Serialize;
+use utoipa::ToSchema;
+use utoipa::openapi::OpenApi;
 
 use crate::auth::Authentication;
 use crate::connections::ConnectionLimits;
@@ -48,6 +51,8 @@ pub struct GatewayConfig {
     pub warnings: Vec<String>,
     /// The commit that the program was built from, for `/metrics`.
     pub commit: &'static str,
+    /// The API and the tools of sandboxes, for the documents about them.
+    pub guest: GuestDescription,
 }
 
 impl Default for GatewayConfig {
@@ -70,7 +75,25 @@ impl Default for GatewayConfig {
             corpora: None,
             warnings: Vec::new(),
             commit: "unknown",
+            guest: GuestDescription::default(),
         }
+    }
+}
+
+/// What a sandbox's guest can do. The gateway only shows it: it passes every call on. The default describes nothing.
+#[derive(Debug, Clone, Copy)]
+pub struct GuestDescription {
+    /// All operations, with paths below a sandbox's address.
+    pub api: fn() -> OpenApi,
+    /// The purpose of the operations with a tag; empty for an unknown one.
+    pub purpose: fn(&str) -> &'static str,
+    /// The MCP tools of a sandbox that has no MCP servers.
+    pub tools: fn() -> Vec<Tool>,
+}
+
+impl Default for GuestDescription {
+    fn default() -> Self {
+        Self { api: OpenApi::default, purpose: |_| "", tools: Vec::new }
     }
 }
 
@@ -81,7 +104,7 @@ pub trait ImageCatalog: Send + Sync {
 }
 
 /// An image in a list.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct ImageEntry {
     pub name: String,
     pub digest: String,

@@ -14,33 +14,20 @@ use std::sync::Arc;
 
 use arenite_model::ErrorCode;
 use arenite_retrieval::library::{Library, Served};
-use arenite_retrieval::{Error, Filter, Found, Index, Mode, Query};
-use axum::body::Body;
+use arenite_retrieval::{Error, Filter, Found, Query};
 use futures_util::future::join_all;
-use http::request::Parts;
-use http::{Method, Response, StatusCode};
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use http::StatusCode;
+use serde_json::json;
 
-use crate::api::{PATH, read_json};
-use crate::gateway::Gateway;
+use crate::api::PATH;
+use crate::api::types::{CorpusInfo, CorpusList, SearchCorpus};
+use crate::exchange::{Answered, Exchange};
 use crate::refusal::{Refusal, json_response};
-use crate::request::require;
 
 /// Default number of passages of an answer.
 const TOP_K: usize = 5;
 /// The most queries of one call.
 const MAX_QUERIES: usize = 1000;
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Search {
-    query: Option<String>,
-    queries: Option<Vec<String>>,
-    top_k: Option<usize>,
-    mode: Option<Mode>,
-    filter: Map<String, Value>,
-}
 
 fn refused(error: &Error) -> Refusal {
     match error {
@@ -63,41 +50,41 @@ async fn open(library: Arc<Library>, name: &str) -> Result<Arc<Served>, Refusal>
     })
 }
 
-pub(crate) async fn serve(gateway: &Arc<Gateway>, rest: &[&str], parts: &Parts, body: Body) -> Result<Response<Body>, Refusal> {
-    let library = gateway.config.corpora.clone();
-    let library = library.ok_or_else(|| Refusal::new(ErrorCode::Unsupported, "this server has no corpora"))?;
-    match rest {
-        [] => {
-            require(parts, &[Method::GET, Method::HEAD])?;
-            let names = tokio::task::spawn_blocking(move || library.names()).await.unwrap_or_default();
-            Ok(json_response(StatusCode::OK, &json!({ "corpora": names })))
-        }
-        [name] => {
-            require(parts, &[Method::GET, Method::HEAD])?;
-            let served = open(library, name).await?;
-            let corpus = served.corpus();
-            Ok(json_response(
-                StatusCode::OK,
-                &json!({
-                    "name": name,
-                    "passages": corpus.len(),
-                    "best_mode": corpus.best_mode(),
-                    "stats": corpus.index().map(Index::stats),
-                    "batches": served.batches(),
-                }),
-            ))
-        }
-        [name, "search"] => {
-            require(parts, &[Method::POST])?;
-            let (search, _) = read_json::<Search>(body).await?;
-            let served = open(library, name).await?;
-            answer(&served, search).await
-        }
-        _ => Err(Refusal::not_found("there are corpora, corpora/{name} and corpora/{name}/search")),
-    }
+fn library(exchange: &Exchange) -> Result<Arc<Library>, Refusal> {
+    let library = exchange.gateway.config.corpora.clone();
+    library.ok_or_else(|| Refusal::new(ErrorCode::Unsupported, "this server has no corpora"))
 }
 
-async fn answer(served: &Served, search: Search) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn list(exchange: &mut Exchange) -> Answered {
+    let library = library(exchange)?;
+    let names = tokio::task::spawn_blocking(move || library.names()).await.unwrap_or_default();
+    Ok(json_response(StatusCode::OK, &CorpusList { corpora: names }))
+}
+
+pub(crate) async fn get(exchange: &mut Exchange) -> Answered {
+    let name = exchange.param("name");
+    let served = open(library(exchange)?, name).await?;
+    let corpus = served.corpus();
+    Ok(json_response(
+        StatusCode::OK,
+        &CorpusInfo {
+            name: name.to_owned(),
+            passages: corpus.len(),
+            best_mode: json!(corpus.best_mode()),
+            stats: corpus.index().map(|index| json!(index.stats())),
+            batches: json!(served.batches()),
+        },
+    ))
+}
+
+pub(crate) async fn search(exchange: &mut Exchange) -> Answered {
+    let library = library(exchange)?;
+    let (search, _) = exchange.json::<SearchCorpus>().await?;
+    let served = open(library, exchange.param("name")).await?;
+    answer(&served, search).await
+}
+
+async fn answer(served: &Served, search: SearchCorpus) -> Answered {
     let filter = Filter::parse(&search.filter).map_err(Refusal::bad_request)?;
     let query = |text: String| Query { text, top_k: search.top_k.unwrap_or(TOP_K), mode: search.mode, filter: filter.clone() };
     let results = |found: Vec<Found>| json!({ "results": found });

@@ -50,7 +50,8 @@ pub(crate) async fn lines(
     tenant: TenantId,
     id: String,
     after: u64,
-    (inline, filter): (bool, Filter),
+    inline: bool,
+    filter: Filter,
 ) -> Result<Response<Body>, Refusal> {
     if inline && after > 0 {
         return Err(Refusal::bad_request("bodies=inline exports whole trajectories: leave out after"));

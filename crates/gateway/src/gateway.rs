@@ -9,6 +9,8 @@ use arenite_model::{ErrorCode, TenantId};
 use arenite_synthesis::Synthesis;
 use arenite_synthesis::config::Switches;
 use arenite_trajectory::{Origin, Recorder};
+use matchit::Router;
+use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -56,6 +58,9 @@ pub(crate) struct Gateway {
     pub(crate) mcp: arenite_mcp::Server<dialect::mcp::Hub>,
     /// Sessions of signed-in browsers.
     pub(crate) sessions: Grants,
+    /// `/v1/openapi.json`, made at the first request.
+    pub(crate) document: OnceLock<Value>,
+    guest_routes: OnceLock<Router<&'static str>>,
     /// Makes request ids differ between starts.
     epoch: u64,
     requests: AtomicU64,
@@ -84,6 +89,8 @@ impl Gateway {
             commands: Arc::default(),
             mcp: arenite_mcp::Server::new(dialect::mcp::Hub),
             sessions: Grants::default(),
+            document: OnceLock::new(),
+            guest_routes: OnceLock::new(),
             epoch: since.map_or(0, |d| d.as_micros() as u64),
             requests: AtomicU64::new(0),
         }
@@ -97,6 +104,21 @@ impl Gateway {
     pub(crate) fn workers_switches(&self) -> &Switches {
         static NONE: std::sync::LazyLock<Switches> = std::sync::LazyLock::new(Switches::default);
         self.config.workers.as_ref().map_or(&NONE, |workers| &workers.switches)
+    }
+
+    /// The routes of the guest's API, with their patterns, for metrics.
+    pub(crate) fn guest_routes(&self) -> &Router<&'static str> {
+        self.guest_routes.get_or_init(|| {
+            let mut routes = Router::new();
+            for path in (self.config.guest.api)().paths.paths.into_keys() {
+                // Built once, and kept for the life of the process.
+                let pattern: &'static str = path.leak();
+                if let Err(error) = routes.insert(pattern, pattern) {
+                    tracing::warn!(pattern, %error, "a route of the guest is counted as another");
+                }
+            }
+            routes
+        })
     }
 
     /// A new request's id: unique on this server.
@@ -119,19 +141,25 @@ pub(crate) struct Context {
     /// The cause of the request, for its steps.
     pub(crate) origin: Origin,
     /// The server's address as the client sees it: `http://host:port`, from the client's Host header (checked) or a trusted
-    /// proxy's, with the path under which a trusted proxy serves this server.
-    pub(crate) base_url: String,
+    /// proxy's, with the path under which a trusted proxy serves this server. None for a call that did not come over HTTP.
+    pub(crate) base_url: Option<String>,
 }
 
 impl Context {
+    /// The server's address for the client. A caller without one reaches the server on this host.
+    pub(crate) fn base_url(&self) -> &str {
+        self.base_url.as_deref().unwrap_or("http://localhost")
+    }
+
     /// Scheme and authority of [`Self::base_url`].
     pub(crate) fn outer_origin(&self) -> &str {
-        &self.base_url[..self.base_url.len() - self.outer_path().len()]
+        let base = self.base_url();
+        &base[..base.len() - self.outer_path().len()]
     }
 
     /// The path under which a trusted proxy serves this server; usually empty.
     pub(crate) fn outer_path(&self) -> &str {
-        let authority = self.base_url.split_once("://").map_or("", |(_, rest)| rest);
+        let authority = self.base_url().split_once("://").map_or("", |(_, rest)| rest);
         authority.find('/').map_or("", |at| &authority[at..])
     }
 }

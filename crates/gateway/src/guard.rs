@@ -168,8 +168,8 @@ fn is_own_address(listen: &[SocketAddr], address: IpAddr) -> bool {
     address.is_loopback() || listen.iter().any(|own| own.ip().to_canonical() == address || own.ip().is_unspecified())
 }
 
-/// Refuses requests that a browser sends for a page of another host. `page`: the route is one that people open, so a link from
-/// elsewhere may lead to it.
+/// Refuses requests that a browser sends for a page of another host. `page`: a browser opens it as a separate page, and the route
+/// is one that people open, so a link from elsewhere may lead to it.
 ///
 /// Returns the origin to name in CORS headers, if it is another one that the configuration allows.
 pub(crate) fn origin(config: &GatewayConfig, host: &Host, parts: &Parts, page: bool) -> Result<Option<HeaderValue>, Refusal> {
@@ -193,7 +193,7 @@ pub(crate) fn origin(config: &GatewayConfig, host: &Host, parts: &Parts, page: b
     }
     match word(headers, "sec-fetch-site") {
         None | Some("same-origin" | "none") => Ok(None),
-        Some(_) if page && is_navigation(parts) => Ok(None),
+        Some(_) if page => Ok(None),
         Some(site) => Err(foreign(site)),
     }
 }
@@ -396,12 +396,12 @@ mod tests {
             let parts = parts(&headers);
             let host = Host { authority: "localhost:8080".to_owned(), kind: HostKind::Server };
             assert_eq!(origin(&config(), &host, &parts, false).is_ok(), api, "{headers:?}");
-            assert_eq!(origin(&config(), &host, &parts, true).is_ok(), page, "{headers:?}");
+            assert_eq!(origin(&config(), &host, &parts, is_navigation(&parts)).is_ok(), page, "{headers:?}");
         }
         let mut post = parts(&navigation("cross-site"));
         post.method = Method::POST;
         let host = Host { authority: "localhost".to_owned(), kind: HostKind::Server };
-        assert!(origin(&config(), &host, &post, true).is_err());
+        assert!(origin(&config(), &host, &post, is_navigation(&post)).is_err());
         // Ports of one sandbox may call each other, if the called one agrees.
         let of = |kind| Host { authority: "8000-sabcdefghijk.localhost:8080".to_owned(), kind };
         let id: SandboxId = "sabcdefghijk".parse().unwrap();

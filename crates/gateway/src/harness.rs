@@ -4,17 +4,15 @@ use std::sync::Arc;
 
 use arenite_control::fake_engine::FakeEngine;
 use arenite_control::{Control, ControlConfig};
-use arenite_model::TenantId;
-use arenite_trajectory::{Limits, Origin, Recorder};
+use arenite_trajectory::{Limits, Recorder};
 use axum::body::Body;
+use http::header::HOST;
 use http::{HeaderMap, Request};
 use http_body_util::BodyExt;
 use serde_json::Value;
 
-use crate::auth::Identity;
-use crate::gateway::{Context, Gateway};
-use crate::refusal::Refusal;
-use crate::{GatewayConfig, api, dialect, health, metrics, pages, trajectories};
+use crate::gateway::Gateway;
+use crate::{GatewayConfig, exchange};
 
 pub(crate) struct Harness {
     pub(crate) gateway: Arc<Gateway>,
@@ -57,27 +55,9 @@ impl Harness {
     }
 
     pub(crate) async fn bytes(&self, method: &str, path: &str, body: Vec<u8>) -> TestResponse {
-        let (parts, body) = Request::builder().method(method).uri(path).body(Body::from(body)).unwrap().into_parts();
-        let context = Context {
-            tenant: TenantId::default_tenant(),
-            dialect: "aio",
-            request_id: "r1".to_owned(),
-            client: Some("127.0.0.1".to_owned()),
-            origin: Origin::Agent,
-            base_url: "http://127.0.0.1:8080".to_owned(),
-        };
-        let (gateway, context, path) = (&self.gateway, &context, parts.uri.path());
-        let answer = match path {
-            _ if path.starts_with("/api/v2") => api::serve(gateway, context, &Identity::open(), path, &parts, body).await,
-            _ if path.starts_with("/api/v1/sandbox") => dialect::agent_sandbox::serve(gateway, context, path, &parts, body).await,
-            _ if path.starts_with("/api/v1/trajectories") => trajectories::serve(gateway, context, path, &parts).await,
-            _ if path.ends_with("/v1/openapi.json") => pages::openapi::serve(gateway, context, path, &parts, body).await,
-            _ if path.ends_with("/v1/docs") => pages::docs::serve(gateway, context, path, &parts, body).await,
-            "/" => pages::console::serve(gateway, context, path, &parts, body).await,
-            "/metrics" => metrics::serve(gateway, context, path, &parts, body).await,
-            _ => health::serve(gateway, context, path, &parts, body).await,
-        };
-        let (parts, body) = answer.unwrap_or_else(|refusal: Refusal| refusal.api()).into_parts();
+        let request = Request::builder().method(method).uri(path).header(HOST, "127.0.0.1:8080").body(Body::from(body)).unwrap();
+        let answer = exchange::answer(Arc::clone(&self.gateway), [127, 0, 0, 1].into(), request).await;
+        let (parts, body) = answer.into_parts();
         let text = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
         TestResponse {
             status: parts.status.as_u16(),

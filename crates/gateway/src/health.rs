@@ -1,19 +1,16 @@
 //! `/healthz`, `/health` and `/ready`: Agent-Sandbox's and AgentFlow's bodies, followed by Arenite's fields.
 
-use std::sync::Arc;
-
 use arenite_model::SandboxState;
 use arenite_synthesis::answer::naive;
 use axum::body::Body;
-use http::header::{ALLOW, CONTENT_TYPE};
-use http::request::Parts;
+use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, Response, StatusCode};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::gateway::{Context, Gateway};
+use crate::exchange::{Answered, Exchange};
+use crate::guard::HostKind;
 use crate::refusal::{Refusal, json_response};
-use crate::request::require;
 
 #[derive(Serialize)]
 struct Health {
@@ -44,30 +41,18 @@ struct NotReady<'a> {
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-pub(crate) async fn serve(
-    gateway: &Arc<Gateway>,
-    _context: &Context,
-    path: &str,
-    parts: &Parts,
-    _body: Body,
-) -> Result<Response<Body>, Refusal> {
-    if path == "/healthz" {
-        let mut answer = Response::new(Body::from("OK"));
-        answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-        return Ok(answer);
-    }
-    if parts.method != Method::GET {
-        // AgentFlow's format, which has no HEAD either.
-        let mut answer = json_response(StatusCode::METHOD_NOT_ALLOWED, &serde_json::json!({ "detail": "Method Not Allowed" }));
-        answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
-        return Ok(answer);
-    }
-    if path == "/health" {
-        return Ok(json_response(
-            StatusCode::OK,
-            &Health { status: "healthy", timestamp: naive(Timestamp::now()), version: VERSION },
-        ));
-    }
+pub(crate) async fn healthz(_: &mut Exchange) -> Answered {
+    let mut answer = Response::new(Body::from("OK"));
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    Ok(answer)
+}
+
+pub(crate) async fn health(_: &mut Exchange) -> Answered {
+    Ok(json_response(StatusCode::OK, &Health { status: "healthy", timestamp: naive(Timestamp::now()), version: VERSION }))
+}
+
+pub(crate) async fn ready(exchange: &mut Exchange) -> Answered {
+    let gateway = &exchange.gateway;
     let problems = gateway.control.problems().await;
     if !problems.is_empty() {
         let body = NotReady { ready: false, status: "not_ready", reasons: &problems };
@@ -94,9 +79,16 @@ pub(crate) async fn serve(
     ))
 }
 
+/// Whether a request without credentials only wants to know that the server runs.
+pub(crate) fn is_public_ping(exchange: &Exchange) -> bool {
+    exchange.host.kind == HostKind::Server && exchange.path.decoded == "/v1/ping"
+}
+
 /// `/v1/ping` for unauthenticated callers: shows that the server runs. Calls or creates no sandbox.
-pub(crate) fn ping(parts: &Parts) -> Result<Response<Body>, Refusal> {
-    require(parts, &[Method::GET, Method::HEAD])?;
+pub(crate) fn ping(exchange: &Exchange) -> Answered {
+    if !matches!(exchange.parts.method, Method::GET | Method::HEAD) {
+        return Err(Refusal::method_not_allowed(&[Method::GET, Method::HEAD]));
+    }
     let body = serde_json::json!({ "success": true, "message": "Operation successful", "data": "pong", "hint": null });
     Ok(json_response(StatusCode::OK, &body))
 }

@@ -6,9 +6,9 @@
 //! # Path of a request
 //!
 //! ```text
-//! server (connection) ──► guard (host, origin) ──► auth ──► route (path's owner) ──┬──► api, dialects, trajectories, pages …
-//!                                                                                 ├──► target ──► proxy (step, guest)
-//!                                                                                 └──► preview ──► proxy (a port inside)
+//! server (connection) ──► exchange (host, route, origin, caller) ──┬──► api, dialects, trajectories, pages …
+//!                                                                  ├──► proxy (sandbox, step, guest)
+//!                                                                  └──► proxy::preview (a port of a sandbox)
 //! ```
 
 #![forbid(unsafe_code)]
@@ -20,6 +20,7 @@ mod connections;
 mod corpora;
 mod descriptors;
 mod dialect;
+mod exchange;
 mod export;
 mod follow;
 mod gateway;
@@ -30,6 +31,7 @@ mod health;
 mod inside;
 mod lifecycle;
 mod metrics;
+mod operation;
 mod origin;
 mod own_host;
 mod pages;
@@ -38,8 +40,7 @@ mod preview;
 mod proxy;
 mod quarantine;
 mod refusal;
-mod request;
-mod route;
+mod routes;
 mod server;
 mod steps;
 mod target;
@@ -48,6 +49,7 @@ mod trajectories;
 mod workers;
 
 pub use auth::{AuthError, Authentication, TICKET_TTL};
-pub use config::{GatewayConfig, ImageCatalog, ImageEntry};
+pub use config::{GatewayConfig, GuestDescription, ImageCatalog, ImageEntry};
 pub use connections::ConnectionLimits;
+pub use pages::openapi::documents;
 pub use server::{GatewayError, Server, listen_on, serve};

@@ -2,8 +2,6 @@
 //!
 //! Series are bounded: routes are constants of the program, statuses a fixed list, and no client input becomes a label.
 
-mod routes;
-
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,14 +13,9 @@ use arenite_engine::Usage;
 use arenite_model::SandboxState;
 use axum::body::Body;
 use http::header::CONTENT_TYPE;
-use http::request::Parts;
-use http::{HeaderValue, Method, Response};
+use http::{HeaderValue, Response};
 
-use crate::gateway::{Context, Gateway};
-use crate::refusal::Refusal;
-use crate::request::require;
-
-pub(crate) use routes::route;
+use crate::exchange::{Answered, Exchange};
 
 /// Upper ends of the histogram's buckets, in microseconds: from a proxied call's overhead to a long wait.
 const BUCKETS: [u64; 16] = [
@@ -163,14 +156,8 @@ impl Metrics {
     }
 }
 
-pub(crate) async fn serve(
-    gateway: &Arc<Gateway>,
-    _context: &Context,
-    _path: &str,
-    parts: &Parts,
-    _body: Body,
-) -> Result<Response<Body>, Refusal> {
-    require(parts, &[Method::GET, Method::HEAD])?;
+pub(crate) async fn serve(exchange: &mut Exchange) -> Answered {
+    let gateway = &exchange.gateway;
     let mut page = Page::default();
     page.family("arenite_build_info", "gauge", "Which program this is.");
     let profile = if cfg!(debug_assertions) { "checked" } else { "release" };

@@ -10,9 +10,9 @@ use http::header::{ACCEPT, CACHE_CONTROL, HeaderName, LOCATION};
 use http::request::Parts;
 use http::{HeaderValue, Method, Response, StatusCode};
 
-use crate::auth::{Grant, Identity, Scope};
-use crate::gateway::{Context, Gateway};
-use crate::guard::{self, Host};
+use crate::auth::{Grant, Scope};
+use crate::exchange::Exchange;
+use crate::guard;
 use crate::pages;
 use crate::refusal::Refusal;
 use crate::target::Target;
@@ -28,34 +28,28 @@ pub(crate) fn program(path: &str) -> Option<&'static str> {
 }
 
 /// The domain of sandbox hosts; none if such hosts don't exist.
-pub(crate) fn domain(gateway: &Gateway, context: &Context, host: &Host) -> Option<String> {
+pub(crate) fn domain(exchange: &Exchange) -> Option<String> {
     // A host can't keep the path of an outer proxy.
-    if !context.outer_path().is_empty() {
+    if !exchange.context.outer_path().is_empty() {
         return None;
     }
-    guard::domain_of_sandboxes(&gateway.config, host)
+    guard::domain_of_sandboxes(&exchange.gateway.config, &exchange.host)
 }
 
 /// Redirects to a path of another host, and signs in there for as long as the caller's own credential lasts.
-pub(crate) fn lead(
-    gateway: &Gateway,
-    context: &Context,
-    parts: &Parts,
-    who: &Identity,
-    authority: &str,
-    path: &str,
-) -> Result<Option<Response<Body>>, Refusal> {
+pub(crate) fn lead(exchange: &Exchange, authority: &str, path: &str) -> Result<Option<Response<Body>>, Refusal> {
+    let Exchange { gateway, context, parts, caller, .. } = exchange;
     let mut query = parts.uri.query().map_or_else(String::new, |query| format!("?{query}"));
     if gateway.config.auth.is_required() {
         // The server's cookie is not sent there.
         let until = std::time::Instant::now() + crate::auth::TICKET_TTL;
-        let until = who.until.map_or(until, |end| until.min(end));
-        let (tenant, scope) = (who.tenant.clone(), Scope::Host(authority.to_owned()));
-        let ticket = gateway.handovers.issue(Grant { tenant, until, scope, maker_until: who.until })?;
+        let until = caller.until.map_or(until, |end| until.min(end));
+        let (tenant, scope) = (caller.tenant.clone(), Scope::Host(authority.to_owned()));
+        let ticket = gateway.handovers.issue(Grant { tenant, until, scope, maker_until: caller.until })?;
         let sign = if query.is_empty() { '?' } else { '&' };
         query.push_str(&format!("{sign}ticket={ticket}"));
     }
-    let scheme = context.base_url.split("://").next().unwrap_or("http");
+    let scheme = context.base_url().split("://").next().unwrap_or("http");
     let Ok(location) = HeaderValue::try_from(format!("{scheme}://{authority}{path}{query}")) else { return Ok(None) };
     let mut answer = Response::new(Body::empty());
     *answer.status_mut() = StatusCode::TEMPORARY_REDIRECT;
@@ -66,18 +60,11 @@ pub(crate) fn lead(
 
 /// For a browser that opens VS Code or JupyterLab on the server's host: redirects to the sandbox's own, or reports that it has
 /// none. None for everything else.
-pub(crate) fn of_program(
-    gateway: &Gateway,
-    context: &Context,
-    host: &Host,
-    target: &Target,
-    parts: &Parts,
-    who: &Identity,
-    id: &SandboxId,
-) -> Result<Option<Response<Body>>, Refusal> {
-    let Some(program) = program(&target.path.decoded).filter(|_| !target.own_host && is_opened(parts)) else { return Ok(None) };
-    if let Some(domain) = domain(gateway, context, host)
-        && let Some(answer) = lead(gateway, context, parts, who, &format!("{id}.{domain}"), &target.path.raw)?
+pub(crate) fn of_program(exchange: &Exchange, target: &Target, id: &SandboxId) -> Result<Option<Response<Body>>, Refusal> {
+    let is_opened = exchange.is_opened && !target.own_host;
+    let Some(program) = program(&target.path.decoded).filter(|_| is_opened) else { return Ok(None) };
+    if let Some(domain) = domain(exchange)
+        && let Some(answer) = lead(exchange, &format!("{id}.{domain}"), &target.path.raw)?
     {
         return Ok(Some(answer));
     }

@@ -11,15 +11,14 @@
 //! changed: the program decides what `%2F` means.
 
 use arenite_model::protocol::INTERNAL_PORTS;
-use arenite_model::{ErrorCode, SandboxName};
+use arenite_model::{ErrorCode, SandboxId, SandboxName};
 use axum::body::Body;
 use http::header::LOCATION;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 
-use crate::auth::Identity;
-use crate::gateway::{Context, Gateway};
-use crate::guard::{self, Host, HostKind};
+use crate::exchange::Exchange;
+use crate::guard::{self, HostKind};
 use crate::own_host;
 use crate::path::decode_segment;
 use crate::refusal::Refusal;
@@ -143,7 +142,8 @@ impl Preview {
     }
 
     /// `/proxy/{port}` is a folder: relative links of its page need the slash.
-    pub(crate) fn with_slash(&self, context: &Context, parts: &Parts) -> Option<Response<Body>> {
+    pub(crate) fn with_slash(&self, exchange: &Exchange) -> Option<Response<Body>> {
+        let Exchange { context, parts, .. } = exchange;
         if !self.path.is_empty() || !matches!(parts.method, Method::GET | Method::HEAD) {
             return None;
         }
@@ -152,25 +152,15 @@ impl Preview {
 
     /// For a page that is opened by a path: redirects to the port's own host, where it has its own origin, with everything that
     /// pages may have with it. None without such hosts, and for programs.
-    pub(crate) fn to_own_host(
-        &self,
-        gateway: &Gateway,
-        context: &Context,
-        host: &Host,
-        parts: &Parts,
-        who: &Identity,
-        id: &arenite_model::SandboxId,
-    ) -> Result<Option<Response<Body>>, Refusal> {
-        if self.origin == PreviewOrigin::Port || parts.method != Method::GET || !guard::is_navigation(parts) {
-            return Ok(None);
-        }
+    pub(crate) fn to_own_host(&self, exchange: &Exchange, id: &SandboxId) -> Result<Option<Response<Body>>, Refusal> {
+        let is_opened = exchange.is_navigation && exchange.parts.method == Method::GET;
         // A host can't keep a header.
-        if parts.headers.contains_key(&PORT_HEADER) {
+        if self.origin == PreviewOrigin::Port || !is_opened || exchange.parts.headers.contains_key(&PORT_HEADER) {
             return Ok(None);
         }
-        let Some(domain) = own_host::domain(gateway, context, host) else { return Ok(None) };
+        let Some(domain) = own_host::domain(exchange) else { return Ok(None) };
         let path = if self.path.is_empty() { "/" } else { &self.path };
-        own_host::lead(gateway, context, parts, who, &format!("{}-{id}.{domain}", self.port), path)
+        own_host::lead(exchange, &format!("{}-{id}.{domain}", self.port), path)
     }
 }
 

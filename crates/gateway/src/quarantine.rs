@@ -4,65 +4,46 @@
 
 use std::sync::Arc;
 
-use arenite_model::{ErrorCode, SandboxId, SandboxName};
-use axum::body::Body;
-use http::request::Parts;
-use http::{Method, Response, StatusCode};
-use serde::Deserialize;
-use serde_json::json;
+use arenite_model::{ErrorCode, SandboxId};
+use http::StatusCode;
 
-use crate::api::{self, DIALECT, PATH, read_json, shape};
-use crate::auth::Identity;
-use crate::gateway::{Context, Gateway};
+use crate::api::types::{AdoptSandbox, QuarantineList};
+use crate::api::{DIALECT, PATH, shape};
+use crate::exchange::{Answered, Exchange};
 use crate::lifecycle::{self, LifecycleCall};
 use crate::refusal::{Refusal, json_response};
-use crate::request::require;
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Adopt {
-    name: Option<SandboxName>,
+/// Refuses callers that only have a ticket.
+fn check(exchange: &Exchange) -> Result<(), Refusal> {
+    if exchange.caller.is_lasting() {
+        return Ok(());
+    }
+    Err(Refusal::new(ErrorCode::Forbidden, "the quarantine needs a key, and not a ticket"))
 }
 
-pub(crate) async fn serve(
-    gateway: &Arc<Gateway>,
-    context: &Context,
-    who: &Identity,
-    rest: &[&str],
-    parts: &Parts,
-    body: Body,
-) -> Result<Response<Body>, Refusal> {
-    if !who.is_lasting() {
-        return Err(Refusal::new(ErrorCode::Forbidden, "the quarantine needs a key, and not a ticket"));
-    }
-    match *rest {
-        [] => {
-            api::read_only(parts)?;
-            Ok(json_response(StatusCode::OK, &json!({ "quarantine": gateway.control.quarantine().await })))
-        }
-        [id] => {
-            require(parts, &[Method::DELETE])?;
-            let id = sandbox_id(id)?;
-            let call = LifecycleCall { dialect: DIALECT, action: format!("DELETE {PATH}/quarantine/{id}"), arguments: None };
-            let (status, body) = lifecycle::remove_quarantined(gateway, context, call, id).await?;
-            Ok(json_response(status, &body))
-        }
-        [id, "adopt"] => {
-            require(parts, &[Method::POST])?;
-            let id = sandbox_id(id)?;
-            let (adopt, arguments) = read_json::<Adopt>(body).await?;
-            let action = format!("POST {PATH}/quarantine/{id}/adopt");
-            let call = LifecycleCall { dialect: DIALECT, action, arguments: Some(arguments) };
-            let answer = {
-                let (gateway, context) = (Arc::clone(gateway), context.clone());
-                move |sandbox| (StatusCode::OK, shape(&gateway, &context, sandbox))
-            };
-            let (status, body) = lifecycle::adopt(gateway, context, call, id, adopt.name, answer).await?;
-            Ok(json_response(status, &body))
-        }
-        _ => Err(Refusal::not_found(format!("there is no {PATH}/quarantine/{}", rest.join("/")))
-            .hint("there are quarantine, quarantine/{id} and quarantine/{id}/adopt")),
-    }
+pub(crate) async fn list(exchange: &mut Exchange) -> Answered {
+    check(exchange)?;
+    Ok(json_response(StatusCode::OK, &QuarantineList { quarantine: exchange.gateway.control.quarantine().await }))
+}
+
+pub(crate) async fn remove(exchange: &mut Exchange) -> Answered {
+    check(exchange)?;
+    let id = sandbox_id(exchange.param("id"))?;
+    let call = LifecycleCall { dialect: DIALECT, action: format!("DELETE {PATH}/quarantine/{id}"), arguments: None };
+    let (status, body) = lifecycle::remove_quarantined(&exchange.gateway, &exchange.context, call, id).await?;
+    Ok(json_response(status, &body))
+}
+
+pub(crate) async fn adopt(exchange: &mut Exchange) -> Answered {
+    check(exchange)?;
+    let id = sandbox_id(exchange.param("id"))?;
+    let (adopt, arguments) = exchange.json::<AdoptSandbox>().await?;
+    let action = format!("POST {PATH}/quarantine/{id}/adopt");
+    let call = LifecycleCall { dialect: DIALECT, action, arguments: Some(arguments) };
+    let (gateway, context) = (Arc::clone(&exchange.gateway), exchange.context.clone());
+    let answer = move |sandbox| (StatusCode::OK, shape(&gateway, &context, sandbox));
+    let (status, body) = lifecycle::adopt(&exchange.gateway, &exchange.context, call, id, adopt.name, answer).await?;
+    Ok(json_response(status, &body))
 }
 
 fn sandbox_id(text: &str) -> Result<SandboxId, Refusal> {

@@ -11,6 +11,7 @@ use arenite_control::Control;
 use arenite_engine::descriptors::ran_out;
 use arenite_synthesis::{Sandboxes, Setup, Synthesis, remove_plugins};
 use arenite_trajectory::Recorder;
+use axum::body::Body;
 use http::header::CONNECTION;
 use http::{HeaderValue, Request, Version};
 use hyper::body::Incoming;
@@ -25,7 +26,7 @@ use tokio::task::JoinSet;
 use crate::descriptors::{Lent, Shortage};
 use crate::gateway::Gateway;
 use crate::workers::WorkerSandboxes;
-use crate::{GatewayConfig, inside, route};
+use crate::{GatewayConfig, exchange, inside};
 
 /// Time for a request's head, and for the next request on a kept connection.
 const HEAD_TIME: Duration = Duration::from_secs(10);
@@ -289,7 +290,7 @@ fn connect(
         request.extensions_mut().insert(Arc::clone(&of_calls));
         let closes = of_calls.is_for_one_call() && request.version() <= Version::HTTP_11;
         async move {
-            let mut answer = route::answer(gateway, peer.ip(), request).await;
+            let mut answer = exchange::answer(gateway, peer.ip(), request.map(Body::new)).await;
             if closes {
                 answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }

@@ -7,8 +7,7 @@ use http::HeaderMap;
 use crate::guard::HostKind;
 use crate::path::Path;
 use crate::refusal::Refusal;
-use crate::route::{self, Owner};
-use crate::{own_host, preview};
+use crate::{own_host, preview, routes};
 
 const HEADER: &str = "x-arenite-sandbox";
 const PREFIX: &str = "/sandbox/";
@@ -62,7 +61,7 @@ pub(crate) fn is_path_of(sandbox_ref: &SandboxRef, path: &str, headers: &HeaderM
     }
     let Ok(path) = Path::parse(path) else { return false };
     // The terminal's page is the gateway's, and sandboxes may redirect to it: an agent's page starts its program and opens it.
-    matches!(route::owner(&path.decoded), Owner::Guest | Owner::Terminal)
+    routes::leads_into_sandbox(&path.decoded)
         && find(&path, headers, &HostKind::Server).is_ok_and(|of| of.sandbox_ref == *sandbox_ref)
 }
 

@@ -20,9 +20,13 @@ impl Timing {
 
     /// Ends the current stage.
     pub(crate) fn mark(&mut self, stage: &'static str) {
-        let now = Instant::now();
-        self.stages.push((stage, now - self.last));
-        self.last = now;
+        self.mark_at(stage, Instant::now());
+    }
+
+    /// Ends the current stage at an earlier time.
+    pub(crate) fn mark_at(&mut self, stage: &'static str, at: Instant) {
+        self.stages.push((stage, at.saturating_duration_since(self.last)));
+        self.last = at;
     }
 
     pub(crate) fn total(&self) -> Duration {

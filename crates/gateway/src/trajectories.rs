@@ -1,55 +1,69 @@
 //! `/api/v1/trajectories`: reads, follows and exports recorded steps; `/steps` of a sandbox does the same for that sandbox.
-//! Formats are in [`crate::api`].
+//! Formats are in [`crate::api::types`].
 
+use arenite_control::Sandbox;
 use arenite_model::{ErrorCode, TenantId};
 use arenite_trajectory::{Body as Recorded, Filter, Recorder, TrajectoryError};
 use axum::body::Body;
 use http::header::{ACCEPT, CONTENT_DISPOSITION, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
-use serde_json::json;
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
-use crate::gateway::{Context, Gateway};
+use crate::api::types::{SessionList, StepPage, TrajectoryList};
+use crate::exchange::{Answered, Exchange};
+use crate::gateway::Gateway;
 use crate::path::query_value;
 use crate::refusal::{Refusal, json_response};
-use crate::request::require;
-use crate::target::Target;
 use crate::{export, follow, target};
 
-const PATH: &str = "/api/v1/trajectories";
 const DEFAULT_PAGE: usize = 100;
 const MAX_PAGE: usize = 1000;
 /// Size of one piece of a body, in bytes.
 const PIECE_BYTES: usize = 64 << 10;
 
-pub(crate) async fn serve(gateway: &Gateway, context: &Context, path: &str, parts: &Parts) -> Result<Response<Body>, Refusal> {
-    require(parts, &[Method::GET, Method::HEAD])?;
-    let tenant = context.tenant.clone();
-    let recorder = gateway.recorder.clone();
-    let segments: Vec<String> = path[PATH.len()..].split('/').filter(|s| !s.is_empty()).map(str::to_owned).collect();
-    match &segments[..] {
-        [] => list(recorder, tenant, parts).await,
-        [id, word] if word == "export" => export::serve(recorder, tenant, id.clone(), parts).await,
-        [id, word] if word == "sessions" => sessions(recorder, tenant, id.clone()).await,
-        [id, word] if word == "verify" => verify(recorder, tenant, id.clone()).await,
-        [id, blobs, digest] if blobs == "blobs" => blob(recorder, tenant, id.clone(), digest.clone()).await,
-        [id] => serve_one(gateway, tenant, id.clone(), &[], parts).await,
-        [id, steps, rest @ ..] if steps == "steps" => serve_one(gateway, tenant, id.clone(), rest, parts).await,
-        _ => Err(Refusal::not_found("a trajectory has steps, sessions, export, verify and blobs/{blake3}, nothing else")),
-    }
+/// What a trajectory has, for a path that leads to nothing.
+pub(crate) async fn unknown(_: &mut Exchange) -> Answered {
+    Err(Refusal::not_found(
+        "a trajectory has steps, sessions, export, verify and blobs/{blake3}, and a step has arguments and an observation",
+    ))
 }
 
 /// Starts and ends of the sessions of its steps.
-async fn sessions(recorder: Recorder, tenant: TenantId, id: String) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn sessions(exchange: &mut Exchange) -> Answered {
+    let (recorder, tenant, id) = recorded(exchange);
     let trajectory = id.clone();
     let sessions = blocking(move || recorder.sessions(&tenant, &id)).await?;
-    Ok(json_response(StatusCode::OK, &json!({ "trajectory": trajectory, "sessions": sessions })))
+    Ok(json_response(StatusCode::OK, &SessionList { trajectory, sessions }))
 }
 
 /// Checks it, and lists what was altered.
-async fn verify(recorder: Recorder, tenant: TenantId, id: String) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn verify(exchange: &mut Exchange) -> Answered {
+    let (recorder, tenant, id) = recorded(exchange);
     let found = blocking(move || recorder.verify(&tenant, &id)).await?;
     Ok(json_response(StatusCode::OK, &found))
+}
+
+pub(crate) async fn export(exchange: &mut Exchange) -> Answered {
+    let (recorder, tenant, id) = recorded(exchange);
+    export::serve(recorder, tenant, id, &exchange.parts).await
+}
+
+pub(crate) async fn blob(exchange: &mut Exchange) -> Answered {
+    let (recorder, tenant, id) = recorded(exchange);
+    kept(recorder, tenant, id, exchange.param("digest").to_owned()).await
+}
+
+pub(crate) async fn steps(exchange: &mut Exchange) -> Answered {
+    serve_steps(exchange, exchange.param("id").to_owned()).await
+}
+
+pub(crate) async fn step(exchange: &mut Exchange) -> Answered {
+    serve_step(exchange, exchange.param("id").to_owned()).await
+}
+
+/// The trajectory that the path names.
+fn recorded(exchange: &Exchange) -> (Recorder, TenantId, String) {
+    (exchange.gateway.recorder.clone(), exchange.context.tenant.clone(), exchange.param("id").to_owned())
 }
 
 /// The filter that `origin` and `result` request; `usual` is the default for `origin`.
@@ -68,70 +82,67 @@ pub(crate) fn filter(parts: &Parts, usual: Filter) -> Result<Filter, Refusal> {
 }
 
 /// All trajectories, or those of a worker and of a task.
-async fn list(recorder: Recorder, tenant: TenantId, parts: &Parts) -> Result<Response<Body>, Refusal> {
-    let [worker, task] = ["worker", "task"].map(|key| query_value(parts.uri.query(), key));
+pub(crate) async fn list(exchange: &mut Exchange) -> Answered {
+    let [worker, task] = ["worker", "task"].map(|key| exchange.query(key));
+    let (recorder, tenant) = (exchange.gateway.recorder.clone(), exchange.context.tenant.clone());
     let mut listed = blocking(move || recorder.list(&tenant)).await?;
     let fits = |wanted: &Option<String>, found: &Option<String>| wanted.is_none() || wanted == found;
     listed.retain(|summary| fits(&worker, &summary.worker) && fits(&task, &summary.task));
-    Ok(json_response(StatusCode::OK, &json!({ "trajectories": listed })))
+    Ok(json_response(StatusCode::OK, &TrajectoryList { trajectories: listed }))
 }
 
 /// `/steps` of a sandbox: under its prefix, or on its own host, where no route reveals other sandboxes. It contains only what the
 /// sandbox could see anyway, so a page of it that reads this learns nothing.
-pub(crate) async fn serve_steps(
-    gateway: &Gateway,
-    context: &Context,
-    target: &Target,
-    parts: &Parts,
-) -> Result<Response<Body>, Refusal> {
-    require(parts, &[Method::GET, Method::HEAD])?;
-    let sandbox = target::look_up(&gateway.control, &context.tenant, &target.sandbox_ref).await?;
-    let path = target.path.decoded.strip_prefix("/steps").unwrap_or_default();
-    let rest: Vec<String> = path.split('/').filter(|s| !s.is_empty()).map(str::to_owned).collect();
-    of_sandbox(gateway, context, sandbox.id.to_string(), &rest, parts).await
+pub(crate) async fn own_steps(exchange: &mut Exchange) -> Answered {
+    let sandbox = own_sandbox(exchange).await?;
+    steps_of_sandbox(exchange, &sandbox).await
 }
 
-/// The same for a sandbox that exists. It may not have been called yet: then it has no steps.
-pub(crate) async fn of_sandbox(
-    gateway: &Gateway,
-    context: &Context,
-    id: String,
-    rest: &[String],
-    parts: &Parts,
-) -> Result<Response<Body>, Refusal> {
-    match serve_one(gateway, context.tenant.clone(), id.clone(), rest, parts).await {
-        Err(refusal) if refusal.code == ErrorCode::NotFound && rest.is_empty() => {
-            if follow::is_wanted(parts) {
-                return begin_to_follow(gateway, context.tenant.clone(), id, parts).await;
+/// The arguments or the observation of one of them.
+pub(crate) async fn own_step(exchange: &mut Exchange) -> Answered {
+    let sandbox = own_sandbox(exchange).await?;
+    serve_step(exchange, sandbox.id.to_string()).await
+}
+
+async fn own_sandbox(exchange: &Exchange) -> Result<Sandbox, Refusal> {
+    let target = exchange.target()?;
+    target::look_up(&exchange.gateway.control, &exchange.context.tenant, &target.sandbox_ref).await
+}
+
+/// The steps of a sandbox that exists. It may not have been called yet: then it has none.
+pub(crate) async fn steps_of_sandbox(exchange: &Exchange, sandbox: &Sandbox) -> Answered {
+    let id = sandbox.id.to_string();
+    match serve_steps(exchange, id.clone()).await {
+        Err(refusal) if refusal.code == ErrorCode::NotFound => {
+            if follow::is_wanted(&exchange.parts) {
+                return begin_to_follow(&exchange.gateway, exchange.context.tenant.clone(), id, &exchange.parts).await;
             }
-            Ok(json_response(StatusCode::OK, &json!({ "trajectory": id, "steps": [], "next_after": null })))
+            Ok(json_response(StatusCode::OK, &StepPage { trajectory: id, steps: Vec::new(), next_after: None }))
         }
         other => other,
     }
 }
 
-/// Serves one trajectory. `rest` is the path after its `steps`.
-async fn serve_one(
-    gateway: &Gateway,
-    tenant: TenantId,
-    id: String,
-    rest: &[String],
-    parts: &Parts,
-) -> Result<Response<Body>, Refusal> {
-    let recorder = gateway.recorder.clone();
-    match rest {
-        [] if follow::is_wanted(parts) => {
-            let (known, owner, trajectory) = (recorder, tenant.clone(), id.clone());
-            blocking(move || known.steps(&owner, &trajectory, 0, 1)).await?;
-            begin_to_follow(gateway, tenant, id, parts).await
-        }
-        [] => steps(recorder, tenant, id, parts).await,
-        [number, which] if which == "arguments" || which == "observation" => {
-            let number: u64 = number.parse().map_err(|_| Refusal::bad_request(format!("step {number:?} is not a number")))?;
-            step_body(recorder, tenant, id, number, which == "observation").await
-        }
-        _ => Err(Refusal::not_found("a step has arguments and an observation, nothing else")),
+/// The steps of a trajectory: a page of them, a file, or events as they come.
+async fn serve_steps(exchange: &Exchange, id: String) -> Answered {
+    let (recorder, tenant, parts) = (exchange.gateway.recorder.clone(), exchange.context.tenant.clone(), &exchange.parts);
+    if follow::is_wanted(parts) {
+        let (owner, trajectory) = (tenant.clone(), id.clone());
+        blocking(move || recorder.steps(&owner, &trajectory, 0, 1)).await?;
+        return begin_to_follow(&exchange.gateway, tenant, id, parts).await;
     }
+    page(recorder, tenant, id, parts).await
+}
+
+/// The arguments or the observation of a step.
+pub(crate) async fn serve_step(exchange: &Exchange, id: String) -> Answered {
+    let (number, part) = (exchange.param("number"), exchange.param("part"));
+    if !matches!(part, "arguments" | "observation") {
+        return Err(Refusal::not_found("a step has arguments and an observation, nothing else"));
+    }
+    let number: u64 = number.parse().map_err(|_| Refusal::bad_request(format!("step {number:?} is not a number")))?;
+    let (recorder, tenant) = (exchange.gateway.recorder.clone(), exchange.context.tenant.clone());
+    step_body(recorder, tenant, id, number, part == "observation").await
 }
 
 async fn begin_to_follow(gateway: &Gateway, tenant: TenantId, id: String, parts: &Parts) -> Result<Response<Body>, Refusal> {
@@ -169,14 +180,14 @@ fn number<T: std::str::FromStr>(parts: &Parts, key: &str, default: T) -> Result<
     }
 }
 
-async fn steps(recorder: Recorder, tenant: TenantId, id: String, parts: &Parts) -> Result<Response<Body>, Refusal> {
+async fn page(recorder: Recorder, tenant: TenantId, id: String, parts: &Parts) -> Answered {
     let after: u64 = number(parts, "after", 0)?;
     let lines = query_value(parts.uri.query(), "format").as_deref() == Some("jsonl")
         || parts.headers.get(ACCEPT).and_then(|v| v.to_str().ok()).is_some_and(|v| v.contains("application/x-ndjson"));
     if lines {
         let inline = query_value(parts.uri.query(), "bodies").as_deref() == Some("inline");
         let filter = filter(parts, Filter::default())?;
-        return export::lines(recorder, tenant, id, after, (inline, filter)).await;
+        return export::lines(recorder, tenant, id, after, inline, filter).await;
     }
     let limit: usize = number(parts, "limit", DEFAULT_PAGE)?;
     if !(1..=MAX_PAGE).contains(&limit) {
@@ -185,7 +196,7 @@ async fn steps(recorder: Recorder, tenant: TenantId, id: String, parts: &Parts) 
     let filter = filter(parts, Filter::default())?;
     let trajectory = id.clone();
     let (steps, next_after) = blocking(move || recorder.filtered(&tenant, &id, (after, limit), &filter)).await?;
-    Ok(json_response(StatusCode::OK, &json!({ "trajectory": trajectory, "steps": steps, "next_after": next_after })))
+    Ok(json_response(StatusCode::OK, &StepPage { trajectory, steps, next_after }))
 }
 
 /// The arguments or the answer of a step, wherever they are stored.
@@ -201,7 +212,7 @@ async fn step_body(
     let step = blocking(move || from.steps(&owner, &trajectory, number.saturating_sub(1), 1)).await?.pop();
     let step = step.filter(|step| step.step == number).ok_or_else(|| Refusal::not_found(format!("there is no step {number}")))?;
     let text = match if observed { step.observation } else { step.arguments } {
-        Some(Recorded::Blob(kept)) => return blob(recorder, tenant, id, kept.blake3).await,
+        Some(Recorded::Blob(body)) => return kept(recorder, tenant, id, body.blake3).await,
         Some(Recorded::Json(raw)) => raw.get().to_owned(),
         Some(Recorded::Text(text) | Recorded::Base64(text)) => text,
         None => return Err(Refusal::not_found(format!("step {number} has no {which}, or not yet"))),
@@ -212,7 +223,7 @@ async fn step_body(
 }
 
 /// A kept body, sent as bytes: content from a sandbox must not become a page of this server.
-async fn blob(recorder: Recorder, tenant: TenantId, id: String, digest: String) -> Result<Response<Body>, Refusal> {
+async fn kept(recorder: Recorder, tenant: TenantId, id: String, digest: String) -> Answered {
     let (file, length) = blocking(move || {
         // The trajectory must belong to the tenant. A digest can't be guessed, only known.
         recorder.steps(&tenant, &id, 0, 1)?;

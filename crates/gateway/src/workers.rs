@@ -10,21 +10,19 @@ use arenite_synthesis::{Caller, GuestAnswer, GuestRequest, SandboxRequest, Sandb
 use arenite_trajectory::Origin;
 use async_trait::async_trait;
 use axum::body::Body;
-use http::header::{CONTENT_TYPE, HOST};
-use http::{HeaderValue, Request, Response, StatusCode};
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use serde_json::{Value, json};
 
-use crate::auth::Identity;
 use crate::gateway::{Context, Gateway};
-use crate::guard::{Host, HostKind};
 use crate::lifecycle::{self, LifecycleCall};
 use crate::path::Path;
-use crate::preview::{self, Preview};
+use crate::preview::{Preview, PreviewOrigin};
 use crate::proxy;
 use crate::refusal::Refusal;
 use crate::target::{SandboxRef, Target};
-use crate::timing::Timing;
 
 const DIALECT: &str = "agentflow";
 /// Largest answer of a sandbox to a tool, in bytes.
@@ -73,7 +71,7 @@ fn context(caller: &Caller) -> Context {
         client: caller.origin.clone(),
         // The server itself has no address.
         origin: if caller.origin.is_some() { Origin::Agent } else { Origin::System },
-        base_url: "http://localhost".to_owned(),
+        base_url: None,
     }
 }
 
@@ -123,12 +121,6 @@ fn request(sandbox_request: &SandboxRequest, labels: BTreeMap<String, String>) -
 
 fn sandbox_ref(name: &str) -> Result<SandboxRef, String> {
     name.parse().map(SandboxRef::Name).map_err(|error: arenite_model::IdError| error.to_string())
-}
-
-/// The host and the caller of a worker's calls.
-fn asks(caller: &Caller) -> (Host, Identity) {
-    let host = Host { authority: "localhost".to_owned(), kind: HostKind::Server };
-    (host, Identity { tenant: caller.tenant.clone(), ..Identity::nobody() })
 }
 
 /// The status and the whole body of an answer.
@@ -185,23 +177,18 @@ impl Sandboxes for WorkerSandboxes {
 
     async fn call(&self, caller: &Caller, name: &str, path: &str, body: Option<&Value>) -> Result<GuestAnswer, String> {
         let gateway = self.gateway()?;
-        let sandbox_ref = sandbox_ref(name)?;
         let (method, bytes) = match body {
-            Some(body) => ("POST", serde_json::to_vec(body).map_err(|error| error.to_string())?),
-            None => ("GET", Vec::new()),
+            Some(body) => (Method::POST, serde_json::to_vec(body).map_err(|error| error.to_string())?),
+            None => (Method::GET, Vec::new()),
         };
-        let request = Request::builder().method(method).uri(path).header(HOST, "localhost");
-        let request = request.body(()).map_err(|error| error.to_string())?;
-        let (mut parts, ()) = request.into_parts();
+        let mut request = Request::builder().method(method).uri(path);
         if body.is_some() {
-            parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            request = request.header(CONTENT_TYPE, "application/json");
         }
-        let target =
-            Target { sandbox_ref, path: Path::parse(parts.uri.path()).map_err(said)?, prefix: String::new(), own_host: false };
-        let (host, who) = asks(caller);
-        let mut timing = Timing::start();
-        let (context, bytes) = (context(caller), Body::from(bytes));
-        let called = proxy::forward(&gateway, &context, &host, &who, &target, &mut parts, bytes, &mut timing).await;
+        let request = request.body(Bytes::from(bytes)).map_err(|error| error.to_string())?;
+        let path = Path::parse(request.uri().path()).map_err(said)?;
+        let target = Target { sandbox_ref: sandbox_ref(name)?, path, prefix: String::new(), own_host: false };
+        let called = proxy::call_guest(&gateway, &context(caller), &target, request).await;
         let (status, bytes) = whole(called.map_err(said)?).await?;
         let json = serde_json::from_slice(&bytes).unwrap_or_default();
         Ok(GuestAnswer { status, json, bytes })
@@ -209,19 +196,20 @@ impl Sandboxes for WorkerSandboxes {
 
     async fn send(&self, caller: &Caller, name: &str, request: GuestRequest<'_>) -> Result<(u16, Vec<u8>), String> {
         let gateway = self.gateway()?;
-        let sandbox_ref = sandbox_ref(name)?;
-        let mut head = Request::builder().method(request.method).uri(request.path).header(HOST, "localhost");
+        // The program is called as on a separate host: nothing is redirected or inserted into its pages.
+        let preview = Preview {
+            port: request.port,
+            sandbox_ref: sandbox_ref(name)?,
+            path: request.path.to_owned(),
+            prefix: String::new(),
+            origin: PreviewOrigin::Port,
+        };
+        let mut head = Request::builder().method(request.method).uri(request.path);
         if let Some(kind) = request.content_type {
             head = head.header(CONTENT_TYPE, kind);
         }
-        let (mut parts, ()) = head.body(()).map_err(|error| error.to_string())?.into_parts();
-        // The program is called as on a separate host: nothing is redirected or inserted into its pages.
-        let (path, prefix) = (request.path.to_owned(), String::new());
-        let preview = Preview { port: request.port, sandbox_ref, path, prefix, origin: preview::PreviewOrigin::Port };
-        let (host, who) = asks(caller);
-        let mut timing = Timing::start();
-        let (context, body) = (context(caller), Body::from(request.body));
-        let called = proxy::preview::forward(&gateway, &context, &host, &who, &preview, &mut parts, body, &mut timing).await;
+        let request = head.body(Bytes::from(request.body)).map_err(|error| error.to_string())?;
+        let called = proxy::call_port(&gateway, &context(caller), &preview, request).await;
         whole(called.map_err(said)?).await
     }
 }

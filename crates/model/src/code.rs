@@ -1,9 +1,10 @@
 //! Stable error codes, the same in every dialect.
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 /// The kind of an error: stable across versions, for programs to match on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
     InvalidRequest,

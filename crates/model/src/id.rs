@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use utoipa::ToSchema;
 
 /// Why a name or id was refused.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
@@ -23,7 +24,7 @@ fn refuse(what: &'static str, given: &str, rule: &'static str) -> IdError {
 macro_rules! text_id {
     ($(#[$doc:meta])* $name:ident, $what:literal, $rule:literal, $check:expr) => {
         $(#[$doc])*
-        #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
         #[serde(try_from = "String", into = "String")]
         pub struct $name(String);
 

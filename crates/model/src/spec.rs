@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use utoipa::ToSchema;
 
 use crate::ImageName;
 
 /// A sandbox's limits. The kernel enforces every number, or the create fails.
-#[derive(Debug, Clone, PartialEq, Hash, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Hash, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Resources {
     /// Memory of the whole sandbox, in bytes (RAM; swap is off). The guest keeps a reserve of it, the workload gets the rest.
@@ -55,7 +56,7 @@ impl Resources {
 }
 
 /// Network access of a sandbox.
-#[derive(Debug, Clone, Copy, PartialEq, Hash, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Hash, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum NetworkMode {
     /// Its own loopback only.
@@ -69,7 +70,7 @@ pub enum NetworkMode {
 }
 
 /// The action after a sandbox's idle time.
-#[derive(Debug, Clone, Copy, PartialEq, Hash, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Hash, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum IdlePolicy {
     #[default]
@@ -79,7 +80,7 @@ pub enum IdlePolicy {
 }
 
 /// A host directory in a sandbox.
-#[derive(Debug, Clone, PartialEq, Hash, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Hash, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeMount {
     /// The name under which the operator declared it.
@@ -117,7 +118,7 @@ fn overlap(a: &str, b: &str) -> bool {
 }
 
 /// The requested properties of a sandbox. All of them take effect, or the create fails.
-#[derive(Debug, Clone, PartialEq, Hash, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Hash, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SandboxSpec {
     pub image: ImageName,
     /// The main command, run by the guest as the sandbox's user with its output kept; empty: none.

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// A sandbox's state.
 ///
@@ -20,7 +21,7 @@ use serde::{Deserialize, Serialize};
 ///
 /// `Creating` is in the store before the engine is asked, so that a crash leaves a row to clean up after.
 /// `Failed` keeps the reason until it is deleted or its time is up. `Lost` has no processes any more, only a disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SandboxState {
     Creating,

@@ -1,5 +1,6 @@
 //! Format of steps in memory, on disk and in exports.
 
+use std::borrow::Cow;
 use std::str::FromStr;
 
 use arenite_model::TenantId;
@@ -7,6 +8,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
 
 use crate::TrajectoryError;
 use crate::seal::{self, Line};
@@ -16,7 +19,7 @@ use crate::seal::{self, Line};
 pub const FORMAT_VERSION: u32 = 2;
 
 /// The origin of a step, derived from how its call came in. It is only for filters and grants no rights.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
     /// An agent, its harness's tool calls, or the command line: every call without another mark.
@@ -66,15 +69,16 @@ impl<'de> Deserialize<'de> for Origin {
 }
 
 /// Whether a call succeeded, by its answer. [`OutcomeKind`] states whether an answer came at all.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StepResult {
     Succeeded,
     Failed(Failure),
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[schema(as = StepFailure)]
 pub enum Failure {
     /// A command ended with this code, which is not 0.
     ExitCode(i64),
@@ -112,7 +116,7 @@ pub struct Intent {
 }
 
 /// The step's owner in AgentFlow's terms, and its position in a task.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Work {
     /// The client's name for it.
     pub worker: String,
@@ -132,6 +136,7 @@ pub struct Work {
     pub timeout: Option<i64>,
     /// The client's token counts of its model, as received.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Value>)]
     pub tokens: Option<Box<RawValue>>,
 }
 
@@ -144,7 +149,7 @@ pub struct Outcome {
     pub error: Option<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OutcomeKind {
     Ok,
@@ -173,8 +178,36 @@ pub enum Body {
     Base64(String),
 }
 
+/// The schema of [`Body`], which holds JSON as bytes.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[schema(as = RecordedBody)]
+#[expect(dead_code, reason = "only its schema is used")]
+enum BodySchema {
+    Json(Value),
+    Text(String),
+    Blob(BlobRef),
+    Base64(String),
+}
+
+impl PartialSchema for Body {
+    fn schema() -> RefOr<Schema> {
+        BodySchema::schema()
+    }
+}
+
+impl ToSchema for Body {
+    fn name() -> Cow<'static, str> {
+        BodySchema::name()
+    }
+
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        BodySchema::schemas(schemas);
+    }
+}
+
 /// A reference to a body outside the record.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BlobRef {
     /// Hash of its bytes, in hexadecimal.
     pub blake3: String,
@@ -189,7 +222,7 @@ pub struct BlobRef {
 }
 
 /// Why a body's bytes were not kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum NotKept {
     /// Over the limit on one body.
@@ -201,7 +234,7 @@ pub enum NotKept {
 }
 
 /// One of the calls of a step that stands for several: the calls that one command of the command line makes.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct PartOfStep {
     pub action: String,
     pub outcome: OutcomeKind,
@@ -212,7 +245,7 @@ pub struct PartOfStep {
 }
 
 /// One step, intent and outcome together, as it is read back and exported.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Step {
     #[serde(rename = "v")]
     pub version: u32,
@@ -252,7 +285,8 @@ pub struct Step {
 }
 
 /// A summary of one trajectory.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = TrajectorySummary)]
 pub struct Summary {
     pub trajectory: String,
     pub sandbox_name: String,
@@ -298,7 +332,7 @@ pub enum Kind {
 
 /// The start or end of a session in which steps are done, such as one of an AgentFlow worker. It stands between the steps and has
 /// no number.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct SessionEvent {
     pub event: SessionChange,
     pub id: String,
@@ -320,7 +354,7 @@ pub struct SessionEvent {
     pub after: u64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SessionChange {
     Begin,
@@ -342,7 +376,7 @@ pub(crate) struct SessionRecord {
 }
 
 /// Result of a check of a trajectory's log and blobs.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 pub struct Verification {
     pub trajectory: String,
     pub lines: u64,
@@ -355,7 +389,8 @@ pub struct Verification {
     pub problems: Vec<Problem>,
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[schema(as = VerificationProblem)]
 pub struct Problem {
     /// From 1; none for a body.
     #[serde(default, skip_serializing_if = "Option::is_none")]

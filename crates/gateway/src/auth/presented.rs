@@ -8,9 +8,9 @@ use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Uri};
 
+use crate::exchange::Exchange;
 use crate::gateway::Gateway;
 use crate::guard::Host;
-use crate::own_host;
 use crate::path::query_pairs;
 use crate::refusal::Refusal;
 
@@ -82,14 +82,15 @@ pub(crate) fn unauthorized() -> Refusal {
 }
 
 /// Identifies the caller. None: not authorized.
-pub(crate) fn identify(gateway: &Gateway, host: &Host, parts: &Parts) -> Option<Identity> {
+pub(crate) fn identify(exchange: &Exchange) -> Option<Identity> {
+    let Exchange { gateway, host, parts, .. } = exchange;
     if !gateway.config.auth.is_required() {
         return Some(Identity::open());
     }
     let session = |word| Some(Identity::granted(gateway.sessions.find(word, host)?, Credential::Session));
     of_headers(gateway, &parts.headers)
         .or_else(|| of_query(gateway, host, parts.uri.query()))
-        .or_else(|| of_handover(gateway, host, parts, parts.uri.query()))
+        .or_else(|| of_handover(exchange, parts.uri.query()))
         .or_else(|| sessions(&parts.headers).find_map(session))
 }
 
@@ -112,13 +113,13 @@ pub(super) fn of_query(gateway: &Gateway, host: &Host, query: Option<&str>) -> O
 
 /// Identifies by the secret with which this server redirected a browser here from another of its hosts. It only signs in; it
 /// can't make calls.
-pub(super) fn of_handover(gateway: &Gateway, host: &Host, parts: &Parts, query: Option<&str>) -> Option<Identity> {
-    if !own_host::is_opened(parts) {
+pub(super) fn of_handover(exchange: &Exchange, query: Option<&str>) -> Option<Identity> {
+    if !exchange.is_opened {
         return None;
     }
     let words = query_pairs(query?).filter(|(name, _)| name == TICKET_IN_QUERY).take(MAX_TRIED);
     words.map(|(_, word)| word).find_map(|word| {
-        let grant = gateway.handovers.find(&word, host)?;
+        let grant = exchange.gateway.handovers.find(&word, &exchange.host)?;
         Some(Identity { tenant: grant.tenant, until: grant.maker_until, shown: Credential::Handover })
     })
 }

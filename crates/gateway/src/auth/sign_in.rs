@@ -4,20 +4,17 @@
 
 use axum::body::Body;
 use http::header::{ACCEPT, CACHE_CONTROL, LOCATION, SET_COOKIE};
-use http::request::Parts;
 use http::{HeaderValue, Method, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use serde::Deserialize;
 
 use super::presented::{COOKIE_NAME, Credential, Identity, of_handover, of_query, sessions, unauthorized};
 use super::{Grant, SESSION_TTL, Scope};
-use crate::gateway::{Context, Gateway};
-use crate::guard::{Host, HostKind, is_navigation};
-use crate::own_host;
+use crate::exchange::{Answered, Exchange};
+use crate::guard::HostKind;
 use crate::pages;
 use crate::proxy;
 use crate::refusal::Refusal;
-use crate::request::require;
 
 const MAX_BODY_BYTES: usize = 16 << 10;
 
@@ -27,13 +24,14 @@ struct Shown {
 }
 
 /// The sign-in page, for a person's request without valid credentials. None for programs.
-pub(crate) fn page(host: &Host, parts: &Parts) -> Option<Response<Body>> {
+pub(crate) fn page(exchange: &Exchange) -> Option<Response<Body>> {
+    let parts = &exchange.parts;
     let accepts = parts.headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    let is_person = is_navigation(parts) || accepts.into_iter().any(|value| value.contains("text/html"));
+    let is_person = exchange.is_navigation || accepts.into_iter().any(|value| value.contains("text/html"));
     if !is_person || parts.method != Method::GET {
         return None;
     }
-    let mut answer = match host.kind {
+    let mut answer = match exchange.host.kind {
         HostKind::Server => pages::sign_in::form(),
         // People should not get used to typing keys where sandboxes show their pages.
         HostKind::Sandbox(_) | HostKind::Preview { .. } => pages::sign_in::elsewhere(),
@@ -44,14 +42,9 @@ pub(crate) fn page(host: &Host, parts: &Parts) -> Option<Response<Body>> {
 }
 
 /// `POST /login` with `{"key": …}`: a key, a token or a ticket.
-pub(crate) async fn sign_in(
-    gateway: &Gateway,
-    context: &Context,
-    host: &Host,
-    parts: &Parts,
-    body: Body,
-) -> Result<Response<Body>, Refusal> {
-    require(parts, &[Method::POST])?;
+pub(crate) async fn sign_in(exchange: &mut Exchange) -> Answered {
+    let body = exchange.take_body();
+    let gateway = &exchange.gateway;
     // The caller is not authenticated yet.
     let body = tokio::time::timeout(gateway.config.connections.head, Limited::new(body, MAX_BODY_BYTES).collect()).await;
     let body = body
@@ -60,18 +53,17 @@ pub(crate) async fn sign_in(
         .to_bytes();
     let shown: Shown = serde_json::from_slice(&body).map_err(|_| Refusal::bad_request("the body is not {\"key\": text}"))?;
     let given = shown.key.trim();
-    let ticket = || Some(Identity::granted(gateway.tickets.find(given, host)?, Credential::Ticket));
+    let ticket = || Some(Identity::granted(gateway.tickets.find(given, &exchange.host)?, Credential::Ticket));
     let who = gateway.config.auth.check(given, Credential::Key).or_else(ticket).ok_or_else(unauthorized)?;
     let mut answer = Response::new(Body::empty());
     *answer.status_mut() = StatusCode::NO_CONTENT;
-    answer.headers_mut().insert(SET_COOKIE, cookie(gateway, context, host, &who)?);
+    answer.headers_mut().insert(SET_COOKIE, cookie(exchange, &who)?);
     Ok(answer)
 }
 
 /// `POST /logout`.
-pub(crate) fn sign_out(gateway: &Gateway, parts: &Parts) -> Result<Response<Body>, Refusal> {
-    require(parts, &[Method::POST])?;
-    sessions(&parts.headers).for_each(|word| gateway.sessions.revoke(word));
+pub(crate) async fn sign_out(exchange: &mut Exchange) -> Answered {
+    sessions(&exchange.parts.headers).for_each(|word| exchange.gateway.sessions.revoke(word));
     let mut answer = Response::new(Body::empty());
     *answer.status_mut() = StatusCode::NO_CONTENT;
     let over = format!("{COOKIE_NAME}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0");
@@ -84,17 +76,12 @@ pub(crate) fn sign_out(gateway: &Gateway, parts: &Parts) -> Result<Response<Body
 /// Handles a page that a person opened with a key or a ticket in its address: stores it as a cookie, and redirects to the same
 /// address without it, so that it stays in no address bar and no history. `query`: as received; the request's own has already
 /// lost it.
-pub(crate) fn enter(
-    gateway: &Gateway,
-    context: &Context,
-    host: &Host,
-    parts: &Parts,
-    query: Option<&str>,
-) -> Result<Option<Response<Body>>, Refusal> {
-    if !gateway.config.auth.is_required() || !own_host::is_opened(parts) {
+pub(crate) fn enter(exchange: &Exchange, query: Option<&str>) -> Result<Option<Response<Body>>, Refusal> {
+    let Exchange { gateway, context, host, parts, .. } = exchange;
+    if !gateway.config.auth.is_required() || !exchange.is_opened {
         return Ok(None);
     }
-    let Some(who) = of_query(gateway, host, query).or_else(|| of_handover(gateway, host, parts, query)) else {
+    let Some(who) = of_query(gateway, host, query).or_else(|| of_handover(exchange, query)) else {
         return Ok(None);
     };
     let path = parts.uri.path_and_query().map_or("/", |p| p.as_str());
@@ -106,19 +93,20 @@ pub(crate) fn enter(
     let headers = answer.headers_mut();
     headers.insert(LOCATION, location);
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(SET_COOKIE, cookie(gateway, context, host, &who)?);
+    headers.insert(SET_COOKIE, cookie(exchange, &who)?);
     Ok(Some(answer))
 }
 
 /// Creates a session of this host, which expires with the credential behind it.
-fn cookie(gateway: &Gateway, context: &Context, host: &Host, who: &Identity) -> Result<HeaderValue, Refusal> {
+fn cookie(exchange: &Exchange, who: &Identity) -> Result<HeaderValue, Refusal> {
+    let Exchange { gateway, context, host, .. } = exchange;
     let until = who.end_of(SESSION_TTL);
     let scope = Scope::Host(host.authority.clone());
     let word = gateway.sessions.issue(Grant { tenant: who.tenant.clone(), until, scope, maker_until: who.until })?;
     let seconds = until.saturating_duration_since(std::time::Instant::now()).as_secs();
     // People come to a sandbox's host by a link on the server's, which is another site to browsers.
     let same_site = if host.kind == HostKind::Server { "Strict" } else { "Lax" };
-    let secure = if context.base_url.starts_with("https:") { "; Secure" } else { "" };
+    let secure = if context.base_url().starts_with("https:") { "; Secure" } else { "" };
     let text = format!("{COOKIE_NAME}={word}; Path=/; HttpOnly; SameSite={same_site}; Max-Age={seconds}{secure}");
     HeaderValue::try_from(text).map_err(|_| Refusal::bad_request("no cookie can be made"))
 }

@@ -3,19 +3,15 @@
 use std::time::Instant;
 
 use arenite_model::ErrorCode;
-use axum::body::Body;
 use http::header::CACHE_CONTROL;
-use http::request::Parts;
-use http::{HeaderValue, Method, Response, StatusCode};
+use http::{HeaderValue, StatusCode};
 use serde_json::json;
 use utoipa::OpenApi;
 
-use super::presented::{Identity, identify, of_query, unauthorized};
+use super::presented::{Credential, of_query, unauthorized};
 use super::{Grant, Scope};
-use crate::gateway::Gateway;
-use crate::guard::Host;
+use crate::exchange::{Answered, Exchange};
 use crate::refusal::{Refusal, json_response};
-use crate::request::require;
 
 const ORIGINAL_URI: &str = "x-original-uri";
 
@@ -27,8 +23,8 @@ pub(crate) struct AuthApi;
 /// Creates a ticket, which replaces the caller's credential in `?ticket=` for a short time and for any number of calls.
 #[utoipa::path(post, path = "/tickets", tag = "auth", operation_id = "create_ticket_tickets_post",
     responses((status = 200, body = BTreeMap<String, serde_json::Value>)))]
-pub(crate) fn create_ticket(gateway: &Gateway, host: &Host, who: &Identity, parts: &Parts) -> Result<Response<Body>, Refusal> {
-    require(parts, &[Method::POST])?;
+pub(crate) async fn create_ticket(exchange: &mut Exchange) -> Answered {
+    let Exchange { gateway, host, caller: who, .. } = exchange;
     if !who.is_lasting() {
         return Err(Refusal::new(ErrorCode::Forbidden, "a ticket can't be used to make another")
             .hint("make it with the API key or a token"));
@@ -46,11 +42,14 @@ pub(crate) fn create_ticket(gateway: &Gateway, host: &Host, who: &Identity, part
 /// Checks for a proxy whether a request may pass: by the credentials of this call, or of the address in `x-original-uri`.
 #[utoipa::path(get, path = "/auth", tag = "auth", operation_id = "authenticate_request_auth_get",
     responses((status = 200, body = BTreeMap<String, String>)))]
-pub(crate) fn authenticate(gateway: &Gateway, host: &Host, parts: &Parts) -> Result<Response<Body>, Refusal> {
-    require(parts, &[Method::GET, Method::HEAD])?;
+pub(crate) async fn authenticate(exchange: &mut Exchange) -> Answered {
+    let Exchange { gateway, host, caller, parts, .. } = exchange;
     let original = parts.headers.get(ORIGINAL_URI).and_then(|value| value.to_str().ok());
     let query = original.and_then(|address| address.split_once('?')).map(|(_, query)| query);
-    let who = identify(gateway, host, parts).or_else(|| of_query(gateway, host, query)).ok_or_else(unauthorized)?;
+    let who = match caller.shown {
+        Credential::Nothing => of_query(gateway, host, query).ok_or_else(unauthorized)?,
+        _ => caller.clone(),
+    };
     let mut answer = json_response(StatusCode::OK, &json!({ "status": "authenticated", "tenant": who.tenant.to_string() }));
     answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(answer)

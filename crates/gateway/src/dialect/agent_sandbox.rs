@@ -13,18 +13,18 @@ use std::sync::Arc;
 use arenite_control::{CreateRequest, ResourcesOverlay, Sandbox, SpecOverlay};
 use arenite_model::{ErrorCode, IdError, IdlePolicy, Resources, SandboxName};
 use axum::body::Body;
-use http::request::Parts;
-use http::{Method, Response, StatusCode};
+use http::{Response, StatusCode};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use utoipa::ToSchema;
 
 use super::quantity;
 use crate::api;
+use crate::exchange::{Answered, Exchange};
 use crate::gateway::{Context, Gateway};
 use crate::lifecycle::{self, LifecycleAnswer, LifecycleCall};
 use crate::refusal::{Refusal, json_response};
-use crate::request::require;
 
 const PATH: &str = "/api/v1/sandbox";
 const DIALECT: &str = "agent_sandbox";
@@ -56,9 +56,10 @@ const LABEL_CPU_LIMIT: &str = "agent_sandbox.cpu_limit";
 const LABEL_MEMORY_LIMIT: &str = "agent_sandbox.memory_limit";
 
 /// A request. As in Go's decoder, `null` leaves a field unset, and so does empty text.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[schema(as = AgentSandboxRequest)]
 #[serde(default, deny_unknown_fields)]
-struct Create {
+pub(crate) struct Create {
     name: Option<String>,
     environment: Option<String>,
     args: Option<Vec<String>>,
@@ -80,7 +81,8 @@ struct Create {
 }
 
 /// A sandbox in an answer: the original's fields, then Arenite's.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = AgentSandbox)]
 struct Stored {
     name: SandboxName,
     environment: String,
@@ -104,43 +106,83 @@ struct Stored {
     url: String,
 }
 
-pub(crate) async fn serve(
-    gateway: &Arc<Gateway>,
-    context: &Context,
-    path: &str,
-    parts: &Parts,
-    body: Body,
-) -> Result<Response<Body>, Refusal> {
-    Ok(match answer(gateway, context, path, parts, body).await {
-        Ok((status, body)) => json_response(status, &body),
-        Err(refusal) => failure(&refusal, gateway.config.agent_sandbox_always_200),
-    })
+/// A refusal.
+#[derive(Debug, ToSchema)]
+#[schema(as = AgentSandboxFailure)]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(crate) struct Failure {
+    /// The HTTP status.
+    code: String,
+    error: String,
 }
 
-async fn answer(
-    gateway: &Arc<Gateway>,
-    context: &Context,
-    path: &str,
-    parts: &Parts,
-    body: Body,
-) -> Result<LifecycleAnswer, Refusal> {
-    let rest = path.strip_prefix(PATH).unwrap_or(path);
-    let rest = rest.strip_prefix('/').unwrap_or(rest);
-    match (rest, &parts.method) {
-        ("", &Method::POST) => post(gateway, context, body).await,
-        ("", _) => {
-            require(parts, &[Method::GET, Method::HEAD, Method::POST])?;
-            list(gateway, context).await
-        }
-        (name, &Method::DELETE) => {
-            let action = format!("DELETE {PATH}/{name}");
-            delete(gateway, context, (DIALECT, action), name).await
-        }
-        (name, _) => {
-            require(parts, &[Method::GET, Method::HEAD, Method::DELETE])?;
-            get(gateway, context, name).await
-        }
-    }
+/// A sandbox in an envelope.
+#[derive(Debug, ToSchema)]
+#[schema(as = AgentSandboxAnswer)]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(crate) struct OneAnswer {
+    /// `0`
+    code: String,
+    data: Stored,
+}
+
+/// Sandboxes in an envelope.
+#[derive(Debug, ToSchema)]
+#[schema(as = AgentSandboxList)]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(crate) struct ListAnswer {
+    /// `0`
+    code: String,
+    data: Vec<Stored>,
+}
+
+/// A message in an envelope.
+#[derive(Debug, ToSchema)]
+#[schema(as = AgentSandboxMessage)]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(crate) struct MessageAnswer {
+    /// `0`
+    code: String,
+    data: String,
+}
+
+pub(crate) async fn serve_list(exchange: &mut Exchange) -> Answered {
+    let listed = list(&exchange.gateway, &exchange.context).await;
+    finish(exchange, listed)
+}
+
+pub(crate) async fn serve_create(exchange: &mut Exchange) -> Answered {
+    let created = post(exchange).await;
+    finish(exchange, created)
+}
+
+pub(crate) async fn serve_get(exchange: &mut Exchange) -> Answered {
+    let found = get(&exchange.gateway, &exchange.context, exchange.param("name")).await;
+    finish(exchange, found)
+}
+
+pub(crate) async fn serve_delete(exchange: &mut Exchange) -> Answered {
+    let name = exchange.param("name");
+    let call = LifecycleCall { dialect: DIALECT, action: format!("DELETE {PATH}/{name}"), arguments: None };
+    let deleted = delete(&exchange.gateway, &exchange.context, call, name).await;
+    finish(exchange, deleted)
+}
+
+/// A path below a sandbox.
+pub(crate) async fn unknown(exchange: &mut Exchange) -> Answered {
+    let name = exchange.path.decoded.strip_prefix(PATH).unwrap_or_default().trim_start_matches('/');
+    finish(exchange, Err(not_found(name)))
+}
+
+pub(crate) fn wrong_method(exchange: &Exchange, refusal: Refusal) -> Answered {
+    finish(exchange, Err(refusal))
+}
+
+fn finish(exchange: &Exchange, answered: Result<LifecycleAnswer, Refusal>) -> Answered {
+    Ok(match answered {
+        Ok((status, body)) => json_response(status, &body),
+        Err(refusal) => failure(&refusal, exchange.gateway.config.agent_sandbox_always_200),
+    })
 }
 
 fn success(data: Value) -> LifecycleAnswer {
@@ -178,16 +220,15 @@ pub(super) async fn get(gateway: &Arc<Gateway>, context: &Context, name: &str) -
     Ok(success(stored(gateway, context, found)))
 }
 
-/// Deletes a sandbox, and records the call in a dialect.
+/// Deletes a sandbox, and records the call.
 pub(super) async fn delete(
     gateway: &Arc<Gateway>,
     context: &Context,
-    (dialect, action): (&'static str, String),
+    call: LifecycleCall,
     name: &str,
 ) -> Result<LifecycleAnswer, Refusal> {
     let delete = async {
         let name = named(name)?;
-        let call = LifecycleCall { dialect, action, arguments: None };
         let answer = |sandbox: Sandbox| success(format!("Sandbox {} deleted successfully", sandbox.name).into());
         lifecycle::delete(gateway, context, call, name, answer).await
     };
@@ -203,13 +244,14 @@ fn known(refusal: Refusal, name: &str) -> Refusal {
     if refusal.code == ErrorCode::NotFound { not_found(name) } else { refusal }
 }
 
-async fn post(gateway: &Arc<Gateway>, context: &Context, body: Body) -> Result<LifecycleAnswer, Refusal> {
-    let bytes = api::read(body).await?;
+async fn post(exchange: &mut Exchange) -> Result<LifecycleAnswer, Refusal> {
+    let bytes = api::read(exchange.take_body()).await?;
     let arguments: Value = match bytes.trim_ascii() {
         [] => json!({}),
         text => serde_json::from_slice(text).map_err(|error| Refusal::bad_request(format!("the body is not JSON: {error}")))?,
     };
-    let name = create(gateway, context, (DIALECT, format!("POST {PATH}")), arguments).await?;
+    let call = LifecycleCall { dialect: DIALECT, action: format!("POST {PATH}"), arguments: Some(arguments) };
+    let name = create(&exchange.gateway, &exchange.context, call).await?;
     Ok(success(created(&name).into()))
 }
 
@@ -217,21 +259,14 @@ fn created(name: &SandboxName) -> String {
     format!("Sandbox {name} created successfully")
 }
 
-/// Creates a sandbox from a request's fields, and returns its name; records the call in a dialect.
-pub(super) async fn create(
-    gateway: &Arc<Gateway>,
-    context: &Context,
-    (dialect, action): (&'static str, String),
-    arguments: Value,
-) -> Result<SandboxName, Refusal> {
-    if !arguments.is_object() {
-        return Err(Refusal::bad_request("the body is not a JSON object"));
-    }
-    let create: Create = serde_path_to_error::deserialize(&arguments).map_err(|error| {
+/// Creates a sandbox from the call's arguments, and returns its name; records the call.
+pub(super) async fn create(gateway: &Arc<Gateway>, context: &Context, call: LifecycleCall) -> Result<SandboxName, Refusal> {
+    let arguments = call.arguments.as_ref().filter(|arguments| arguments.is_object());
+    let arguments = arguments.ok_or_else(|| Refusal::bad_request("the body is not a JSON object"))?;
+    let create: Create = serde_path_to_error::deserialize(arguments).map_err(|error| {
         let (path, inner) = (error.path().to_string(), error.into_inner());
         Refusal::bad_request(if path == "." { inner.to_string() } else { format!("{path}: {inner}") })
     })?;
-    let call = LifecycleCall { dialect, action, arguments: Some(arguments) };
     let name = given(&create.name).map(str::parse).transpose().map_err(refused)?;
     let (environment, request) = request(gateway, create, name.clone())?;
     let made = |request| {
@@ -407,7 +442,7 @@ fn minutes(field: &str, given: Option<i64>, most: i64) -> Result<Option<i64>, Re
 }
 
 fn stored(gateway: &Gateway, context: &Context, sandbox: Sandbox) -> Value {
-    let url = api::urls(gateway, context, &sandbox)["path"].as_str().unwrap_or_default().to_owned();
+    let url = api::urls(gateway, context, &sandbox).path;
     let mut spec = sandbox.spec;
     // Only this dialect's own labels are used. Other sandboxes have no requests, and limits in bytes.
     let ours = sandbox.origin == DIALECT;

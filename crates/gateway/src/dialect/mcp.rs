@@ -10,21 +10,19 @@ use arenite_mcp::rmcp::model::{CallToolResult, ContentBlock, JsonObject, Tool, T
 use arenite_mcp::{Endpoint, Error, ToolResult, Tools, failed, hub_request, read_answer, read_list};
 use arenite_model::{SandboxName, SandboxState};
 use axum::body::Body;
-use http::request::Parts;
 use http::{Method, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::agent_sandbox;
-use crate::auth::Identity;
+use crate::exchange::{Answered, Exchange};
 use crate::gateway::{Context, Gateway};
-use crate::guard::Host;
+use crate::lifecycle::LifecycleCall;
 use crate::path::Path;
 use crate::proxy;
 use crate::refusal::Refusal;
 use crate::target::{self, SandboxRef, Target};
-use crate::timing::Timing;
 
 const DIALECT: &str = "mcp";
 const PREFIX: &str = "/sandbox/";
@@ -47,8 +45,6 @@ pub(crate) struct Caller(Arc<Call>);
 struct Call {
     gateway: Arc<Gateway>,
     context: Context,
-    host: Host,
-    who: Identity,
     target: Target,
 }
 
@@ -63,26 +59,25 @@ impl Call {
 pub(crate) struct Hub;
 
 /// Answers a request at one of MCP's paths.
-pub(crate) async fn serve(
-    gateway: &Arc<Gateway>,
-    context: Context,
-    (host, who, target): (&Host, &Identity, Target),
-    parts: Parts,
-    body: Body,
-) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn serve(exchange: &mut Exchange) -> Answered {
+    let target = exchange.target()?;
     let endpoint = endpoint(&target.path.decoded).ok_or_else(|| Refusal::not_found("there is nothing at this path"))?;
+    let gateway = Arc::clone(&exchange.gateway);
     let is_default = matches!(&target.sandbox_ref, SandboxRef::Name(name) if name.is_default());
     if !is_default {
-        target::look_up(&gateway.control, &context.tenant, &target.sandbox_ref).await?;
+        target::look_up(&gateway.control, &exchange.context.tenant, &target.sandbox_ref).await?;
     }
     // The permit ends here: the request to the guest takes its own.
-    let (bytes, _) = match parts.method {
-        Method::POST => proxy::read_whole(gateway, &parts, body).await?,
+    let (bytes, _) = match exchange.parts.method {
+        Method::POST => {
+            let body = exchange.take_body();
+            proxy::read_whole(&gateway, &exchange.parts, body).await?
+        }
         _ => Default::default(),
     };
-    let context = Context { dialect: DIALECT, ..context };
-    let caller = Caller(Arc::new(Call { gateway: Arc::clone(gateway), context, host: host.clone(), who: who.clone(), target }));
-    Ok(gateway.mcp.serve(endpoint, parts, bytes, caller).await)
+    let context = Context { dialect: DIALECT, ..exchange.context.clone() };
+    let caller = Caller(Arc::new(Call { gateway: Arc::clone(&gateway), context, target }));
+    Ok(gateway.mcp.serve(endpoint, exchange.take_parts(), bytes, caller).await)
 }
 
 impl Tools for Hub {
@@ -104,7 +99,7 @@ impl Tools for Hub {
         let there = target::look_up(&call.gateway.control, &call.context.tenant, &call.target.sandbox_ref).await;
         let mut theirs = match there {
             Ok(sandbox) if sandbox.state == SandboxState::Running => tools_of(&call, call.target.sandbox_ref.clone(), "").await?,
-            _ => arenite_guest::tool_descriptions(),
+            _ => (call.gateway.config.guest.tools)(),
         };
         // A sandbox's tools may have any name.
         theirs.retain(|tool| tools.iter().all(|own| own.name != tool.name));
@@ -135,11 +130,9 @@ async fn forward(
     prefix: &str,
     request: http::Request<bytes::Bytes>,
 ) -> Result<Response<Body>, Refusal> {
-    let (mut parts, body) = request.into_parts();
-    let target =
-        Target { sandbox_ref, path: Path::parse(parts.uri.path())?, prefix: prefix.to_owned(), own_host: call.target.own_host };
-    let mut timing = Timing::start();
-    proxy::forward(&call.gateway, &call.context, &call.host, &call.who, &target, &mut parts, Body::from(body), &mut timing).await
+    let path = Path::parse(request.uri().path())?;
+    let target = Target { sandbox_ref, path, prefix: prefix.to_owned(), own_host: call.target.own_host };
+    proxy::call_guest(&call.gateway, &call.context, &target, request).await
 }
 
 async fn tools_of(call: &Call, sandbox_ref: SandboxRef, prefix: &str) -> Result<Vec<Tool>, Error> {
@@ -203,7 +196,7 @@ async fn lifecycle(call: &Call, name: &str, arguments: &JsonObject, news: Option
         },
         "deleteSandbox" => match read::<Named>(name, arguments) {
             Ok(Named { name }) => {
-                let deleted = agent_sandbox::delete(gateway, context, (DIALECT, "deleteSandbox".to_owned()), &name).await;
+                let deleted = agent_sandbox::delete(gateway, context, call_of("deleteSandbox"), &name).await;
                 deleted
                     .map(|(_, answer)| text(answer["data"].as_str().unwrap_or_default()))
                     .map_err(|refusal| failed(said(&refusal)))
@@ -230,6 +223,11 @@ async fn lifecycle(call: &Call, name: &str, arguments: &JsonObject, news: Option
 
 type Done = Result<CallToolResult, CallToolResult>;
 
+/// The step of a tool's call.
+fn call_of(tool: &str) -> LifecycleCall {
+    LifecycleCall { dialect: DIALECT, action: tool.to_owned(), arguments: None }
+}
+
 fn read<T: for<'a> Deserialize<'a>>(tool: &str, arguments: &JsonObject) -> Result<T, CallToolResult> {
     T::deserialize(Value::Object(arguments.clone())).map_err(|error| failed(format!("invalid arguments of {tool}: {error}")))
 }
@@ -238,8 +236,8 @@ async fn create_sandbox(call: &Call, create: Create) -> Done {
     let mut wanted = JsonObject::new();
     wanted.extend(create.name.map(|name| ("name".to_owned(), name.into())));
     wanted.extend(create.environment.map(|environment| ("environment".to_owned(), environment.into())));
-    let how = (DIALECT, "createSandbox".to_owned());
-    let made = agent_sandbox::create(&call.gateway, &call.context, how, Value::Object(wanted)).await;
+    let made = LifecycleCall { arguments: Some(Value::Object(wanted)), ..call_of("createSandbox") };
+    let made = agent_sandbox::create(&call.gateway, &call.context, made).await;
     let name = made.map_err(|refusal| failed(said(&refusal)))?;
     let tools = tools_text(call, &name).await;
     Ok(text(format!(

@@ -2,11 +2,10 @@
 
 use axum::body::Body;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
-use http::request::Parts;
-use http::{HeaderValue, Method, Response};
+use http::{HeaderValue, Response};
 
+use crate::exchange::{Answered, Exchange};
 use crate::refusal::Refusal;
-use crate::request::require;
 
 pub(super) const XTERM: &str = include_str!("../../assets/xterm@5.3.0/lib/xterm.js");
 pub(super) const XTERM_STYLE: &str = include_str!("../../assets/xterm@5.3.0/css/xterm.css");
@@ -22,10 +21,9 @@ const FILES: [(&str, &str, &str); 5] = [
     ("xterm-addon-fit@0.8.0/LICENSE", "text/plain; charset=utf-8", include_str!("../../assets/xterm-addon-fit@0.8.0/LICENSE")),
 ];
 
-pub(crate) fn serve(path: &str, parts: &Parts) -> Result<Response<Body>, Refusal> {
-    require(parts, &[Method::GET, Method::HEAD])?;
+pub(crate) async fn serve(exchange: &mut Exchange) -> Answered {
     // Below a sandbox's path, too.
-    let name = path.split_once(ROOT).map_or("", |(_, name)| name);
+    let name = exchange.path.decoded.split_once(ROOT).map_or("", |(_, name)| name);
     let Some((_, kind, text)) = FILES.iter().find(|(file, ..)| *file == name) else {
         return Err(Refusal::not_found("there is no such file"));
     };

@@ -1,15 +1,7 @@
 //! `/`: the console for the whole installation. It uses the control API as any other client does.
 
-use std::sync::Arc;
-
-use axum::body::Body;
-use http::request::Parts;
-use http::{Method, Response};
-
 use super::Page;
-use crate::gateway::{Context, Gateway};
-use crate::refusal::Refusal;
-use crate::request::require;
+use crate::exchange::{Answered, Exchange};
 
 pub(super) static PAGE: Page = Page::new(
     include_str!("../../../../web/console.html"),
@@ -18,13 +10,6 @@ pub(super) static PAGE: Page = Page::new(
 )
 .may("img-src data: blob:");
 
-pub(crate) async fn serve(
-    _gateway: &Arc<Gateway>,
-    _context: &Context,
-    _path: &str,
-    parts: &Parts,
-    _body: Body,
-) -> Result<Response<Body>, Refusal> {
-    require(parts, &[Method::GET, Method::HEAD])?;
+pub(crate) async fn serve(_: &mut Exchange) -> Answered {
     Ok(PAGE.response())
 }

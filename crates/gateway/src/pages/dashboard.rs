@@ -7,17 +7,15 @@
 use arenite_control::Sandbox;
 use arenite_model::{ErrorCode, IdlePolicy, SandboxName};
 use axum::body::Body;
-use http::request::Parts;
-use http::{Method, Response};
+use http::header::LOCATION;
+use http::{HeaderValue, Response, StatusCode};
 
 use super::Page;
-use crate::auth::Identity;
-use crate::gateway::{Context, Gateway};
+use crate::exchange::{Answered, Exchange};
+use crate::gateway::Context;
 use crate::guard::{Host, HostKind};
 use crate::own_host;
-use crate::path::Path;
 use crate::refusal::Refusal;
-use crate::request::require;
 use crate::target::{self, SandboxRef, Target};
 
 pub(super) static PAGE: Page = Page::new(
@@ -27,24 +25,20 @@ pub(super) static PAGE: Page = Page::new(
 )
 .may("frame-src 'self'; img-src data: blob:");
 
-pub(crate) async fn serve(
-    gateway: &Gateway,
-    context: &Context,
-    host: &Host,
-    who: &Identity,
-    path: &Path,
-    parts: &Parts,
-) -> Result<Response<Body>, Refusal> {
-    require(parts, &[Method::GET, Method::HEAD])?;
-    let target = target::find(path, &parts.headers, &host.kind)?;
-    let sandbox = find_sandbox(gateway, context, &target).await?;
-    if host.kind == HostKind::Server
-        && own_host::is_opened(parts)
-        && let Some(domain) = own_host::domain(gateway, context, host)
-        && let Some(answer) = own_host::lead(gateway, context, parts, who, &format!("{}.{domain}", sandbox.id), "/index.html")?
+pub(crate) async fn serve(exchange: &mut Exchange) -> Answered {
+    if let Some(redirect) = with_slash(exchange) {
+        return Ok(redirect);
+    }
+    let target = exchange.target()?;
+    let sandbox = find_sandbox(exchange, &target).await?;
+    if exchange.host.kind == HostKind::Server
+        && exchange.is_opened
+        && let Some(domain) = own_host::domain(exchange)
+        && let Some(answer) = own_host::lead(exchange, &format!("{}.{domain}", sandbox.id), "/index.html")?
     {
         return Ok(answer);
     }
+    let Exchange { context, host, .. } = exchange;
     let place = if host.kind == HostKind::Server { "shared" } else { "own" };
     let expires = sandbox.expires_at.map_or_else(String::new, |at| at.to_string());
     let ends_idle = sandbox.spec.idle_policy == IdlePolicy::Delete && !sandbox.name.is_default();
@@ -58,11 +52,25 @@ pub(crate) async fn serve(
     ]))
 }
 
+/// `/sandbox/{name}` is a folder: relative links of its page need the slash.
+fn with_slash(exchange: &Exchange) -> Option<Response<Body>> {
+    let path = exchange.path.raw.as_str();
+    if path.strip_prefix("/sandbox/")?.contains('/') {
+        return None;
+    }
+    let query = exchange.parts.uri.query().map_or_else(String::new, |query| format!("?{query}"));
+    let mut answer = Response::new(Body::empty());
+    *answer.status_mut() = StatusCode::PERMANENT_REDIRECT;
+    answer.headers_mut().insert(LOCATION, HeaderValue::from_str(&format!("{path}/{query}")).ok()?);
+    Some(answer)
+}
+
 /// Only reads: neither resumes nor creates a sandbox, except `default`, which every call creates.
-async fn find_sandbox(gateway: &Gateway, context: &Context, target: &Target) -> Result<Sandbox, Refusal> {
-    match target::look_up(&gateway.control, &context.tenant, &target.sandbox_ref).await {
+async fn find_sandbox(exchange: &Exchange, target: &Target) -> Result<Sandbox, Refusal> {
+    let (control, tenant) = (&exchange.gateway.control, &exchange.context.tenant);
+    match target::look_up(control, tenant, &target.sandbox_ref).await {
         Err(refusal) if refusal.code == ErrorCode::NotFound && is_default(&target.sandbox_ref) => {
-            Ok(target::lease(&gateway.control, &context.tenant, &target.sandbox_ref).await?.sandbox.as_ref().clone())
+            Ok(target::lease(control, tenant, &target.sandbox_ref).await?.sandbox.as_ref().clone())
         }
         other => other,
     }
@@ -74,12 +82,12 @@ fn is_default(sandbox_ref: &SandboxRef) -> bool {
 
 /// The console's address for this client.
 fn console(context: &Context, host: &Host) -> String {
-    let Some((scheme, rest)) = context.base_url.split_once("://") else { return "/".to_owned() };
+    let Some((scheme, rest)) = context.base_url().split_once("://") else { return "/".to_owned() };
     match &host.kind {
         HostKind::Sandbox(id) => {
             let of_server = rest.strip_prefix(id.as_str()).and_then(|rest| rest.strip_prefix('.')).unwrap_or(rest);
             format!("{scheme}://{of_server}/")
         }
-        _ => format!("{}/", context.base_url),
+        _ => format!("{}/", context.base_url()),
     }
 }

@@ -2,20 +2,15 @@
 
 use axum::body::Body;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use http::request::Parts;
-use http::{HeaderValue, Method, Response};
+use http::{HeaderValue, Response};
 
-use crate::gateway::Context;
-use crate::path::Path;
-use crate::refusal::Refusal;
-use crate::request::require;
+use crate::exchange::{Answered, Exchange};
 
 const TEXT: &str = include_str!("llms.txt");
 
-pub(crate) fn serve(context: &Context, path: &Path, parts: &Parts) -> Result<Response<Body>, Refusal> {
-    require(parts, &[Method::GET, Method::HEAD])?;
-    let prefix = path.raw.strip_suffix("/llms.txt").unwrap_or("");
-    let text = text(&context.base_url, prefix);
+pub(crate) async fn serve(exchange: &mut Exchange) -> Answered {
+    let prefix = exchange.path.raw.strip_suffix("/llms.txt").unwrap_or("");
+    let text = text(exchange.context.base_url(), prefix);
     let mut response = Response::new(Body::from(text));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));

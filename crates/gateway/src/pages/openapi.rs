@@ -1,33 +1,63 @@
-//! `/v1/openapi.json`: the descriptions of the guest's services, in one document. Built at the first request.
+//! `/v1/openapi.json`: the descriptions of the guest's services, in one document; and the documents of the other interfaces.
 
-use std::sync::{Arc, OnceLock};
-
-use arenite_guest::api;
-use axum::body::Body;
-use http::request::Parts;
-use http::{Method, Response, StatusCode};
+use http::StatusCode;
 use serde_json::{Value, json};
 use utoipa::OpenApi;
 
+use crate::GuestDescription;
 use crate::auth::AuthApi;
-use crate::gateway::{Context, Gateway};
-use crate::refusal::{Refusal, json_response};
-use crate::request::require;
+use crate::dialect::agentflow;
+use crate::exchange::{Answered, Exchange};
+use crate::refusal::json_response;
+use crate::{operation, routes};
 
-static DOCUMENT: OnceLock<Value> = OnceLock::new();
+/// All documents, by the names of their golden files.
+pub fn documents(guest: &GuestDescription) -> Vec<(&'static str, Value)> {
+    vec![("openapi", document(guest)), ("server-openapi", of_control()), ("agentflow-openapi", agentflow::openapi::document())]
+}
 
-pub(crate) async fn serve(
-    _gateway: &Arc<Gateway>,
-    context: &Context,
-    _path: &str,
-    parts: &Parts,
-    _body: Body,
-) -> Result<Response<Body>, Refusal> {
-    require(parts, &[Method::GET, Method::HEAD])?;
-    let mut document = DOCUMENT.get_or_init(document).clone();
-    let base = format!("{}{}", context.base_url, prefix(parts.uri.path()));
+/// `/v1/openapi.json`, made at the first request.
+pub(crate) async fn of_sandbox(exchange: &mut Exchange) -> Answered {
+    let gateway = &exchange.gateway;
+    let mut document = gateway.document.get_or_init(|| document(&gateway.config.guest)).clone();
+    let base = format!("{}{}", exchange.context.base_url(), prefix(exchange.parts.uri.path()));
     document["servers"] = json!([{ "url": base }]);
     Ok(json_response(StatusCode::OK, &document))
+}
+
+/// `/api/v2/openapi.json`.
+pub(crate) async fn of_server(exchange: &mut Exchange) -> Answered {
+    let mut document = of_control();
+    document["servers"] = json!([{ "url": exchange.context.base_url() }]);
+    Ok(json_response(StatusCode::OK, &document))
+}
+
+/// The server's own interfaces.
+fn of_control() -> Value {
+    let info = json!({
+        "title": "Arenite",
+        "description": "Sandboxes and their trajectories. What runs in a sandbox is at /v1/docs, and AgentFlow's interface at /docs.",
+        "version": env!("CARGO_PKG_VERSION"),
+        "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
+    });
+    let tags = [
+        ("server", "The server, its images and its templates"),
+        ("sandboxes", "Sandboxes, from their creation to their deletion"),
+        ("quarantine", "Sandboxes that the server could not explain when it started"),
+        ("corpora", "Corpora for retrieval"),
+        ("trajectories", "Recorded steps"),
+        ("agent-sandbox", "Agent-Sandbox's interface; failures are `{code, error}`"),
+    ];
+    let mut document = operation::document(info, &tags, routes::described());
+    if let Some(schemas) = document.pointer_mut("/components/schemas").and_then(Value::as_object_mut) {
+        schemas.values_mut().for_each(ease);
+    }
+    document
+}
+
+/// `/openapi.json`, as AgentFlow's server has it.
+pub(crate) async fn of_agentflow(_: &mut Exchange) -> Answered {
+    Ok(json_response(StatusCode::OK, &agentflow::openapi::document()))
 }
 
 /// `/sandbox/{name}` of a path that starts with it: the document then describes that sandbox.
@@ -39,8 +69,9 @@ fn prefix(path: &str) -> &str {
     }
 }
 
-fn document() -> Value {
-    let mut whole = api::description();
+/// The document without its servers.
+fn document(guest: &GuestDescription) -> Value {
+    let mut whole = (guest.api)();
     whole.merge(AuthApi::openapi());
     // Structs with text keys: always JSON.
     let mut document = serde_json::to_value(whole).unwrap_or_default();
@@ -50,7 +81,7 @@ fn document() -> Value {
         "version": env!("CARGO_PKG_VERSION"),
         "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
     });
-    tag(&mut document);
+    tag(&mut document, guest);
     refusals(&mut document);
     if let Some(schemas) = document.pointer_mut("/components/schemas").and_then(Value::as_object_mut) {
         schemas.values_mut().for_each(ease);
@@ -123,12 +154,17 @@ fn refusals(document: &mut Value) {
         if operation.get("requestBody").or(operation.get("parameters")).is_some() {
             operation["responses"]["422"] = refused.clone();
         }
+        for response in operation["responses"].as_object_mut().into_iter().flat_map(|responses| responses.values_mut()) {
+            if response.get("description").is_none() {
+                response["description"] = "Done".into();
+            }
+        }
     }
 }
 
 /// Every operation's tag is listed, in the order of its first operation.
-fn tag(document: &mut Value) {
-    let described = |name: &str| if name == "auth" { "Who may call" } else { api::purpose(name) };
+fn tag(document: &mut Value, guest: &GuestDescription) {
+    let described = |name: &str| if name == "auth" { "Who may call" } else { (guest.purpose)(name) };
     let mut names: Vec<String> = Vec::new();
     for operation in operations(document) {
         for name in operation["tags"].as_array().into_iter().flatten().filter_map(Value::as_str) {
@@ -147,58 +183,7 @@ fn operations(document: &Value) -> impl Iterator<Item = &Value> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
-
-    #[test]
-    fn the_document_is_whole() {
-        let document = document();
-        for path in [
-            "/v1/shell/exec",
-            "/v1/bash/exec",
-            "/v1/file/read",
-            "/v1/sandbox",
-            "/v1/jupyter/execute",
-            "/v1/nodejs/sessions",
-            "/v1/code/info",
-        ] {
-            assert!(document["paths"][path].is_object(), "{path}");
-        }
-        let mut ids = BTreeSet::new();
-        for operation in operations(&document) {
-            assert!(ids.insert(operation["operationId"].as_str().unwrap()), "{operation}");
-            let tags = operation["tags"].as_array().unwrap();
-            assert!(
-                !tags.is_empty() && tags.iter().all(|t| document["tags"].as_array().unwrap().iter().any(|d| d["name"] == *t))
-            );
-        }
-        assert!(ids.len() > 20, "{ids:?}");
-        let exec = &document["components"]["schemas"]["BashExecRequest"];
-        assert_eq!(
-            (&exec["required"], &exec["properties"]["max_output_length"]["default"]),
-            (&json!(["command"]), &json!(50000))
-        );
-        // Every reference resolves.
-        let text = document.to_string();
-        for reference in text.split("\"$ref\":\"#").skip(1) {
-            let pointer = reference.split('"').next().unwrap();
-            assert!(document.pointer(pointer).is_some(), "{pointer}");
-        }
-    }
-
-    /// A change of the document, from which clients are generated, must be intended: ARENITE_BLESS=1 rewrites it.
-    #[test]
-    fn golden_document() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/openapi.json");
-        let ours = serde_json::to_string_pretty(&document()).unwrap() + "\n";
-        if std::env::var_os("ARENITE_BLESS").is_some() {
-            std::fs::write(path, &ours).unwrap();
-        }
-        let golden = std::fs::read_to_string(path).unwrap_or_default();
-        let differ = ours.lines().zip(golden.lines()).enumerate().find(|(_, (a, b))| a != b);
-        assert!(ours == golden, "{path} differs, first at {differ:?}; if that is meant: cargo xtask openapi --bless");
-    }
 
     #[test]
     fn a_sandboxs_document_names_its_own_address() {

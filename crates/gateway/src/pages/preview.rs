@@ -2,17 +2,15 @@
 
 use axum::body::Body;
 use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
-use http::request::Parts;
 use http::{HeaderValue, Response};
 
-use crate::guard::is_navigation;
 use crate::refusal::Refusal;
 
 const STYLE: &str = include_str!("message.css");
 
 /// A page for browsers; the refusal for all others.
-pub(crate) fn failed(port: u16, parts: &Parts, refusal: Refusal) -> Result<Response<Body>, Refusal> {
-    if !is_navigation(parts) {
+pub(crate) fn failed(port: u16, is_navigation: bool, refusal: Refusal) -> Result<Response<Body>, Refusal> {
+    if !is_navigation {
         return Err(refusal);
     }
     page(&format!("Port {port}"), &refusal, "<p>Load this page again when it runs.</p>\n")

@@ -1,14 +1,9 @@
 //! `/terminal`: a shell session's terminal for people, over `/v1/shell/ws`. The page comes from the server; the sandbox only
 //! sends what the terminal draws.
 
-use axum::body::Body;
-use http::request::Parts;
-use http::{Method, Response};
-
 use super::Page;
 use super::assets::{FIT, XTERM, XTERM_STYLE};
-use crate::refusal::Refusal;
-use crate::request::require;
+use crate::exchange::{Answered, Exchange};
 
 pub(super) static PAGE: Page = Page::styled_by_script(
     include_str!("terminal.html"),
@@ -17,7 +12,6 @@ pub(super) static PAGE: Page = Page::styled_by_script(
 )
 .framed();
 
-pub(crate) fn serve(parts: &Parts) -> Result<Response<Body>, Refusal> {
-    require(parts, &[Method::GET, Method::HEAD])?;
+pub(crate) async fn serve(_: &mut Exchange) -> Answered {
     Ok(PAGE.response())
 }

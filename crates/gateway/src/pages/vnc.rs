@@ -1,13 +1,8 @@
 //! `/vnc/index.html`: the desktop for people, over `/websockify`. The page comes from the server; the sandbox only sends what the
 //! page draws.
 
-use axum::body::Body;
-use http::request::Parts;
-use http::{Method, Response};
-
 use super::Page;
-use crate::refusal::Refusal;
-use crate::request::require;
+use crate::exchange::{Answered, Exchange};
 
 pub(super) static PAGE: Page = Page::styled_by_script(
     include_str!("vnc.html"),
@@ -16,7 +11,6 @@ pub(super) static PAGE: Page = Page::styled_by_script(
 )
 .framed();
 
-pub(crate) fn serve(parts: &Parts) -> Result<Response<Body>, Refusal> {
-    require(parts, &[Method::GET, Method::HEAD])?;
+pub(crate) async fn serve(_: &mut Exchange) -> Answered {
     Ok(PAGE.response())
 }

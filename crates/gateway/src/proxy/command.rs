@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arenite_model::SandboxId;
-use arenite_trajectory::{Intent, OpenPart, OpenStep, Outcome, OutcomeKind, StepResult, Tap, TrajectoryError};
-use http::{HeaderMap, Method};
+use arenite_trajectory::{Intent, OpenPart, OpenStep, Outcome, OutcomeKind, Recorder, StepResult, Tap, TrajectoryError};
+use http::HeaderMap;
 use serde_json::{Map, Value, json};
 
+use super::Act;
 use super::record::finish;
 use crate::path::query_pairs;
 
@@ -91,13 +92,12 @@ impl Commands {
     /// Starts one call of a command, and with the first of them the command's step.
     pub(super) fn begin(
         self: &Arc<Self>,
-        recorder: &arenite_trajectory::Recorder,
-        sandbox: &SandboxId,
+        recorder: &Recorder,
         named: &Named,
-        (method, path_and_query): (&Method, &str),
+        act: &Act<'_>,
         body: Option<&[u8]>,
-        intent: impl FnOnce(Option<Value>) -> Intent,
     ) -> Result<Part, TrajectoryError> {
+        let (sandbox, path_and_query) = (&act.sandbox.id, act.path_and_query());
         let key = (sandbox.clone(), named.id.clone());
         let mut open = self.open();
         if open.get(&key).is_some_and(|command| command.step.is_full())
@@ -107,7 +107,7 @@ impl Commands {
         }
         if !open.contains_key(&key) {
             let arguments = named.arguments.clone().or_else(|| body.and_then(asked));
-            let intent = Intent { dialect: "cli", action: named.name.to_owned(), ..intent(arguments) };
+            let intent = Intent { dialect: "cli", action: named.name.to_owned(), ..act.intent(arguments) };
             let command = Command {
                 name: named.name,
                 step: recorder.begin(intent)?,
@@ -127,7 +127,7 @@ impl Commands {
         command.in_flight += 1;
         command.calls += 1;
         command.ending |= named.is_last;
-        let mut part = command.step.begin_part(format!("{method} {path_and_query}"));
+        let mut part = command.step.begin_part(format!("{} {path_and_query}", act.method));
         if let Some(body) = body {
             part.request_tap().feed(body);
         }

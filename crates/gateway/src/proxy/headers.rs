@@ -79,7 +79,7 @@ pub(super) fn to_guest(from_client: &HeaderMap, context: &Context, prefix: &str,
 
 /// Sets the forwarding headers. `prefix`: what was removed from the path.
 pub(super) fn set_forwarded(headers: &mut HeaderMap, context: &Context, prefix: &str, upgrade: bool) {
-    let (scheme, rest) = context.base_url.split_once("://").unwrap_or(("http", "localhost"));
+    let (scheme, rest) = context.base_url().split_once("://").unwrap_or(("http", "localhost"));
     let (authority, outer) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let mut set = |name: HeaderName, value: &str| {
         if let Ok(value) = HeaderValue::from_str(value) {
@@ -192,7 +192,7 @@ mod tests {
             request_id: "r1".to_owned(),
             client: Some("192.0.2.1".to_owned()),
             origin: arenite_trajectory::Origin::Agent,
-            base_url: "https://box.example:444".to_owned(),
+            base_url: Some("https://box.example:444".to_owned()),
         };
         let given = map(&[
             ("connection", "keep-alive, X-Hop"),

@@ -12,9 +12,10 @@ use hyper::body::Incoming;
 use crate::gateway::Gateway;
 use crate::refusal::Refusal;
 
+use super::call::refusal;
+use super::headers;
 use super::link::Link;
 use super::outgoing::Outgoing;
-use super::{headers, refusal};
 
 /// Requests an internal path from a running guest.
 pub(crate) async fn internal_get(

@@ -87,7 +87,7 @@ impl Link {
             headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
             headers.insert(UPGRADE, HeaderValue::from_static(PORT_UPGRADE));
             headers.insert(HeaderName::from_static(VERSION_HEADER), HeaderValue::from(VERSION));
-            let answer = link.send(request).await.map_err(|failed| super::refusal(&failed.error, failed.flooded))?;
+            let answer = link.send(request).await.map_err(|failed| super::call::refusal(&failed.error, failed.flooded))?;
             super::headers::check_protocol(answer.headers())?;
             if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
                 return Err(no_port(port, answer.status()));

@@ -2,56 +2,99 @@
 //! What an agent does there, it does by calls that are steps.
 
 use std::sync::Arc;
+use std::time::Instant;
 
+use arenite_control::Lease;
 use arenite_model::ErrorCode;
 use axum::body::Body;
 use bytes::Bytes;
 use http::request::Parts;
-use http::{Method, Request, Response, StatusCode};
+use http::{Method, Request, StatusCode};
 use http_body::Body as _;
 
+use super::call::Called;
 use super::link::Link;
 use super::outgoing::{Outgoing, Progress, Streamed};
 use super::record::Record;
 use super::redirect::Redirected;
 use super::relay::Relay;
 use super::{preview_headers, tunnel};
-use crate::auth::{Credential, Identity};
+use crate::auth::Credential;
+use crate::exchange::{Answered, Exchange};
 use crate::gateway::{Context, Gateway};
-use crate::guard::Host;
 use crate::pages;
 use crate::preview::{Preview, PreviewOrigin};
 use crate::refusal::Refusal;
 use crate::target;
-use crate::timing::Timing;
 
-/// Passes one call on to a port.
-#[allow(clippy::too_many_arguments)]
-pub(crate) async fn forward(
+/// A call without an answer.
+pub(super) struct Failed {
+    pub(super) refusal: Refusal,
+    /// The program is the cause: a person sees a page about it.
+    of_program: bool,
+}
+
+impl From<Refusal> for Failed {
+    fn from(refusal: Refusal) -> Self {
+        Self { refusal, of_program: false }
+    }
+}
+
+/// Passes a request on to a port of its sandbox, and the answer back.
+pub(crate) async fn serve(exchange: &mut Exchange) -> Answered {
+    let preview = exchange.take_preview()?;
+    preview.check()?;
+    let lease = target::lease(&exchange.gateway.control, &exchange.context.tenant, &preview.sandbox_ref).await?;
+    exchange.timing.mark("wake");
+    if let Some(answer) = preview.to_own_host(exchange, &lease.sandbox.id)? {
+        return Ok(answer);
+    }
+    if let Some(answer) = preview.with_slash(exchange) {
+        return Ok(answer);
+    }
+    let body = exchange.take_body();
+    let Exchange { gateway, context, parts, caller, timing, .. } = exchange;
+    let called = match call(gateway, context, &preview, lease, parts, body).await {
+        Ok(called) => called,
+        Err(failed) if failed.of_program => {
+            return pages::preview::failed(preview.port, exchange.is_navigation, failed.refusal);
+        }
+        Err(failed) => return Err(failed.refusal),
+    };
+    timing.mark_at("dial", called.dialled);
+    timing.mark("tool");
+    let status = called.answer.status();
+    let bodiless = parts.method == Method::HEAD || status == StatusCode::NOT_MODIFIED;
+    let owns = |path: &str| target::is_path_of(&preview.sandbox_ref, path, &parts.headers);
+    let redirected = Redirected {
+        path: parts.uri.path(),
+        origin: context.outer_origin(),
+        outer: context.outer_path(),
+        owns: (preview.origin == PreviewOrigin::Server).then_some(&owns),
+        keyed: caller.shown == Credential::Header,
+        method: &parts.method,
+        status,
+    };
+    let headers = preview_headers::to_client(called.answer.headers(), context, &preview, bodiless, &redirected);
+    if status == StatusCode::SWITCHING_PROTOCOLS {
+        return tunnel::open(exchange, called, headers);
+    }
+    Ok(Relay::response(gateway, called, headers))
+}
+
+/// Calls a port of a leased sandbox, and waits for the head of the answer.
+pub(super) async fn call(
     gateway: &Arc<Gateway>,
     context: &Context,
-    host: &Host,
-    who: &Identity,
     preview: &Preview,
-    parts: &mut Parts,
+    lease: Lease,
+    parts: &Parts,
     body: Body,
-    timing: &mut Timing,
-) -> Result<Response<Body>, Refusal> {
-    preview.check()?;
-    let lease = target::lease(&gateway.control, &context.tenant, &preview.sandbox_ref).await?;
-    timing.mark("wake");
-    let id = &lease.sandbox.id;
-    if let Some(answer) = preview.to_own_host(gateway, context, host, parts, who, id)? {
-        return Ok(answer);
-    }
-    if let Some(answer) = preview.with_slash(context, parts) {
-        return Ok(answer);
-    }
-    let mut link = match Link::open_port(gateway, id, preview.port).await {
-        Ok(link) => link,
-        Err(refusal) => return pages::preview::failed(preview.port, parts, refusal),
-    };
-    timing.mark("dial");
+) -> Result<Called, Failed> {
+    let port = preview.port;
+    let of_program = |refusal| Failed { refusal, of_program: true };
+    let mut link = Link::open_port(gateway, &lease.sandbox.id, port).await.map_err(of_program)?;
+    let dialled = Instant::now();
     let upgrade = tunnel::is_wanted(parts);
     let progress = Arc::new(Progress::default());
     let outgoing = if body.is_end_stream() {
@@ -69,43 +112,22 @@ pub(crate) async fn forward(
     *request.headers_mut() = preview_headers::to_program(&parts.headers, context, preview, upgrade);
 
     let limit = gateway.config.call_limit;
-    let port = preview.port;
     let answer = match tokio::time::timeout(limit, link.send(request)).await {
         Ok(Ok(answer)) => answer,
-        Ok(Err(_)) if progress.is_idle() => return Err(super::late_body()),
-        Ok(Err(failed)) if failed.error.is_user() => return Err(Refusal::bad_request("the request's body broke off")),
+        Ok(Err(_)) if progress.is_idle() => return Err(super::late_body().into()),
+        Ok(Err(failed)) if failed.error.is_user() => {
+            return Err(Refusal::bad_request("the request's body broke off").into());
+        }
         Ok(Err(failed)) => {
             let what =
                 if failed.error.is_parse() { "answers with what is no HTTP" } else { "closed the connection without an answer" };
             let refusal = Refusal::new(ErrorCode::SandboxFailed, format!("the program on port {port} {what}"));
-            return pages::preview::failed(port, parts, refusal.hint("its log may say more"));
+            return Err(of_program(refusal.hint("its log may say more")));
         }
         Err(_) => {
             let message = format!("the program on port {port} gave no answer within {} s", limit.as_secs());
-            return Err(Refusal::new(ErrorCode::Timeout, message));
+            return Err(Refusal::new(ErrorCode::Timeout, message).into());
         }
     };
-    timing.mark("tool");
-    let (head, body) = answer.into_parts();
-    let bodiless = parts.method == Method::HEAD || head.status == StatusCode::NOT_MODIFIED;
-    let owns = |path: &str| target::is_path_of(&preview.sandbox_ref, path, &parts.headers);
-    let redirected = Redirected {
-        path: parts.uri.path(),
-        origin: context.outer_origin(),
-        outer: context.outer_path(),
-        owns: (preview.origin == PreviewOrigin::Server).then_some(&owns),
-        keyed: who.shown == Credential::Header,
-        method: &parts.method,
-        status: head.status,
-    };
-    let headers = preview_headers::to_client(&head.headers, context, preview, bodiless, &redirected);
-    if head.status == StatusCode::SWITCHING_PROTOCOLS {
-        return tunnel::open(gateway, parts, upgrade, link, lease, headers, Record::default());
-    }
-    let about = (head.status.as_u16(), &head.headers);
-    let relay = Relay::new(Arc::clone(gateway), (link, lease, progress), body, Record::default(), about);
-    let mut answer = Response::new(Body::new(relay));
-    *answer.status_mut() = head.status;
-    *answer.headers_mut() = headers;
-    Ok(answer)
+    Ok(Called { link, lease, progress, record: Record::default(), answer, dialled })
 }

@@ -127,7 +127,7 @@ fn location(value: &HeaderValue, context: &Context, preview: &Preview) -> Option
         let own = ["localhost", "127.0.0.1", "0.0.0.0", "[::1]", "[::]"];
         let is_own =
             authority.rsplit_once(':').is_some_and(|(host, port)| own.contains(&host) && port.parse() == Ok(preview.port));
-        let told = context.base_url.split_once("://").map_or("", |(_, rest)| rest.split('/').next().unwrap_or_default());
+        let told = context.base_url().split_once("://").map_or("", |(_, rest)| rest.split('/').next().unwrap_or_default());
         if !is_own && (authority != told || before.is_empty()) {
             return None;
         }
@@ -160,7 +160,7 @@ mod tests {
             request_id: "r1".to_owned(),
             client: Some("192.0.2.1".to_owned()),
             origin: arenite_trajectory::Origin::Agent,
-            base_url: base_url.to_owned(),
+            base_url: Some(base_url.to_owned()),
         }
     }
 
@@ -169,7 +169,7 @@ mod tests {
         let path = format!("{}/x", preview.prefix);
         let redirected = Redirected {
             path: &path,
-            origin: &context.base_url[..context.base_url.len() - context.outer_path().len()],
+            origin: context.outer_origin(),
             outer: context.outer_path(),
             owns: (preview.origin == PreviewOrigin::Server).then_some(&owns),
             keyed: false,

@@ -7,14 +7,15 @@ use std::task::{Context, Poll};
 
 use arenite_control::Lease;
 use bytes::Bytes;
-use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::{HeaderMap, Response};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use crate::gateway::Gateway;
 
+use super::call::Called;
 use super::link::Link;
 use super::outgoing::Progress;
 use super::record::Record;
@@ -68,16 +69,22 @@ impl Events {
 type UnderWay = (Link, Lease, Arc<Progress>);
 
 impl Relay {
-    pub(super) fn new(
-        gateway: Arc<Gateway>,
-        under_way: UnderWay,
-        body: Incoming,
-        record: Record,
-        (status, head): (u16, &HeaderMap),
-    ) -> Self {
+    /// The answer of a call, with other headers.
+    pub(super) fn response(gateway: &Arc<Gateway>, called: Called, headers: HeaderMap) -> Response<axum::body::Body> {
+        let status = called.answer.status();
+        let mut answer = Response::new(axum::body::Body::new(Self::new(gateway, called)));
+        *answer.status_mut() = status;
+        *answer.headers_mut() = headers;
+        answer
+    }
+
+    fn new(gateway: &Arc<Gateway>, called: Called) -> Self {
+        let Called { link, lease, progress, record, answer, .. } = called;
+        let (head, body) = answer.into_parts();
         let left = body.size_hint().exact();
-        let events = if left.is_none() { Events::from_head(&gateway, head) } else { None };
-        let mut relay = Self { gateway, body, under_way: Some(under_way), record, status, left, events };
+        let events = if left.is_none() { Events::from_head(gateway, &head.headers) } else { None };
+        let (under_way, status) = (Some((link, lease, progress)), head.status.as_u16());
+        let mut relay = Self { gateway: Arc::clone(gateway), body, under_way, record, status, left, events };
         // No data follows, so the body may not be polled again.
         if left == Some(0) || relay.body.is_end_stream() {
             relay.end();

@@ -5,7 +5,6 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use arenite_control::Lease;
 use arenite_trajectory::TrajectoryError;
 use axum::body::Body;
 use bytes::Bytes;
@@ -18,9 +17,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio_util::sync::CancellationToken;
 
 use crate::connections::Connection;
+use crate::exchange::{Answered, Exchange};
 use crate::gateway::Gateway;
-use crate::refusal::Refusal;
 
+use super::call::Called;
 use super::link::Link;
 use super::record::Record;
 use super::unreachable;
@@ -42,16 +42,10 @@ pub(super) fn is_wanted(parts: &Parts) -> bool {
 }
 
 /// Completes an upgrade that the guest accepted: answers with this head, and passes bytes once the client's side is ready.
-pub(super) fn open(
-    gateway: &Arc<Gateway>,
-    parts: &mut Parts,
-    wanted: bool,
-    link: Link,
-    lease: Lease,
-    head: HeaderMap,
-    record: Record,
-) -> Result<Response<Body>, Refusal> {
-    let Some(client) = parts.extensions.remove::<OnUpgrade>().filter(|_| wanted) else {
+pub(super) fn open(exchange: &mut Exchange, called: Called, head: HeaderMap) -> Answered {
+    let Called { link, lease, record, .. } = called;
+    let wanted = is_wanted(&exchange.parts);
+    let Some(client) = exchange.parts.extensions.remove::<OnUpgrade>().filter(|_| wanted) else {
         let refusal = unreachable("it switched protocols unasked");
         record.failed(Some(101), refusal.message.clone());
         return Err(refusal);
@@ -62,9 +56,9 @@ pub(super) fn open(
     switched.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
     switched.headers_mut().insert(UPGRADE, HeaderValue::from_static("websocket"));
 
-    let connection = parts.extensions.remove::<Arc<Connection>>();
-    let shared = Arc::clone(gateway);
-    gateway.tasks.spawn(async move {
+    let connection = exchange.parts.extensions.remove::<Arc<Connection>>();
+    let shared = Arc::clone(&exchange.gateway);
+    exchange.gateway.tasks.spawn(async move {
         let cut = shared.cut.clone();
         tokio::select! {
             passed = pass(&shared, client, link, &record) => match passed {

@@ -11,23 +11,9 @@ use serde_json::{Map, Value, json};
 
 use super::check::{self, Kind, optional, required};
 use super::{Asked, enveloped, unprocessable};
+use crate::exchange::{Answered, Exchange};
 use crate::refusal::json_response;
 
-pub(super) const ROUTES: [&str; 13] = [
-    "/lifecycle/heartbeat",
-    "/lifecycle/status",
-    "/worker/disconnect",
-    "/session/create",
-    "/session/destroy",
-    "/session/list",
-    "/session/refresh",
-    "/init/resource",
-    "/init/batch",
-    "/init/from-config",
-    "/warmup",
-    "/warmup/status",
-    "/server/shutdown",
-];
 /// Longest name of a resource type, in characters.
 const MAX_TYPE: usize = 64;
 /// Largest file that `init/from-config` reads, in bytes.
@@ -40,6 +26,10 @@ struct Reply {
 }
 
 impl Reply {
+    fn new(tool: &'static str) -> Self {
+        Self { tool, begun: Instant::now() }
+    }
+
     fn say(&self, status: u16, code: i64, message: &str, session: Option<&str>, data: Value) -> Response<Body> {
         let trace_id = trace_id();
         let meta = Meta {
@@ -78,67 +68,151 @@ fn object(value: Option<&Value>) -> Map<String, Value> {
     value.and_then(Value::as_object).cloned().unwrap_or_default()
 }
 
+pub(crate) async fn session_create(exchange: &mut Exchange) -> Answered {
+    let (asked, reply) = (Asked::read(exchange).await?, Reply::new("session:create"));
+    Ok(match asked.typed(&reply) {
+        Ok(typed) => asked.create(&reply, typed).await,
+        Err(refused) => *refused,
+    })
+}
+
+pub(crate) async fn session_destroy(exchange: &mut Exchange) -> Answered {
+    let (asked, reply) = (Asked::read(exchange).await?, Reply::new("session:destroy"));
+    Ok(match asked.typed(&reply) {
+        Ok(typed) => asked.destroy(&reply, &typed).await,
+        Err(refused) => *refused,
+    })
+}
+
+pub(crate) async fn session_list(exchange: &mut Exchange) -> Answered {
+    let (asked, reply) = (Asked::read(exchange).await?, Reply::new("session:list"));
+    Ok(asked.of_worker(&reply, |worker, _| {
+        let sessions = asked.synthesis.list(&asked.caller.tenant, worker);
+        reply.ok(None, json!({ "worker_id": worker, "count": sessions.len(), "sessions": sessions }))
+    }))
+}
+
+pub(crate) async fn session_refresh(exchange: &mut Exchange) -> Answered {
+    let (asked, reply) = (Asked::read(exchange).await?, Reply::new("session:refresh"));
+    Ok(asked.of_worker(&reply, |worker, body| asked.refresh(&reply, worker, body)))
+}
+
+pub(crate) async fn heartbeat(exchange: &mut Exchange) -> Answered {
+    let (asked, reply) = (Asked::read(exchange).await?, Reply::new("session:heartbeat"));
+    Ok(asked.of_worker(&reply, |worker, _| {
+        let (types, _) = asked.synthesis.status(&asked.caller.tenant, worker);
+        let now = naive(Timestamp::now());
+        reply.ok(None, json!({ "worker_id": worker, "active_sessions": types, "timestamp": now }))
+    }))
+}
+
+pub(crate) async fn status(exchange: &mut Exchange) -> Answered {
+    let (asked, reply) = (Asked::read(exchange).await?, Reply::new("session:status"));
+    Ok(asked.of_worker(&reply, |worker, _| {
+        let (types, sessions) = asked.synthesis.status(&asked.caller.tenant, worker);
+        let tools = asked.synthesis.tools_count();
+        let data = json!({ "worker_id": worker, "active_resources": types, "sessions": sessions, "tools_available": tools });
+        reply.ok(None, data)
+    }))
+}
+
+pub(crate) async fn disconnect(exchange: &mut Exchange) -> Answered {
+    Ok(Asked::read(exchange).await?.disconnect().await)
+}
+
+pub(crate) async fn init(exchange: &mut Exchange) -> Answered {
+    Ok(Asked::read(exchange).await?.init().await)
+}
+
+pub(crate) async fn init_batch(exchange: &mut Exchange) -> Answered {
+    Ok(Asked::read(exchange).await?.init_batch().await)
+}
+
+pub(crate) async fn init_from_config(exchange: &mut Exchange) -> Answered {
+    Ok(Asked::read(exchange).await?.init_from_config().await)
+}
+
+pub(crate) async fn warmup(exchange: &mut Exchange) -> Answered {
+    let (asked, reply) = (Asked::read(exchange).await?, Reply::new("warmup"));
+    Ok(match asked.optional(&reply) {
+        Ok(body) => asked.warmup(&body).await,
+        Err(refused) => *refused,
+    })
+}
+
+pub(crate) async fn warmup_status(exchange: &mut Exchange) -> Answered {
+    Ok(Asked::read(exchange).await?.warmup_status())
+}
+
+pub(crate) async fn shutdown(exchange: &mut Exchange) -> Answered {
+    let (asked, reply) = (Asked::read(exchange).await?, Reply::new("shutdown"));
+    Ok(match asked.optional(&reply) {
+        Ok(body) => asked.shutdown(&body).await,
+        Err(refused) => *refused,
+    })
+}
+
+/// The answer to a body that can't be used.
+type Refused = Box<Response<Body>>;
+
+/// A body that names a worker and a type of its sessions.
+struct Typed {
+    worker: String,
+    kind: String,
+    body: Map<String, Value>,
+}
+
 impl Asked<'_> {
-    pub(super) async fn control(&self, below: &str, bytes: &[u8]) -> Response<Body> {
-        match below {
-            "/worker/disconnect" => return self.disconnect(bytes).await,
-            "/init/resource" => return self.init(bytes).await,
-            "/init/batch" => return self.init_batch(bytes).await,
-            "/init/from-config" => return self.init_from_config(bytes).await,
-            "/warmup/status" => return self.warmup_status(),
-            _ => {}
-        }
-        let tool = match below {
-            "/lifecycle/heartbeat" => "session:heartbeat",
-            "/lifecycle/status" => "session:status",
-            "/session/create" => "session:create",
-            "/session/destroy" => "session:destroy",
-            "/session/list" => "session:list",
-            "/session/refresh" => "session:refresh",
-            "/warmup" => "warmup",
-            _ => "shutdown",
-        };
-        let reply = Reply { tool, begun: Instant::now() };
-        let empty_will_do = matches!(below, "/warmup" | "/server/shutdown");
-        let mut body = match serde_json::from_slice::<Value>(bytes) {
-            _ if bytes.trim_ascii().is_empty() && empty_will_do => Map::new(),
+    /// The body's object, with the worker of the header if it names none.
+    fn object(&self, reply: &Reply) -> Result<Map<String, Value>, Refused> {
+        let mut body = match serde_json::from_slice::<Value>(&self.body) {
             Ok(Value::Object(body)) => body,
-            Ok(Value::Null) if empty_will_do => Map::new(),
-            Ok(_) => return reply.invalid("the body is not a JSON object", json!({})),
-            Err(error) => return reply.invalid(&format!("the body is not JSON: {error}"), json!({})),
+            Ok(_) => return Err(reply.invalid("the body is not a JSON object", json!({})).into()),
+            Err(error) => return Err(reply.invalid(&format!("the body is not JSON: {error}"), json!({})).into()),
         };
         if let Some(worker) = self.worker
             && !body.contains_key("worker_id")
         {
             body.insert("worker_id".to_owned(), worker.into());
         }
-        match below {
-            "/warmup" => self.warmup(&body).await,
-            "/server/shutdown" => self.shutdown(&body).await,
-            "/session/create" | "/session/destroy" => {
-                let (Some(worker), Some(kind)) = (given(&body, "worker_id"), given(&body, "resource_type")) else {
-                    let data =
-                        json!({ "worker_id": or_null(&body, "worker_id"), "resource_type": or_null(&body, "resource_type") });
-                    return reply.invalid("worker_id and resource_type required", data);
-                };
-                if kind.chars().count() > MAX_TYPE || kind.chars().any(char::is_control) {
-                    let message = format!("resource_type has at most {MAX_TYPE} characters, and no control characters");
-                    return reply.invalid(&message, json!({}));
-                }
-                if below == "/session/create" {
-                    self.create(&reply, worker, kind, &body).await
-                } else {
-                    self.destroy(&reply, &worker, &kind).await
-                }
-            }
-            _ => match given(&body, "worker_id") {
-                Some(worker) => self.look(&reply, below, &worker, &body),
-                None => reply.invalid("worker_id required", json!({ "worker_id": or_null(&body, "worker_id") })),
-            },
+        Ok(body)
+    }
+
+    /// The body's object; an empty body and null mean one without fields.
+    fn optional(&self, reply: &Reply) -> Result<Map<String, Value>, Refused> {
+        match self.body.trim_ascii() {
+            b"" | b"null" => Ok(Map::new()),
+            _ => self.object(reply),
         }
     }
 
-    async fn create(&self, reply: &Reply, worker: String, kind: String, body: &Map<String, Value>) -> Response<Body> {
+    /// Answers for the worker in the body.
+    fn of_worker(&self, reply: &Reply, answer: impl FnOnce(&str, &Map<String, Value>) -> Response<Body>) -> Response<Body> {
+        let body = match self.object(reply) {
+            Ok(body) => body,
+            Err(refused) => return *refused,
+        };
+        match given(&body, "worker_id") {
+            Some(worker) => answer(&worker, &body),
+            None => reply.invalid("worker_id required", json!({ "worker_id": or_null(&body, "worker_id") })),
+        }
+    }
+
+    fn typed(&self, reply: &Reply) -> Result<Typed, Refused> {
+        let body = self.object(reply)?;
+        let (Some(worker), Some(kind)) = (given(&body, "worker_id"), given(&body, "resource_type")) else {
+            let data = json!({ "worker_id": or_null(&body, "worker_id"), "resource_type": or_null(&body, "resource_type") });
+            return Err(reply.invalid("worker_id and resource_type required", data).into());
+        };
+        if kind.chars().count() > MAX_TYPE || kind.chars().any(char::is_control) {
+            let message = format!("resource_type has at most {MAX_TYPE} characters, and no control characters");
+            return Err(reply.invalid(&message, json!({})).into());
+        }
+        Ok(Typed { worker, kind, body })
+    }
+
+    async fn create(&self, reply: &Reply, typed: Typed) -> Response<Body> {
+        let Typed { worker, kind, body } = typed;
         let config = body.get("session_config").filter(|config| !config.is_null()).or_else(|| body.get("config"));
         if config.is_some_and(|config| !config.is_object() && !config.is_null()) {
             return reply.invalid("session_config has to be an object", json!({}));
@@ -151,11 +225,11 @@ impl Asked<'_> {
             worker,
             resource_type: kind,
             config: object(config),
-            custom_name: given(body, "custom_name"),
+            custom_name: given(&body, "custom_name"),
             ttl,
             auto_extend: body.get("auto_extend").and_then(Value::as_bool),
         };
-        let created = match self.synthesis.create(self.caller, create).await {
+        let created = match self.synthesis.create(&self.caller, create).await {
             Ok(created) => created,
             Err(error) => return reply.invalid(&error, json!({})),
         };
@@ -181,8 +255,9 @@ impl Asked<'_> {
         reply.ok(Some(&facts.id), data)
     }
 
-    async fn destroy(&self, reply: &Reply, worker: &str, kind: &str) -> Response<Body> {
-        let Some(session) = self.synthesis.destroy(self.caller, worker, kind).await else {
+    async fn destroy(&self, reply: &Reply, typed: &Typed) -> Response<Body> {
+        let Typed { worker, kind, .. } = typed;
+        let Some(session) = self.synthesis.destroy(&self.caller, worker, kind).await else {
             let message = format!("No session found for {kind}");
             return reply.say(404, code::RESOURCE_NOT_INITIALIZED, &message, None, json!({ "resource_type": kind }));
         };
@@ -195,77 +270,53 @@ impl Asked<'_> {
         reply.ok(Some(&session.facts.id), data)
     }
 
-    fn look(&self, reply: &Reply, below: &str, worker: &str, body: &Map<String, Value>) -> Response<Body> {
-        let tenant = &self.caller.tenant;
-        match below {
-            "/session/list" => {
-                let sessions = self.synthesis.list(tenant, worker);
-                reply.ok(None, json!({ "worker_id": worker, "count": sessions.len(), "sessions": sessions }))
+    fn refresh(&self, reply: &Reply, worker: &str, body: &Map<String, Value>) -> Response<Body> {
+        let kind = given(body, "resource_type");
+        let refreshed = self.synthesis.refresh(&self.caller.tenant, worker, kind.as_deref());
+        match (kind, refreshed.first()) {
+            (Some(kind), None) => {
+                let message = format!("No session found for {kind}");
+                reply.say(404, code::RESOURCE_NOT_INITIALIZED, &message, None, json!({ "resource_type": kind }))
             }
-            "/lifecycle/heartbeat" => {
-                let (types, _) = self.synthesis.status(tenant, worker);
-                let now = naive(Timestamp::now());
-                reply.ok(None, json!({ "worker_id": worker, "active_sessions": types, "timestamp": now }))
+            (Some(kind), Some((_, id, expires_at))) => {
+                let message = format!("Session refreshed for {kind}");
+                let data = json!({ "message": message, "resource_type": kind, "session_id": id, "expires_at": expires_at });
+                reply.ok(Some(id), data)
             }
-            "/lifecycle/status" => {
-                let (types, sessions) = self.synthesis.status(tenant, worker);
-                let tools = self.synthesis.tools_count();
-                let data =
-                    json!({ "worker_id": worker, "active_resources": types, "sessions": sessions, "tools_available": tools });
+            (None, _) => {
+                let count = refreshed.len();
+                let details: Map<String, Value> = refreshed
+                    .into_iter()
+                    .map(|(kind, _, at)| (kind, json!({ "status": "refreshed", "expires_at": at })))
+                    .collect();
+                let message = format!("Refreshed {count} sessions");
+                let data = json!({ "message": message, "worker_id": worker, "refreshed_count": count, "details": details });
                 reply.ok(None, data)
-            }
-            _ => {
-                let kind = given(body, "resource_type");
-                let refreshed = self.synthesis.refresh(tenant, worker, kind.as_deref());
-                match (kind, refreshed.first()) {
-                    (Some(kind), None) => {
-                        let message = format!("No session found for {kind}");
-                        let data = json!({ "resource_type": kind });
-                        reply.say(404, code::RESOURCE_NOT_INITIALIZED, &message, None, data)
-                    }
-                    (Some(kind), Some((_, id, expires_at))) => {
-                        let message = format!("Session refreshed for {kind}");
-                        let data =
-                            json!({ "message": message, "resource_type": kind, "session_id": id, "expires_at": expires_at });
-                        reply.ok(Some(id), data)
-                    }
-                    (None, _) => {
-                        let count = refreshed.len();
-                        let details: Map<String, Value> = refreshed
-                            .into_iter()
-                            .map(|(kind, _, at)| (kind, json!({ "status": "refreshed", "expires_at": at })))
-                            .collect();
-                        let message = format!("Refreshed {count} sessions");
-                        let data =
-                            json!({ "message": message, "worker_id": worker, "refreshed_count": count, "details": details });
-                        reply.ok(None, data)
-                    }
-                }
             }
         }
     }
 
-    async fn disconnect(&self, bytes: &[u8]) -> Response<Body> {
-        let reply = Reply { tool: "session:disconnect", begun: Instant::now() };
-        let mut body = match check::read(&self.parts.headers, bytes, &[required("worker_id", Kind::Text)], self.worker) {
+    async fn disconnect(&self) -> Response<Body> {
+        let reply = Reply::new("session:disconnect");
+        let mut body = match self.checked(&[required("worker_id", Kind::Text)]) {
             Ok(body) => body,
             Err(detail) => return unprocessable(detail),
         };
         let worker = body.text("worker_id").unwrap_or_default();
-        let cleaned = self.synthesis.disconnect(self.caller, &worker).await;
+        let cleaned = self.synthesis.disconnect(&self.caller, &worker).await;
         reply.ok(None, json!({ "worker_id": worker, "sessions_cleaned": cleaned }))
     }
 
     async fn made(&self, worker: &str, kind: &str, config: Map<String, Value>) -> Result<Created, String> {
         let create = Create { worker: worker.to_owned(), resource_type: kind.to_owned(), config, ..Create::default() };
-        self.synthesis.create(self.caller, create).await
+        self.synthesis.create(&self.caller, create).await
     }
 
-    async fn init(&self, bytes: &[u8]) -> Response<Body> {
+    async fn init(&self) -> Response<Body> {
         const FIELDS: [check::Field; 3] =
             [required("worker_id", Kind::Text), required("resource_type", Kind::Text), optional("init_config", Kind::Object)];
-        let reply = Reply { tool: "init:resource", begun: Instant::now() };
-        let mut body = match check::read(&self.parts.headers, bytes, &FIELDS, self.worker) {
+        let reply = Reply::new("init:resource");
+        let mut body = match self.checked(&FIELDS) {
             Ok(body) => body,
             Err(detail) => return unprocessable(detail),
         };
@@ -284,15 +335,15 @@ impl Asked<'_> {
         reply.ok(Some(id), data)
     }
 
-    async fn init_batch(&self, bytes: &[u8]) -> Response<Body> {
+    async fn init_batch(&self) -> Response<Body> {
         const FIELDS: [check::Field; 4] = [
             required("worker_id", Kind::Text),
             optional("resource_configs", Kind::ObjectOfObjects),
             optional("allocated_resources", Kind::Object),
             optional("task_session_id", Kind::MaybeText),
         ];
-        let reply = Reply { tool: "init:batch", begun: Instant::now() };
-        let mut body = match check::read(&self.parts.headers, bytes, &FIELDS, self.worker) {
+        let reply = Reply::new("init:batch");
+        let mut body = match self.checked(&FIELDS) {
             Ok(body) => body,
             Err(detail) => return unprocessable(detail),
         };
@@ -328,17 +379,17 @@ impl Asked<'_> {
         reply.say(207, code::PARTIAL_FAILURE, &message, None, data)
     }
 
-    async fn init_from_config(&self, bytes: &[u8]) -> Response<Body> {
+    async fn init_from_config(&self) -> Response<Body> {
         const FIELDS: [check::Field; 3] =
             [required("worker_id", Kind::Text), required("config_path", Kind::Text), optional("override_params", Kind::Object)];
-        let reply = Reply { tool: "init:from_config", begun: Instant::now() };
-        let mut body = match check::read(&self.parts.headers, bytes, &FIELDS, self.worker) {
+        let reply = Reply::new("init:from_config");
+        let mut body = match self.checked(&FIELDS) {
             Ok(body) => body,
             Err(detail) => return unprocessable(detail),
         };
         let path = body.text("config_path").unwrap_or_default();
         let over = body.object("override_params");
-        let root = self.gateway.workers_switches().config_root.clone();
+        let root = self.exchange.gateway.workers_switches().config_root.clone();
         let told = json!({ "config_path": path });
         let given = path.clone();
         let read = tokio::task::spawn_blocking(move || confined(root.as_deref(), &given)).await;
@@ -393,14 +444,14 @@ impl Asked<'_> {
 
     /// Stops the server. If the server has keys, the caller needs one.
     async fn shutdown(&self, body: &Map<String, Value>) -> Response<Body> {
-        if self.gateway.config.auth.is_required() && !self.who.is_lasting() {
+        if self.exchange.gateway.config.auth.is_required() && !self.exchange.caller.is_lasting() {
             let message = "the server is ended with a key, and not with a ticket";
             return json_response(StatusCode::FORBIDDEN, &json!({ "status": "error", "message": message }));
         }
         let cleanup = body.get("cleanup_sessions").and_then(Value::as_bool).unwrap_or(true);
-        let cleaned = if cleanup { self.synthesis.disconnect_all(self.caller).await } else { 0 };
+        let cleaned = if cleanup { self.synthesis.disconnect_all(&self.caller).await } else { 0 };
         tracing::info!(origin = self.caller.origin, "a client ends the server");
-        let shutdown = self.gateway.shutdown.clone();
+        let shutdown = self.exchange.gateway.shutdown.clone();
         tokio::spawn(async move {
             // The answer is sent by then.
             tokio::time::sleep(std::time::Duration::from_millis(300)).await;

@@ -8,28 +8,33 @@
 
 mod check;
 mod control;
-mod openapi;
+pub(crate) mod openapi;
+
+pub(crate) use control::*;
 
 use std::sync::Arc;
 
 use arenite_synthesis::answer::{Meta, ToolAnswer, code, trace_id};
 use arenite_synthesis::{Action, Batch, Caller, Done, Execute, Synthesis};
 use axum::body::Body;
-use http::header::{ALLOW, CONTENT_TYPE, USER_AGENT};
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, USER_AGENT};
 use http::request::Parts;
-use http::{HeaderValue, Method, Response, StatusCode};
+use http::{HeaderValue, Response, StatusCode};
 use serde_json::{Map, Value, json};
+use tokio::sync::OwnedSemaphorePermit;
 
-use crate::auth::Identity;
-use crate::gateway::{Context, Gateway};
+use crate::exchange::{Answered, Exchange};
+use crate::gateway::Gateway;
 use crate::path::query_value;
 use crate::proxy;
 use crate::refusal::{Refusal, json_response};
-use crate::route::Owner;
+use crate::routes::Route;
 
 use check::{Checked, Kind, optional, required};
 
-const ROOT: &str = "/api/v1";
+/// The root of its paths, which may be left out.
+pub(crate) const ROOT: &str = "/api/v1";
 /// The worker, in a header of each request of its client.
 const WORKER: &str = "x-worker-id";
 /// The original client's library; the client sends no other name.
@@ -37,68 +42,58 @@ const ORIGINAL_CLIENT: &str = "python-httpx/";
 /// The most actions of one batch.
 const MAX_ACTIONS: usize = 10_000;
 
-/// Whether a path of the server's own hosts belongs to AgentFlow's dialect.
-pub(crate) fn owns_path(path: &str) -> bool {
-    if path == "/shutdown" || path.starts_with("/api/v1/") || openapi::PATHS.contains(&path) {
-        return true;
-    }
-    let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
-    matches!(first, "execute" | "session" | "tools" | "lifecycle" | "worker" | "init" | "warmup")
+/// One request.
+struct Asked<'a> {
+    exchange: &'a Exchange,
+    synthesis: &'a Arc<Synthesis>,
+    caller: Caller,
+    /// The worker in the header.
+    worker: Option<&'a str>,
+    body: Bytes,
+    /// The body's share of the memory for bodies.
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
-/// All named routes of this dialect.
-pub(crate) fn routes() -> impl Iterator<Item = String> {
-    let own = ["/execute", "/execute/batch", "/tools", "/tools/{name}/schema", "/warmup", "/warmup/status"];
-    own.into_iter().chain(control::ROUTES).map(|path| format!("{ROOT}{path}"))
+impl<'a> Asked<'a> {
+    async fn read(exchange: &'a mut Exchange) -> Result<Self, Refusal> {
+        let body = exchange.take_body();
+        let exchange: &'a Exchange = exchange;
+        let synthesis = exchange.gateway.synthesis()?;
+        let context = &exchange.context;
+        let caller =
+            Caller { tenant: context.tenant.clone(), request_id: context.request_id.clone(), origin: context.client.clone() };
+        let worker = exchange.parts.headers.get(WORKER).and_then(|worker| worker.to_str().ok());
+        let (body, permit) = proxy::read_whole(&exchange.gateway, &exchange.parts, body).await?;
+        Ok(Self { exchange, synthesis, caller, worker: worker.filter(|worker| !worker.is_empty()), body, _permit: permit })
+    }
 }
 
-pub(crate) async fn serve(
-    gateway: &Arc<Gateway>,
-    context: &Context,
-    who: &Identity,
-    path: &str,
-    parts: &Parts,
-    body: Body,
-) -> Result<Response<Body>, Refusal> {
-    if openapi::PATHS.contains(&path) {
-        return openapi::serve(path, parts);
-    }
-    let synthesis = gateway.synthesis()?;
-    let below = path.strip_prefix(ROOT).unwrap_or(path).trim_end_matches('/');
-    let below = if below == "/shutdown" { "/server/shutdown" } else { below };
-    let caller =
-        Caller { tenant: context.tenant.clone(), request_id: context.request_id.clone(), origin: context.client.clone() };
-    let worker = parts.headers.get(WORKER).and_then(|worker| worker.to_str().ok()).filter(|worker| !worker.is_empty());
-    let wanted = match below {
-        "/tools" | "/warmup/status" => Method::GET,
-        _ if below.starts_with("/tools/") => Method::GET,
-        _ => Method::POST,
-    };
-    let call = Asked { gateway, synthesis, caller: &caller, who, parts, worker };
-    let route = match below {
-        "/execute" | "/execute/batch" | "/tools" | "/warmup" | "/warmup/status" => true,
-        _ if below.starts_with("/tools/") && below.ends_with("/schema") => true,
-        _ => control::ROUTES.contains(&below),
-    };
-    if !route {
-        return Ok(json_response(StatusCode::NOT_FOUND, &json!({ "detail": "Not Found" })));
-    }
-    if parts.method != wanted {
-        let mut answer = json_response(StatusCode::METHOD_NOT_ALLOWED, &json!({ "detail": "Method Not Allowed" }));
-        if let Ok(allow) = HeaderValue::from_str(wanted.as_str()) {
-            answer.headers_mut().insert(ALLOW, allow);
-        }
-        return Ok(answer);
-    }
-    let (bytes, _turn) = proxy::read_whole(gateway, parts, body).await?;
-    let answer = match below {
-        "/execute" => call.execute(&bytes).await,
-        "/execute/batch" => call.batch(&bytes).await,
-        "/tools" => call.tools().await,
-        _ if below.starts_with("/tools/") => call.schema(below).await,
-        _ => call.control(below, &bytes).await,
-    };
-    Ok(answer)
+pub(crate) async fn execute(exchange: &mut Exchange) -> Answered {
+    Ok(Asked::read(exchange).await?.execute().await)
+}
+
+pub(crate) async fn execute_batch(exchange: &mut Exchange) -> Answered {
+    Ok(Asked::read(exchange).await?.batch().await)
+}
+
+pub(crate) async fn tools(exchange: &mut Exchange) -> Answered {
+    Ok(Asked::read(exchange).await?.tools().await)
+}
+
+pub(crate) async fn tool_schema(exchange: &mut Exchange) -> Answered {
+    Ok(Asked::read(exchange).await?.schema().await)
+}
+
+/// FastAPI's answer for a path that it does not have.
+pub(crate) async fn unknown(exchange: &mut Exchange) -> Answered {
+    exchange.gateway.synthesis()?;
+    Ok(json_response(StatusCode::NOT_FOUND, &json!({ "detail": "Not Found" })))
+}
+
+/// FastAPI's answer for a method that a path does not have.
+pub(crate) fn wrong_method(_: &Exchange, refusal: Refusal) -> Answered {
+    let answer = json_response(StatusCode::METHOD_NOT_ALLOWED, &json!({ "detail": "Method Not Allowed" }));
+    Ok(refusal.finish(answer))
 }
 
 /// Whether an answer closes its connection. Each sync call of the original client runs in a separate event loop with a shared
@@ -113,10 +108,10 @@ pub(crate) enum Closing {
 }
 
 impl Closing {
-    pub(crate) fn applies_to(self, owner: Owner) -> bool {
+    pub(crate) fn applies_to(self, route: &Route) -> bool {
         match self {
             Self::Never => false,
-            Self::Workers => matches!(owner, Owner::AgentFlow | Owner::Health),
+            Self::Workers => route.surface.closes,
             Self::Always => true,
         }
     }
@@ -135,17 +130,6 @@ pub(crate) fn closing(gateway: &Gateway, parts: &Parts) -> Closing {
     }
 }
 
-/// One request.
-pub(super) struct Asked<'a> {
-    pub(super) gateway: &'a Arc<Gateway>,
-    pub(super) synthesis: &'a Arc<Synthesis>,
-    pub(super) caller: &'a Caller,
-    pub(super) who: &'a Identity,
-    pub(super) parts: &'a Parts,
-    /// The worker in the header.
-    pub(super) worker: Option<&'a str>,
-}
-
 /// An answer in pydantic's form.
 pub(super) fn unprocessable(detail: Value) -> Response<Body> {
     json_response(StatusCode::UNPROCESSABLE_ENTITY, &json!({ "detail": detail }))
@@ -157,8 +141,13 @@ pub(super) fn enveloped(status: u16, answer: &ToolAnswer) -> Response<Body> {
 }
 
 impl Asked<'_> {
+    /// Reads the body and checks its fields.
+    fn checked(&self, fields: &[check::Field]) -> Result<Checked, Value> {
+        check::read(&self.exchange.parts.headers, &self.body, fields, self.worker)
+    }
+
     fn done(&self, done: Done, is_tool: bool) -> Response<Body> {
-        let as_200 = is_tool && self.gateway.workers_switches().failures_as_200;
+        let as_200 = is_tool && self.exchange.gateway.workers_switches().failures_as_200;
         let status = if as_200 { 200 } else { done.status };
         let mut answer = Response::new(Body::from(done.json.get().to_owned()));
         *answer.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -167,8 +156,8 @@ impl Asked<'_> {
     }
 
     /// Identifies this request, to recognize its repetition.
-    fn request(&self, path: &'static str, bytes: &bytes::Bytes) -> impl Fn() -> [u8; 32] + Send + Sync + use<> {
-        let (tenant, bytes) = (self.caller.tenant.clone(), bytes.clone());
+    fn request(&self, path: &'static str) -> impl Fn() -> [u8; 32] + Send + Sync + use<> {
+        let (tenant, bytes) = (self.caller.tenant.clone(), self.body.clone());
         move || {
             let mut hash = sha2::Sha256::default();
             for part in [tenant.as_str().as_bytes(), path.as_bytes(), &bytes] {
@@ -179,7 +168,7 @@ impl Asked<'_> {
         }
     }
 
-    async fn execute(&self, bytes: &bytes::Bytes) -> Response<Body> {
+    async fn execute(&self) -> Response<Body> {
         const FIELDS: [check::Field; 5] = [
             required("worker_id", Kind::Text),
             required("action", Kind::Text),
@@ -187,7 +176,7 @@ impl Asked<'_> {
             optional("timeout", Kind::MaybeInteger),
             optional("async_mode", Kind::Bool),
         ];
-        let mut body = match check::read(&self.parts.headers, bytes, &FIELDS, self.worker) {
+        let mut body = match self.checked(&FIELDS) {
             Ok(body) => body,
             Err(detail) => return unprocessable(detail),
         };
@@ -197,18 +186,18 @@ impl Asked<'_> {
             timeout: body.integer("timeout"),
         };
         let execute = Execute { action, ..execute_from(&mut body) };
-        let done = self.synthesis.execute(self.caller, execute, self.request("execute", bytes)).await;
+        let done = self.synthesis.execute(&self.caller, execute, self.request("execute")).await;
         self.done(done, true)
     }
 
-    async fn batch(&self, bytes: &bytes::Bytes) -> Response<Body> {
+    async fn batch(&self) -> Response<Body> {
         const FIELDS: [check::Field; 4] = [
             required("worker_id", Kind::Text),
             required("actions", Kind::Objects),
             optional("parallel", Kind::Bool),
             optional("stop_on_error", Kind::Bool),
         ];
-        let mut body = match check::read(&self.parts.headers, bytes, &FIELDS, self.worker) {
+        let mut body = match self.checked(&FIELDS) {
             Ok(body) => body,
             Err(detail) => return unprocessable(detail),
         };
@@ -225,12 +214,12 @@ impl Asked<'_> {
             stop_on_error: body.truth("stop_on_error", true),
             each: execute_from(&mut body),
         };
-        let done = self.synthesis.execute_batch(self.caller, batch, self.request("batch", bytes)).await;
+        let done = self.synthesis.execute_batch(&self.caller, batch, self.request("batch")).await;
         self.done(done, false)
     }
 
     async fn tools(&self) -> Response<Body> {
-        let query = self.parts.uri.query();
+        let query = self.exchange.parts.uri.query();
         let hidden = query_value(query, "include_hidden").unwrap_or_else(|| "false".to_owned());
         let Some(include_hidden) = check::truth(&hidden) else {
             return unprocessable(json!([{
@@ -262,8 +251,8 @@ impl Asked<'_> {
         }
     }
 
-    async fn schema(&self, below: &str) -> Response<Body> {
-        let name = below.strip_prefix("/tools/").and_then(|rest| rest.strip_suffix("/schema")).unwrap_or_default();
+    async fn schema(&self) -> Response<Body> {
+        let name = self.exchange.param("name");
         if self.synthesis.tool(name).is_none() {
             self.synthesis.discovered().await;
         }

@@ -1,14 +1,8 @@
 //! `/openapi.json`, and the page that shows it at `/docs` and `/redoc`: the paths of AgentFlow's server, which uses FastAPI.
 
-use axum::body::Body;
-use http::request::Parts;
-use http::{Method, Response, StatusCode};
 use serde_json::{Map, Value, json};
 
 use super::ROOT;
-use crate::pages;
-use crate::refusal::{Refusal, json_response};
-use crate::request::require;
 
 /// A field of a body: its name, its type, and whether it is required.
 type Field = (&'static str, &'static str, bool);
@@ -58,7 +52,7 @@ const ROUTES: [Route; 19] = [
     post(
         "/session/create",
         "Sessions",
-        "Makes a worker's session",
+        "Creates a worker's session",
         &[
             WORKER,
             TYPE,
@@ -73,39 +67,44 @@ const ROUTES: [Route; 19] = [
     post(
         "/session/refresh",
         "Sessions",
-        "Begins the time of one session, or of all, anew",
+        "Restarts the life time of one session, or of all",
         &[WORKER, ("resource_type", "string", false)],
     ),
-    post("/lifecycle/heartbeat", "Sessions", "Tells which sessions are there", &[WORKER]),
-    post("/lifecycle/status", "Sessions", "Tells how a worker's sessions are", &[WORKER]),
+    post("/lifecycle/heartbeat", "Sessions", "Lists the active sessions of a worker", &[WORKER]),
+    post("/lifecycle/status", "Sessions", "Reports the state of a worker's sessions", &[WORKER]),
     post("/worker/disconnect", "Sessions", "Ends all sessions of a worker", &[WORKER]),
-    post("/init/resource", "Sessions", "Makes a session, or finds it", &[WORKER, TYPE, ("init_config", "object", false)]),
-    post("/init/batch", "Sessions", "Makes several sessions", &[WORKER, ("resource_configs", "object", false)]),
+    post("/init/resource", "Sessions", "Creates a session, or finds it", &[WORKER, TYPE, ("init_config", "object", false)]),
+    post("/init/batch", "Sessions", "Creates several sessions", &[WORKER, ("resource_configs", "object", false)]),
     post(
         "/init/from-config",
         "Sessions",
-        "Answers with a configuration of the server's",
+        "Reads a configuration file of the server",
         &[WORKER, ("config_path", "string", true), ("override_params", "object", false)],
     ),
     get("/tools", "Tools", "Lists the tools with their parameters"),
-    get("/tools/{tool_name}/schema", "Tools", "Tells about one tool"),
-    post("/warmup", "Server", "Makes backends ready", &[("backends", "array", false)]),
-    get("/warmup/status", "Server", "Tells which backends are ready"),
-    post("/server/shutdown", "Server", "Ends the server", &[("force", "boolean", false), ("cleanup_sessions", "boolean", false)]),
+    get("/tools/{tool_name}/schema", "Tools", "Describes one tool"),
+    post("/warmup", "Server", "Prepares backends", &[("backends", "array", false)]),
+    get("/warmup/status", "Server", "Lists which backends are prepared"),
+    post(
+        "/server/shutdown",
+        "Server",
+        "Stops the server",
+        &[("force", "boolean", false), ("cleanup_sessions", "boolean", false)],
+    ),
 ];
 
-pub(super) const PATHS: [&str; 3] = ["/docs", "/redoc", "/openapi.json"];
-
-pub(super) fn serve(path: &str, parts: &Parts) -> Result<Response<Body>, Refusal> {
-    require(parts, &[Method::GET, Method::HEAD])?;
-    if path == "/openapi.json" { Ok(json_response(StatusCode::OK, &document())) } else { Ok(pages::docs::page()) }
-}
-
-fn document() -> Value {
+/// The document.
+pub(crate) fn document() -> Value {
     let mut paths: Map<String, Value> = Map::new();
     for route in &ROUTES {
         let path = if route.group == "Health" { route.path.to_owned() } else { format!("{ROOT}{}", route.path) };
         paths.entry(path).or_insert_with(|| json!({}))[route.method] = operation(route);
+    }
+    let mut groups: Vec<Value> = Vec::new();
+    for route in &ROUTES {
+        if !groups.iter().any(|group| group["name"] == route.group) {
+            groups.push(json!({ "name": route.group }));
+        }
     }
     json!({
         "openapi": "3.1.0",
@@ -114,6 +113,7 @@ fn document() -> Value {
             "version": env!("CARGO_PKG_VERSION"),
             "description": "AgentFlow's interface: workers, their sessions and tools. Sandboxes themselves are at /v1/docs.",
         },
+        "tags": groups,
         "paths": paths,
     })
 }
@@ -123,7 +123,7 @@ fn operation(route: &Route) -> Value {
         "tags": [route.group],
         "summary": route.summary,
         "operationId": format!("{}_{}", route.method, route.path.trim_matches('/').replace(['/', '-', '{', '}'], "_")),
-        "responses": { "200": { "description": "It went well", "content": { "application/json": { "schema": { "type": "object" } } } } },
+        "responses": { "200": { "description": "The answer", "content": { "application/json": { "schema": { "type": "object" } } } } },
     });
     if route.path.contains("{tool_name}") {
         operation["parameters"] =
@@ -156,9 +156,10 @@ mod tests {
 
     #[test]
     fn every_route_is_described() {
-        let described: Vec<&str> = ROUTES.iter().map(|route| route.path).collect();
-        for path in super::super::control::ROUTES {
-            assert!(described.contains(&path), "{path}");
+        let described: Vec<String> =
+            ROUTES.iter().map(|route| format!("{ROOT}{}", route.path.replace("{tool_name}", "{name}"))).collect();
+        for path in crate::routes::patterns("agentflow").filter(|path| path.starts_with(ROOT) && !path.ends_with("/**")) {
+            assert!(described.iter().any(|known| known == path), "{path}");
         }
         let document = document();
         assert_eq!(document["paths"].as_object().map(Map::len), Some(ROUTES.len()));

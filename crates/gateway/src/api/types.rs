@@ -1,0 +1,231 @@
+//! Requests and answers of `/api/v2` and `/api/v1/trajectories`, as the document describes them.
+
+use std::collections::BTreeMap;
+
+use arenite_control::{Deadline, QuarantinedSandbox, ResourcesOverlay, Template};
+use arenite_engine::HostCapacity;
+use arenite_model::{
+    ErrorCode, IdlePolicy, ImageName, NetworkMode, Resources, SandboxId, SandboxName, SandboxSpec, SandboxState, VolumeMount,
+};
+use arenite_trajectory::{SessionEvent, Step, Summary};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use crate::config::ImageEntry;
+
+/// A refused request.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ApiError {
+    code: ErrorCode,
+    message: String,
+    /// How to go on.
+    hint: Option<String>,
+}
+
+/// A request for a sandbox. Fields that it does not have are refused.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct CreateSandbox {
+    /// Absent: the sandbox's id.
+    pub(super) name: Option<SandboxName>,
+    /// A spec that the fields below change.
+    pub(super) template: Option<String>,
+    pub(super) image: Option<ImageName>,
+    /// The main command.
+    pub(super) args: Option<Vec<String>>,
+    pub(super) env: Option<BTreeMap<String, String>>,
+    pub(super) workdir: Option<String>,
+    pub(super) hostname: Option<String>,
+    pub(super) labels: Option<BTreeMap<String, String>>,
+    pub(super) resources: Option<ResourcesOverlay>,
+    pub(super) network: Option<NetworkMode>,
+    pub(super) volumes: Option<Vec<VolumeMount>>,
+    pub(super) ports: Option<Vec<u16>>,
+    /// 0: unlimited.
+    pub(super) timeout_seconds: Option<u64>,
+    /// 0: never.
+    pub(super) idle_timeout_seconds: Option<u64>,
+    pub(super) idle_policy: Option<IdlePolicy>,
+}
+
+/// A body without fields.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Nothing {}
+
+/// A sandbox.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct SandboxInfo {
+    pub(super) id: SandboxId,
+    pub(super) name: SandboxName,
+    pub(super) state: SandboxState,
+    /// Why it is lost or failed.
+    pub(super) reason: Option<String>,
+    pub(super) template: Option<String>,
+    pub(super) spec: SandboxSpec,
+    /// The isolation in effect, such as `["namespaces", "seccomp"]`.
+    pub(super) isolation: Vec<String>,
+    /// The interface that created it.
+    pub(super) origin: String,
+    pub(super) created_at: Timestamp,
+    pub(super) last_used_at: Timestamp,
+    pub(super) state_since: Timestamp,
+    pub(super) expires_at: Option<Timestamp>,
+    /// The next timeout.
+    pub(super) deadline: Option<Deadline>,
+    /// The stages of its creation.
+    pub(super) stages: Vec<Stage>,
+    pub(super) urls: Urls,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Stage {
+    pub(super) name: String,
+    pub(super) ms: f64,
+}
+
+/// The addresses of a sandbox's services.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Urls {
+    /// Below this server's own address.
+    pub(crate) path: String,
+    /// With a separate origin.
+    pub(super) host: String,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct SandboxList {
+    pub(super) sandboxes: Vec<SandboxInfo>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct DeletedSandbox {
+    pub(super) name: SandboxName,
+    pub(super) id: SandboxId,
+    pub(super) deleted: bool,
+}
+
+/// Resource usage of a sandbox.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct SandboxUsage {
+    pub(super) memory_bytes: u64,
+    pub(super) cpu_nanoseconds: u64,
+    pub(super) pids: u64,
+    pub(super) disk_bytes: Option<u64>,
+    pub(super) oom_kills: Option<u64>,
+    pub(super) limits: Resources,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ServerInfo {
+    pub(super) name: &'static str,
+    pub(super) version: &'static str,
+    pub(super) engine: String,
+    pub(super) uptime_seconds: u64,
+    pub(super) capacity: Option<HostCapacity>,
+    /// Problems that the operator should know.
+    pub(super) warnings: Vec<String>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct TemplateList {
+    pub(super) templates: Vec<Template>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ImageList {
+    pub(super) images: Vec<ImageEntry>,
+}
+
+/// AgentFlow's workers and their sessions.
+#[derive(Debug, ToSchema)]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(crate) struct WorkerList {
+    workers: Vec<Value>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct QuarantineList {
+    pub(crate) quarantine: Vec<QuarantinedSandbox>,
+}
+
+/// Takes a sandbox out of quarantine.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct AdoptSandbox {
+    /// Absent: the name that it had, otherwise its id.
+    pub(crate) name: Option<SandboxName>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct RemovedSandbox {
+    pub(crate) id: SandboxId,
+    pub(crate) deleted: bool,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct CorpusList {
+    pub(crate) corpora: Vec<String>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct CorpusInfo {
+    pub(crate) name: String,
+    pub(crate) passages: usize,
+    /// The mode of a search that names none.
+    #[schema(value_type = String)]
+    pub(crate) best_mode: Value,
+    /// Properties of the index; absent for an imported one.
+    pub(crate) stats: Option<Value>,
+    /// Counts of its query batches.
+    #[schema(value_type = Object)]
+    pub(crate) batches: Value,
+}
+
+/// Searches a corpus, by one query or by several.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct SearchCorpus {
+    pub(crate) query: Option<String>,
+    pub(crate) queries: Option<Vec<String>>,
+    /// The most passages of an answer.
+    pub(crate) top_k: Option<usize>,
+    /// `bm25`, `dense` or `hybrid`.
+    #[schema(value_type = Option<String>)]
+    pub(crate) mode: Option<arenite_retrieval::Mode>,
+    /// Conditions on the passages' metadata.
+    #[schema(value_type = Object)]
+    pub(crate) filter: Map<String, Value>,
+}
+
+/// `results` for a query, `answers` for several.
+#[derive(Debug, ToSchema)]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(crate) struct FoundPassages {
+    #[schema(required = false)]
+    results: Vec<Value>,
+    #[schema(required = false)]
+    answers: Vec<Value>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct TrajectoryList {
+    pub(crate) trajectories: Vec<Summary>,
+}
+
+/// A page of steps.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct StepPage {
+    pub(crate) trajectory: String,
+    pub(crate) steps: Vec<Step>,
+    /// `after` of the next page; null at the end.
+    pub(crate) next_after: Option<u64>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct SessionList {
+    pub(crate) trajectory: String,
+    pub(crate) sessions: Vec<SessionEvent>,
+}

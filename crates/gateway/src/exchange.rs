@@ -1,0 +1,333 @@
+//! One request on its way to its answer.
+//!
+//! ```text
+//! host ──► route ──► origin ──► caller ──► admission ──► method ──► handler of the route
+//! ```
+
+use std::net::IpAddr;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use arenite_model::TenantId;
+use axum::body::Body;
+use http::header::{
+    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS,
+    ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS, ACCESS_CONTROL_REQUEST_METHOD, CONNECTION, CONTENT_SECURITY_POLICY,
+    HeaderName, VARY, X_CONTENT_TYPE_OPTIONS,
+};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::auth::Identity;
+use crate::connections::Connection;
+use crate::gateway::{Context, Gateway};
+use crate::guard::{Host, HostKind};
+use crate::path::{Path, query_value};
+use crate::preview::Preview;
+use crate::refusal::Refusal;
+use crate::routes::{self, Found, Params, Route};
+use crate::target::{self, Target};
+use crate::timing::Timing;
+use crate::{GatewayConfig, api, auth, dialect, guard, health, origin, own_host, preview, proxy};
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
+
+/// A handler's answer.
+pub(crate) type Answered = Result<Response<Body>, Refusal>;
+
+/// A request, with everything that is known about it before its handler runs.
+pub(crate) struct Exchange {
+    pub(crate) gateway: Arc<Gateway>,
+    pub(crate) context: Context,
+    pub(crate) host: Host,
+    pub(crate) caller: Identity,
+    pub(crate) route: &'static Route,
+    pub(crate) path: Path,
+    /// The request's head. Its path and its headers are as received, without the credentials for this server.
+    pub(crate) parts: Parts,
+    pub(crate) timing: Timing,
+    /// A browser opens it as a separate page.
+    pub(crate) is_navigation: bool,
+    /// The same for a browser that does not say so, see [`own_host::is_opened`].
+    pub(crate) is_opened: bool,
+    /// The port of a sandbox that the request is for.
+    preview: Option<Preview>,
+    params: Params,
+    /// Bodies can't be shared between threads, and handlers share the exchange. Only `take_body` touches it.
+    body: Mutex<Body>,
+    /// Set if the route has other methods.
+    wrong_method: Option<Refusal>,
+    /// The origin to name in CORS headers.
+    allowed_origin: Option<HeaderValue>,
+}
+
+impl Exchange {
+    fn new(gateway: &Arc<Gateway>, client: &Client, request_id: &str, parts: Parts, body: Body) -> Result<Self, Refusal> {
+        let host = guard::host(&gateway.config, &parts, client.host.as_deref())?;
+        let preview = preview::find(parts.uri.path(), &parts.headers, &host.kind)?;
+        let (path, found) = match &preview {
+            // Its path belongs to the program, whatever it contains.
+            Some(_) => (Path::root(), Found::preview()),
+            None => {
+                let path = Path::parse(parts.uri.path())?;
+                let found = routes::find(&path.decoded, &host.kind, &parts.method);
+                (path, found)
+            }
+        };
+        let context = Context {
+            tenant: TenantId::default_tenant(),
+            dialect: "aio",
+            request_id: request_id.to_owned(),
+            client: Some(client.address.to_string()),
+            origin: origin::classify(&host, &parts),
+            base_url: Some(format!("{}://{}{}", client.scheme, host.authority, client.prefix)),
+        };
+        Ok(Self {
+            gateway: Arc::clone(gateway),
+            context,
+            host,
+            caller: Identity::nobody(),
+            route: found.route,
+            path,
+            timing: Timing::start(),
+            is_navigation: guard::is_navigation(&parts),
+            is_opened: own_host::is_opened(&parts),
+            parts,
+            preview,
+            params: found.params,
+            body: Mutex::new(body),
+            wrong_method: found.wrong_method,
+            allowed_origin: None,
+        })
+    }
+
+    async fn run(&mut self) -> Answered {
+        self.allowed_origin =
+            guard::origin(&self.gateway.config, &self.host, &self.parts, self.route.page && self.is_navigation)?;
+        if self.route.runs_in_sandbox {
+            guard::worker(&self.host, &self.parts)?;
+        }
+        if self.is_preflight() {
+            return Ok(preflight(&self.parts.headers));
+        }
+        match auth::identify(self) {
+            Some(caller) => self.caller = caller,
+            // They are public, or check credentials themselves.
+            None if self.route.public => {}
+            None if health::is_public_ping(self) => return health::ping(self),
+            None => {
+                let page = auth::page(self).filter(|_| self.route.signs_in);
+                return page.ok_or_else(auth::unauthorized);
+            }
+        }
+        self.context.tenant = self.caller.tenant.clone();
+        // Public routes are answered even when all slots are taken.
+        if !self.route.public
+            && let Some(connection) = self.parts.extensions.get::<Arc<Connection>>()
+        {
+            connection.admit(self.route.surface.frugal)?;
+        }
+        let query = self.parts.uri.query().map(str::to_owned);
+        // These have their own credentials and cookies.
+        let is_website =
+            self.preview.is_some() || self.host.kind != HostKind::Server && own_host::program(&self.path.decoded).is_some();
+        auth::take_off(&self.gateway, &self.host, &mut self.parts, is_website);
+        if self.route.page
+            && let Some(answer) = auth::enter(self, query.as_deref())?
+        {
+            return Ok(answer);
+        }
+        self.timing.mark("target");
+        if let Some(refusal) = self.wrong_method.take() {
+            return (self.route.surface.wrong_method)(self, refusal);
+        }
+        (self.route.handler)(self).await
+    }
+
+    /// A part of the path that the route's pattern names; empty for an unknown name.
+    pub(crate) fn param(&self, name: &str) -> &str {
+        self.params.iter().find(|(of, _)| of == name).map_or("", |(_, value)| value)
+    }
+
+    /// The decoded value of a key in the query.
+    pub(crate) fn query(&self, key: &str) -> Option<String> {
+        query_value(self.parts.uri.query(), key)
+    }
+
+    /// The request's body; empty from the second time on.
+    pub(crate) fn take_body(&mut self) -> Body {
+        std::mem::take(self.body.get_mut().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The head of the request, for a library that needs all of it.
+    pub(crate) fn take_parts(&mut self) -> Parts {
+        std::mem::replace(&mut self.parts, Request::new(()).into_parts().0)
+    }
+
+    /// The request's JSON body, and the same as a value; an empty body means an object without fields.
+    pub(crate) async fn json<T: DeserializeOwned + Default>(&mut self) -> Result<(T, Value), Refusal> {
+        api::read_json(self.take_body()).await
+    }
+
+    /// The sandbox that the request is for. Looks nothing up.
+    pub(crate) fn target(&self) -> Result<Target, Refusal> {
+        target::find(&self.path, &self.parts.headers, &self.host.kind)
+    }
+
+    /// The port that the request is for.
+    pub(crate) fn take_preview(&mut self) -> Result<Preview, Refusal> {
+        self.preview.take().ok_or_else(|| Refusal::not_found("there is nothing at this path"))
+    }
+
+    fn is_preflight(&self) -> bool {
+        self.allowed_origin.is_some()
+            && self.parts.method == Method::OPTIONS
+            && self.parts.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
+    }
+}
+
+/// Answers any request.
+pub(crate) async fn answer(gateway: Arc<Gateway>, peer: IpAddr, request: Request<Body>) -> Response<Body> {
+    let begun = Instant::now();
+    let in_flight = InFlight::begin(&gateway);
+    let (parts, body) = request.into_parts();
+    let request_id = gateway.request_id();
+    let closing = dialect::agentflow::closing(&gateway, &parts);
+    let client = Client::from_headers(&gateway.config, peer, &parts.headers);
+    let (route, name, mut answer, server_timing) = match Exchange::new(&gateway, &client, &request_id, parts, body) {
+        Ok(mut exchange) => {
+            let answered = exchange.run().await;
+            let mut answer = answered.unwrap_or_else(|refusal| refused(&refusal, exchange.route));
+            if let Some(origin) = exchange.allowed_origin.take() {
+                name_origin(answer.headers_mut(), origin);
+            }
+            let name = routes::metric_name(&gateway, exchange.route, &exchange.path);
+            (exchange.route, name, answer, exchange.timing.header())
+        }
+        Err(refusal) => {
+            let route = Found::unknown().route;
+            (route, route.pattern, refused(&refusal, route), Timing::start().header())
+        }
+    };
+    let headers = answer.headers_mut();
+    if closing.applies_to(route) {
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    if let Ok(id) = HeaderValue::from_str(&request_id) {
+        headers.insert(REQUEST_ID, id);
+    }
+    headers.insert(SERVER_TIMING, server_timing);
+    gateway.metrics.observe((route.surface.name, name), answer.status().as_u16(), begun.elapsed());
+    drop(in_flight);
+    answer
+}
+
+fn refused(refusal: &Refusal, route: &Route) -> Response<Body> {
+    let mut answer = if route.surface.envelope { refusal.envelope() } else { refusal.api() };
+    // It may repeat text from the caller or from a sandbox.
+    answer.headers_mut().append(CONTENT_SECURITY_POLICY, proxy::SANDBOXED);
+    answer.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    answer
+}
+
+/// Counts a request until its answer starts, or until its client leaves.
+struct InFlight<'a>(&'a Gateway);
+
+impl<'a> InFlight<'a> {
+    fn begin(gateway: &'a Gateway) -> Self {
+        gateway.metrics.in_flight.fetch_add(1, Ordering::Relaxed);
+        Self(gateway)
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.metrics.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The client of a request, as far as its address can be trusted.
+struct Client {
+    address: IpAddr,
+    scheme: &'static str,
+    host: Option<String>,
+    /// The path under which a trusted proxy serves this server.
+    prefix: String,
+}
+
+impl Client {
+    /// The peer, or the address from a trusted proxy: the last one that it added itself.
+    fn from_headers(config: &GatewayConfig, peer: IpAddr, headers: &HeaderMap) -> Self {
+        let peer = peer.to_canonical();
+        let mut client = Self { address: peer, scheme: "http", host: None, prefix: String::new() };
+        if config.trusted_proxies.contains(&peer) {
+            let last = |name: &str| {
+                let text = headers.get_all(name).iter().next_back()?.to_str().ok()?;
+                Some(text.rsplit(',').next().unwrap_or_default().trim().to_owned())
+            };
+            if let Some(address) = last("x-forwarded-for").and_then(|text| text.parse().ok()) {
+                client.address = address;
+            }
+            if last("x-forwarded-proto").as_deref() == Some("https") {
+                client.scheme = "https";
+            }
+            client.host = last("x-forwarded-host");
+            let plain = |text: &String| {
+                text.len() <= 256
+                    && text.starts_with('/')
+                    && !text.contains("//")
+                    && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._~-".contains(&b))
+            };
+            if let Some(prefix) = last("x-forwarded-prefix").filter(plain) {
+                prefix.trim_end_matches('/').clone_into(&mut client.prefix);
+            }
+        }
+        client
+    }
+}
+
+/// Answers preflights of pages from an origin that the configuration allows.
+fn preflight(headers: &HeaderMap) -> Response<Body> {
+    let mut answer = Response::new(Body::empty());
+    *answer.status_mut() = StatusCode::NO_CONTENT;
+    for (asked, granted) in [
+        (ACCESS_CONTROL_REQUEST_METHOD, ACCESS_CONTROL_ALLOW_METHODS),
+        (ACCESS_CONTROL_REQUEST_HEADERS, ACCESS_CONTROL_ALLOW_HEADERS),
+    ] {
+        if let Some(value) = headers.get(asked) {
+            answer.headers_mut().insert(granted, value.clone());
+        }
+    }
+    answer.headers_mut().insert(ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
+    answer
+}
+
+fn name_origin(headers: &mut HeaderMap, origin: HeaderValue) {
+    headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+    headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("x-request-id, server-timing, retry-after"));
+    headers.append(VARY, HeaderValue::from_static("origin"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trusted_proxy_is_believed_and_nobody_else() {
+        let mut headers = HeaderMap::new();
+        headers.insert("x-forwarded-for", HeaderValue::from_static("6.6.6.6, 192.0.2.1"));
+        headers.insert("x-forwarded-proto", HeaderValue::from_static("https"));
+        headers.insert("x-forwarded-host", HeaderValue::from_static("box.example"));
+        let config = GatewayConfig { trusted_proxies: vec![[10, 0, 0, 1].into()], ..GatewayConfig::default() };
+        let client = Client::from_headers(&config, [10, 0, 0, 1].into(), &headers);
+        assert_eq!(client.address, IpAddr::from([192, 0, 2, 1]));
+        assert_eq!((client.scheme, client.host.as_deref()), ("https", Some("box.example")));
+        let client = Client::from_headers(&config, [10, 0, 0, 2].into(), &headers);
+        assert_eq!(client.address, IpAddr::from([10, 0, 0, 2]));
+        assert_eq!((client.scheme, client.host), ("http", None));
+    }
+}

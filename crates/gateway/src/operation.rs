@@ -1,0 +1,127 @@
+//! Descriptions of routes, and the OpenAPI document that is made of them.
+
+use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
+use utoipa::openapi::{RefOr, Schema};
+
+use crate::routes::Route;
+
+pub(crate) type Schemas = Vec<(String, RefOr<Schema>)>;
+/// Adds a type's schemas, and returns its name.
+pub(crate) type SchemaOf = fn(&mut Schemas) -> String;
+
+/// A route's description in an OpenAPI document.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Operation {
+    id: &'static str,
+    summary: &'static str,
+    tag: &'static str,
+    query: &'static [Query],
+    takes: Option<SchemaOf>,
+    answers: Answers,
+    /// Content types of other answers with the same status, which the query asks for.
+    also: &'static [&'static str],
+}
+
+/// A parameter of a query: its name, its type in JSON Schema, and its meaning.
+pub(crate) type Query = (&'static str, &'static str, &'static str);
+
+#[derive(Debug, Clone, Copy)]
+enum Answers {
+    Json(u16, SchemaOf),
+    /// Bytes with this content type.
+    Content(&'static str),
+}
+
+pub(crate) fn schema_of<T: ToSchema>(schemas: &mut Schemas) -> String {
+    T::schemas(schemas);
+    let name = T::name().into_owned();
+    schemas.push((name.clone(), T::schema()));
+    name
+}
+
+impl Operation {
+    /// An operation with bytes as its answer.
+    pub(crate) const fn new(tag: &'static str, id: &'static str, summary: &'static str) -> Self {
+        Self { id, summary, tag, query: &[], takes: None, answers: Answers::Content("application/octet-stream"), also: &[] }
+    }
+
+    /// Its JSON body, which may be left out if no field is required.
+    pub(crate) const fn takes<T: ToSchema>(self) -> Self {
+        Self { takes: Some(schema_of::<T>), ..self }
+    }
+
+    pub(crate) const fn query(self, query: &'static [Query]) -> Self {
+        Self { query, ..self }
+    }
+
+    pub(crate) const fn answers<T: ToSchema>(self, status: u16) -> Self {
+        Self { answers: Answers::Json(status, schema_of::<T>), ..self }
+    }
+
+    pub(crate) const fn also(self, content_types: &'static [&'static str]) -> Self {
+        Self { also: content_types, ..self }
+    }
+
+    pub(crate) const fn sends(self, content_type: &'static str) -> Self {
+        Self { answers: Answers::Content(content_type), ..self }
+    }
+
+    fn json(&self, route: &Route, schemas: &mut Schemas) -> Value {
+        let path = route.pattern.split('/').filter_map(|segment| segment.strip_prefix('{')?.strip_suffix('}'));
+        let mut parameters: Vec<Value> =
+            path.map(|name| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } })).collect();
+        parameters.extend(self.query.iter().map(|(name, kind, meaning)| {
+            json!({ "name": name, "in": "query", "required": false, "description": meaning, "schema": { "type": kind } })
+        }));
+        let (status, description, mut content) = match self.answers {
+            Answers::Json(status, schema) => {
+                let name = schema(schemas);
+                (status, "Done", json!({ "application/json": { "schema": reference(&name) } }))
+            }
+            Answers::Content(kind) => (200, "The content", json!({ kind: { "schema": { "type": "string" } } })),
+        };
+        for kind in self.also {
+            content[*kind] = json!({});
+        }
+        let error = (route.surface.error)(schemas);
+        let refused = json!({ "description": "Refused", "content": { "application/json": { "schema": reference(&error) } } });
+        let mut operation = json!({
+            "tags": [self.tag],
+            "summary": self.summary,
+            "operationId": self.id,
+            "parameters": parameters,
+            "responses": {
+                status.to_string(): { "description": description, "content": content },
+                "4XX": refused,
+                "5XX": refused,
+            },
+        });
+        if let Some(takes) = self.takes {
+            let schema = reference(&takes(schemas));
+            operation["requestBody"] = json!({ "required": false, "content": { "application/json": { "schema": schema } } });
+        }
+        operation
+    }
+}
+
+fn reference(name: &str) -> Value {
+    json!({ "$ref": format!("#/components/schemas/{name}") })
+}
+
+/// The document of routes with a description.
+pub(crate) fn document<'a>(info: Value, tags: &[(&str, &str)], routes: impl Iterator<Item = &'a Route>) -> Value {
+    let (mut paths, mut schemas) = (Map::new(), Schemas::new());
+    for route in routes {
+        let Some(operation) = &route.operation else { continue };
+        let path = paths.entry(route.pattern).or_insert_with(|| json!({}));
+        for method in route.methods.unwrap_or_default() {
+            path[method.as_str().to_ascii_lowercase()] = operation.json(route, &mut schemas);
+        }
+    }
+    // Structs with text keys: always JSON.
+    let schemas: Map<String, Value> =
+        schemas.into_iter().map(|(name, schema)| (name, serde_json::to_value(schema).unwrap_or_default())).collect();
+    let tags: Vec<Value> = tags.iter().map(|(name, description)| json!({ "name": name, "description": description })).collect();
+    json!({ "openapi": "3.1.0", "info": info, "tags": tags, "paths": paths, "components": { "schemas": schemas } })
+}

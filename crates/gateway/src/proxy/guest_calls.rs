@@ -1,0 +1,61 @@
+//! Calls to sandboxes by parts of this server: MCP's hub, and AgentFlow's workers. They are leased and recorded as all others
+//! are, and their answers stay in this program.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::{Request, Response};
+
+use super::call::GuestRequest;
+use super::incoming::Given;
+use super::relay::Relay;
+use super::{Act, begin, call, headers, preview, uri};
+use crate::gateway::{Context, Gateway};
+use crate::preview::Preview;
+use crate::proxy::record::Record;
+use crate::refusal::Refusal;
+use crate::steps;
+use crate::target::{self, Target};
+
+/// Calls the API of a sandbox's guest at the target's path. The answer's headers are the guest's own.
+pub(crate) async fn call_guest(
+    gateway: &Arc<Gateway>,
+    context: &Context,
+    target: &Target,
+    request: Request<Bytes>,
+) -> Result<Response<Body>, Refusal> {
+    let lease = target::lease(&gateway.control, &context.tenant, &target.sandbox_ref).await?;
+    let (parts, bytes) = request.into_parts();
+    let uri = uri(&target.path, parts.uri.query())?;
+    let act = Act { context, sandbox: &lease.sandbox, method: &parts.method, uri: &uri, path: &target.path.decoded };
+    let record = match steps::is_step(&parts.method, act.path, false) {
+        true => Record::from_step(begin(gateway, &act, Some(&bytes)).await?),
+        false => Record::default(),
+    };
+    let headers = headers::to_guest(&parts.headers, context, &target.prefix, false, false);
+    let given = Given::Held { bytes, permit: None };
+    let request = GuestRequest { method: &parts.method, uri, headers, given, upgrade: false };
+    let called = call::call_guest(gateway, lease, record, request).await?;
+    if !headers::is_told_as_json(called.answer.headers()) {
+        called.record.is_payload();
+    }
+    let headers = called.answer.headers().clone();
+    Ok(Relay::response(gateway, called, headers))
+}
+
+/// Calls a program on a port of a sandbox. The answer's headers are the program's own.
+pub(crate) async fn call_port(
+    gateway: &Arc<Gateway>,
+    context: &Context,
+    preview: &Preview,
+    request: Request<Bytes>,
+) -> Result<Response<Body>, Refusal> {
+    preview.check()?;
+    let lease = target::lease(&gateway.control, &context.tenant, &preview.sandbox_ref).await?;
+    let (parts, bytes) = request.into_parts();
+    let called =
+        preview::call(gateway, context, preview, lease, &parts, Body::from(bytes)).await.map_err(|failed| failed.refusal)?;
+    let headers = called.answer.headers().clone();
+    Ok(Relay::response(gateway, called, headers))
+}

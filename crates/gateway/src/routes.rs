@@ -1,0 +1,695 @@
+//! The routes: one entry each in one table. Dispatch, permissions, refusals' formats and metrics' names come from it.
+
+use std::sync::LazyLock;
+
+use arenite_model::ErrorCode;
+use arenite_trajectory::Verification;
+use futures_util::future::BoxFuture;
+use http::Method;
+use matchit::Router;
+
+use crate::api::types::{
+    AdoptSandbox, ApiError, CorpusInfo, CorpusList, CreateSandbox, DeletedSandbox, FoundPassages, ImageList, Nothing,
+    QuarantineList, RemovedSandbox, SandboxInfo, SandboxList, SandboxUsage, SearchCorpus, ServerInfo, SessionList, StepPage,
+    TemplateList, TrajectoryList, WorkerList,
+};
+use crate::dialect::{agent_sandbox, agentflow, mcp};
+use crate::exchange::{Answered, Exchange};
+use crate::gateway::Gateway;
+use crate::guard::HostKind;
+use crate::operation::{Operation, Query, SchemaOf, schema_of};
+use crate::refusal::Refusal;
+use crate::{api, auth, corpora, health, metrics, pages, proxy, quarantine, trajectories};
+
+/// Answers a request of a route.
+pub(crate) type Handler = for<'a> fn(&'a mut Exchange) -> BoxFuture<'a, Answered>;
+
+/// Parts of a path by their names in the pattern.
+pub(crate) type Params = Vec<(String, String)>;
+
+/// A path with its methods and its handler.
+#[derive(Debug)]
+pub(crate) struct Route {
+    /// `{name}` is any one segment. `/**` at the end is the path itself and everything below it.
+    pub(crate) pattern: &'static str,
+    /// None: the handler, or a sandbox's guest, decides.
+    pub(crate) methods: Option<&'static [Method]>,
+    at: At,
+    pub(crate) surface: &'static Surface,
+    /// It needs no credentials, or checks them itself.
+    pub(crate) public: bool,
+    /// People open it in a browser, so links from elsewhere may lead to it.
+    pub(crate) page: bool,
+    /// A browser without credentials gets the page to sign in.
+    pub(crate) signs_in: bool,
+    /// A program of the sandbox answers, so the answer is untrusted.
+    pub(crate) runs_in_sandbox: bool,
+    /// A sandbox may redirect to it: it leads only into that sandbox.
+    leads_into_sandbox: bool,
+    pub(crate) handler: Handler,
+    /// Its description, if an OpenAPI document has it.
+    pub(crate) operation: Option<Operation>,
+}
+
+/// Where a route exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    /// At the root of the server's own hosts.
+    Server,
+    /// Below `/sandbox/{name}`, and on the sandbox's own host.
+    Sandbox,
+    /// Both: at the root, for the sandbox that a header names, otherwise `default`.
+    Both,
+}
+
+/// Properties that the routes of one interface share.
+#[derive(Debug)]
+pub(crate) struct Surface {
+    /// For metrics.
+    pub(crate) name: &'static str,
+    /// Refusals have AIO's envelope; otherwise the format of Arenite's own API.
+    pub(crate) envelope: bool,
+    /// Answered even when the server has few descriptors left.
+    pub(crate) frugal: bool,
+    /// A setting for AgentFlow's clients closes the connection after the answer.
+    pub(crate) closes: bool,
+    /// `GET` implies `HEAD`.
+    has_head: bool,
+    /// Its paths may end with a slash.
+    has_slash: bool,
+    /// The schema of its refusals, for documents.
+    pub(crate) error: SchemaOf,
+    /// Answers a request with a wrong method.
+    pub(crate) wrong_method: fn(&Exchange, Refusal) -> Answered,
+}
+
+impl Surface {
+    /// For sandboxes and pages.
+    const fn aio(name: &'static str) -> Self {
+        let (frugal, closes, has_head, has_slash) = (false, false, true, false);
+        let error = schema_of::<ApiError>;
+        Self { name, envelope: true, frugal, closes, has_head, has_slash, error, wrong_method: |_, refusal| Err(refusal) }
+    }
+
+    /// For Arenite's own interfaces.
+    const fn own(name: &'static str) -> Self {
+        Self { envelope: false, has_slash: true, ..Self::aio(name) }
+    }
+}
+
+static AIO: Surface = Surface::aio("aio");
+static CONSOLE: Surface = Surface::aio("console");
+static DOCS: Surface = Surface::aio("docs");
+static OPENAPI: Surface = Surface::aio("openapi");
+static AGENT_SANDBOX: Surface = Surface {
+    error: schema_of::<agent_sandbox::Failure>,
+    frugal: true,
+    wrong_method: agent_sandbox::wrong_method,
+    ..Surface::own("agent_sandbox")
+};
+static AGENTFLOW: Surface = Surface {
+    closes: true,
+    has_head: false,
+    has_slash: true,
+    wrong_method: agentflow::wrong_method,
+    ..Surface::aio("agentflow")
+};
+static TRAJECTORIES: Surface = Surface::own("trajectories");
+static API: Surface = Surface { frugal: true, ..Surface::own("api") };
+static HEALTH: Surface =
+    Surface { closes: true, has_head: false, wrong_method: agentflow::wrong_method, ..Surface::aio("health") };
+static METRICS: Surface = Surface { frugal: true, has_slash: false, ..Surface::own("metrics") };
+static PREVIEW: Surface = Surface::aio("preview");
+static AUTH: Surface = Surface::aio("auth");
+static TERMINAL: Surface = Surface::aio("terminal");
+static DESKTOP: Surface = Surface::aio("desktop");
+static LLMS: Surface = Surface::aio("llms");
+static MCP: Surface = Surface::aio("mcp");
+static MISSING: Surface = Surface::aio("missing");
+static UNKNOWN: Surface = Surface::aio("unknown");
+
+const GET: Option<&[Method]> = Some(&[Method::GET]);
+const POST: Option<&[Method]> = Some(&[Method::POST]);
+const DELETE: Option<&[Method]> = Some(&[Method::DELETE]);
+const ANY: Option<&[Method]> = None;
+
+impl Route {
+    const fn new(
+        at: At,
+        surface: &'static Surface,
+        methods: Option<&'static [Method]>,
+        pattern: &'static str,
+        handler: Handler,
+    ) -> Self {
+        let (public, page, signs_in, runs_in_sandbox, leads_into_sandbox) = (false, false, false, false, false);
+        let operation = None;
+        Self { pattern, methods, at, surface, public, page, signs_in, runs_in_sandbox, leads_into_sandbox, handler, operation }
+    }
+
+    const fn public(self) -> Self {
+        Self { public: true, ..self }
+    }
+
+    const fn page(self) -> Self {
+        Self { page: true, signs_in: true, ..self }
+    }
+
+    const fn signs_in(self) -> Self {
+        Self { signs_in: true, ..self }
+    }
+
+    const fn leads_into_sandbox(self) -> Self {
+        Self { leads_into_sandbox: true, ..self }
+    }
+
+    const fn doc(self, operation: Operation) -> Self {
+        Self { operation: Some(operation), ..self }
+    }
+
+    /// Everything below a path of the sandbox's guest.
+    const fn guest(pattern: &'static str) -> Self {
+        let route = Self::new(At::Both, &AIO, ANY, pattern, |e| Box::pin(proxy::serve(e))).leads_into_sandbox();
+        Self { runs_in_sandbox: true, ..route }
+    }
+
+    /// What is below the prefix of a pattern that ends with `/**`.
+    fn prefix(&self) -> Option<&'static str> {
+        self.pattern.strip_suffix("/**")
+    }
+
+    fn takes(&self, method: &Method) -> bool {
+        let implied = *method == Method::HEAD && self.surface.has_head;
+        self.methods.is_none_or(|methods| methods.contains(method) || implied && methods.contains(&Method::GET))
+    }
+}
+
+/// All routes. Of several patterns that match a path, the most specific one applies.
+#[rustfmt::skip]
+static ROUTES: &[Route] = &[
+    // Pages of the server.
+    Route::new(At::Server, &CONSOLE, GET, "/", |e| Box::pin(pages::console::serve(e))).page(),
+    Route::new(At::Server, &CONSOLE, GET, "/trajectories", |e| Box::pin(pages::viewer::serve(e))).page(),
+    Route::new(At::Server, &CONSOLE, GET, "/trajectory", |e| Box::pin(pages::viewer::lead_to_list(e))).page(),
+    Route::new(At::Server, &CONSOLE, GET, "/trajectory/", |e| Box::pin(pages::viewer::lead_to_list(e))).page(),
+    Route::new(At::Server, &CONSOLE, GET, "/trajectory/{id}", |e| Box::pin(pages::viewer::serve(e))).page(),
+    // The server's state.
+    Route::new(At::Server, &HEALTH, ANY, "/healthz", |e| Box::pin(health::healthz(e))).public(),
+    Route::new(At::Server, &HEALTH, GET, "/health", |e| Box::pin(health::health(e))).public(),
+    Route::new(At::Server, &HEALTH, GET, "/ready", |e| Box::pin(health::ready(e))).public(),
+    Route::new(At::Server, &METRICS, GET, "/metrics", |e| Box::pin(metrics::serve(e))).signs_in(),
+    // Signing in.
+    Route::new(At::Server, &AUTH, POST, "/login", |e| Box::pin(auth::sign_in(e))).public(),
+    Route::new(At::Server, &AUTH, POST, "/logout", |e| Box::pin(auth::sign_out(e))).public(),
+    Route::new(At::Both, &AUTH, POST, "/tickets", |e| Box::pin(auth::create_ticket(e))),
+    Route::new(At::Both, &AUTH, GET, "/auth", |e| Box::pin(auth::authenticate(e))).public(),
+    // Pages of a sandbox.
+    Route::new(At::Sandbox, &CONSOLE, GET, "/", |e| Box::pin(pages::dashboard::serve(e))).page(),
+    Route::new(At::Both, &CONSOLE, GET, "/index.html", |e| Box::pin(pages::dashboard::serve(e))).page(),
+    Route::new(At::Both, &DOCS, GET, "/v1/docs", |e| Box::pin(pages::docs::serve(e))).page(),
+    Route::new(At::Both, &OPENAPI, GET, "/v1/openapi.json", |e| Box::pin(pages::openapi::of_sandbox(e))).signs_in(),
+    Route::new(At::Both, &LLMS, GET, "/llms.txt", |e| Box::pin(pages::manual::serve(e))).page(),
+    Route::new(At::Both, &TERMINAL, GET, "/terminal", |e| Box::pin(pages::terminal::serve(e))).page().leads_into_sandbox(),
+    Route::new(At::Both, &TERMINAL, GET, "/static/sandbox/**", |e| Box::pin(pages::assets::serve(e))).public(),
+    Route::new(At::Both, &DESKTOP, GET, "/vnc", |e| Box::pin(pages::vnc::serve(e))).page(),
+    Route::new(At::Both, &DESKTOP, GET, "/vnc/", |e| Box::pin(pages::vnc::serve(e))).page(),
+    Route::new(At::Both, &DESKTOP, GET, "/vnc/index.html", |e| Box::pin(pages::vnc::serve(e))).page(),
+    Route::new(At::Both, &DESKTOP, GET, "/vnc/vnc.html", |e| Box::pin(pages::vnc::serve(e))).page(),
+    Route::new(At::Both, &DESKTOP, GET, "/vnc/vnc_lite.html", |e| Box::pin(pages::vnc::serve(e))).page(),
+    // A sandbox's steps.
+    Route::new(At::Both, &TRAJECTORIES, GET, "/steps", |e| Box::pin(trajectories::own_steps(e))),
+    Route::new(At::Both, &TRAJECTORIES, GET, "/steps/{number}/{part}", |e| Box::pin(trajectories::own_step(e))),
+    Route::new(At::Both, &TRAJECTORIES, ANY, "/steps/**", |e| Box::pin(trajectories::unknown(e))),
+    // MCP.
+    Route::new(At::Both, &MCP, ANY, "/mcp", |e| Box::pin(mcp::serve(e))),
+    Route::new(At::Both, &MCP, ANY, "/mcp/", |e| Box::pin(mcp::serve(e))),
+    Route::new(At::Both, &MCP, ANY, "/v1/mcp", |e| Box::pin(mcp::serve(e))),
+    Route::new(At::Both, &MCP, ANY, "/v1/mcp/", |e| Box::pin(mcp::serve(e))),
+    Route::new(At::Both, &MCP, ANY, "/mcp/sse", |e| Box::pin(mcp::serve(e))),
+    Route::new(At::Both, &MCP, ANY, "/sse", |e| Box::pin(mcp::serve(e))),
+    Route::new(At::Both, &MCP, ANY, "/mcp/messages", |e| Box::pin(mcp::serve(e))),
+    // AIO's paths that the guest answers.
+    Route::guest("/v1/**"),
+    Route::guest("/cdp/**").page(),
+    Route::guest("/json/**").page(),
+    Route::guest("/websockify/**").page(),
+    Route::guest("/code-server/**").page(),
+    Route::guest("/jupyter/**").page(),
+    Route::guest("/proxy/**").page(),
+    Route::guest("/absproxy/**").page(),
+    Route::guest("/opencode/**").page(),
+    Route::guest("/codex/**").page(),
+    // Arenite's own API.
+    Route::new(At::Server, &DOCS, GET, "/api/v2/docs", |e| Box::pin(pages::docs::serve(e))).page(),
+    Route::new(At::Server, &OPENAPI, GET, "/api/v2/openapi.json", |e| Box::pin(pages::openapi::of_server(e))).signs_in(),
+    Route::new(At::Server, &API, GET, "/api/v2/info", |e| Box::pin(api::info(e)))
+        .doc(Operation::new("server", "get_info", "Describes the server, its capacity and its problems").answers::<ServerInfo>(200)),
+    Route::new(At::Server, &API, GET, "/api/v2/workers", |e| Box::pin(api::workers(e)))
+        .doc(Operation::new("server", "list_workers", "Lists AgentFlow's workers with their sessions").answers::<WorkerList>(200)),
+    Route::new(At::Server, &API, GET, "/api/v2/templates", |e| Box::pin(api::templates(e)))
+        .doc(Operation::new("server", "list_templates", "Lists the templates for sandboxes").answers::<TemplateList>(200)),
+    Route::new(At::Server, &API, GET, "/api/v2/images", |e| Box::pin(api::images(e)))
+        .doc(Operation::new("server", "list_images", "Lists the images on this host").answers::<ImageList>(200)),
+    Route::new(At::Server, &API, GET, "/api/v2/sandboxes", |e| Box::pin(api::list(e)))
+        .doc(Operation::new("sandboxes", "list_sandboxes", "Lists the sandboxes, the oldest first; with `follow=true` their changes as server-sent events").query(&[FOLLOW]).answers::<SandboxList>(200).also(&[EVENTS])),
+    Route::new(At::Server, &API, POST, "/api/v2/sandboxes", |e| Box::pin(api::create(e)))
+        .doc(Operation::new("sandboxes", "create_sandbox", "Creates a sandbox").takes::<CreateSandbox>().answers::<SandboxInfo>(201)),
+    Route::new(At::Server, &API, GET, "/api/v2/sandboxes/{name}", |e| Box::pin(api::get(e)))
+        .doc(Operation::new("sandboxes", "get_sandbox", "Describes a sandbox").answers::<SandboxInfo>(200)),
+    Route::new(At::Server, &API, DELETE, "/api/v2/sandboxes/{name}", |e| Box::pin(api::delete(e)))
+        .doc(Operation::new("sandboxes", "delete_sandbox", "Deletes a sandbox with its files").answers::<DeletedSandbox>(200)),
+    Route::new(At::Server, &API, POST, "/api/v2/sandboxes/{name}/pause", |e| Box::pin(api::pause(e)))
+        .doc(Operation::new("sandboxes", "pause_sandbox", "Freezes a sandbox until its next call").takes::<Nothing>().answers::<SandboxInfo>(200)),
+    Route::new(At::Server, &API, POST, "/api/v2/sandboxes/{name}/resume", |e| Box::pin(api::resume(e)))
+        .doc(Operation::new("sandboxes", "resume_sandbox", "Resumes a paused sandbox").takes::<Nothing>().answers::<SandboxInfo>(200)),
+    Route::new(At::Server, &API, POST, "/api/v2/sandboxes/{name}/start", |e| Box::pin(api::start(e)))
+        .doc(Operation::new("sandboxes", "start_sandbox", "Runs a failed or lost sandbox again with its files").takes::<Nothing>().answers::<SandboxInfo>(200)),
+    Route::new(At::Server, &API, GET, "/api/v2/sandboxes/{name}/usage", |e| Box::pin(api::usage(e)))
+        .doc(Operation::new("sandboxes", "get_usage", "Measures a sandbox's resource usage").answers::<SandboxUsage>(200)),
+    Route::new(At::Server, &API, GET, "/api/v2/sandboxes/{name}/logs", |e| Box::pin(api::logs(e)))
+        .doc(Operation::new("sandboxes", "get_logs", "Returns the output of a sandbox's main command").sends("text/plain")),
+    Route::new(At::Server, &API, GET, "/api/v2/sandboxes/{name}/steps", |e| Box::pin(api::steps(e)))
+        .doc(Operation::new("sandboxes", "list_sandbox_steps", "Returns the steps of a sandbox").query(STEPS).answers::<StepPage>(200).also(&[EVENTS, LINES])),
+    Route::new(At::Server, &API, GET, "/api/v2/sandboxes/{name}/steps/{number}/{part}", |e| Box::pin(api::step(e)))
+        .doc(Operation::new("sandboxes", "get_sandbox_step", "Returns the `arguments` or the `observation` of a step")),
+    Route::new(At::Server, &API, GET, "/api/v2/quarantine", |e| Box::pin(quarantine::list(e)))
+        .doc(Operation::new("quarantine", "list_quarantine", "Lists the sandboxes that the server could not explain when it started").answers::<QuarantineList>(200)),
+    Route::new(At::Server, &API, DELETE, "/api/v2/quarantine/{id}", |e| Box::pin(quarantine::remove(e)))
+        .doc(Operation::new("quarantine", "remove_quarantined", "Removes a quarantined sandbox").answers::<RemovedSandbox>(200)),
+    Route::new(At::Server, &API, POST, "/api/v2/quarantine/{id}/adopt", |e| Box::pin(quarantine::adopt(e)))
+        .doc(Operation::new("quarantine", "adopt_quarantined", "Takes a sandbox out of quarantine").takes::<AdoptSandbox>().answers::<SandboxInfo>(200)),
+    Route::new(At::Server, &API, GET, "/api/v2/corpora", |e| Box::pin(corpora::list(e)))
+        .doc(Operation::new("corpora", "list_corpora", "Lists the corpora").answers::<CorpusList>(200)),
+    Route::new(At::Server, &API, GET, "/api/v2/corpora/{name}", |e| Box::pin(corpora::get(e)))
+        .doc(Operation::new("corpora", "get_corpus", "Describes a corpus").answers::<CorpusInfo>(200)),
+    Route::new(At::Server, &API, POST, "/api/v2/corpora/{name}/search", |e| Box::pin(corpora::search(e)))
+        .doc(Operation::new("corpora", "search_corpus", "Searches a corpus").takes::<SearchCorpus>().answers::<FoundPassages>(200)),
+    Route::new(At::Server, &API, ANY, "/api/v2/**", |e| Box::pin(api::unknown(e))),
+    // Trajectories.
+    Route::new(At::Server, &TRAJECTORIES, GET, "/api/v1/trajectories", |e| Box::pin(trajectories::list(e)))
+        .doc(Operation::new("trajectories", "list_trajectories", "Lists the trajectories, or those of a worker and of a task").query(&[("worker", "string", "A worker's id"), ("task", "string", "A task's id")]).answers::<TrajectoryList>(200)),
+    Route::new(At::Server, &TRAJECTORIES, GET, "/api/v1/trajectories/{id}", |e| Box::pin(trajectories::steps(e)))
+        .doc(Operation::new("trajectories", "get_trajectory", "Returns the steps of a trajectory").query(STEPS).answers::<StepPage>(200).also(&[EVENTS, LINES])),
+    Route::new(At::Server, &TRAJECTORIES, GET, "/api/v1/trajectories/{id}/steps", |e| Box::pin(trajectories::steps(e)))
+        .doc(Operation::new("trajectories", "list_steps", "The same").query(STEPS).answers::<StepPage>(200).also(&[EVENTS, LINES])),
+    Route::new(At::Server, &TRAJECTORIES, GET, "/api/v1/trajectories/{id}/steps/{number}/{part}", |e| Box::pin(trajectories::step(e)))
+        .doc(Operation::new("trajectories", "get_step", "Returns the `arguments` or the `observation` of a step")),
+    Route::new(At::Server, &TRAJECTORIES, GET, "/api/v1/trajectories/{id}/sessions", |e| Box::pin(trajectories::sessions(e)))
+        .doc(Operation::new("trajectories", "list_sessions", "Lists the starts and ends of a trajectory's sessions").answers::<SessionList>(200)),
+    Route::new(At::Server, &TRAJECTORIES, GET, "/api/v1/trajectories/{id}/verify", |e| Box::pin(trajectories::verify(e)))
+        .doc(Operation::new("trajectories", "verify_trajectory", "Checks a trajectory, and lists what was altered").answers::<Verification>(200)),
+    Route::new(At::Server, &TRAJECTORIES, GET, "/api/v1/trajectories/{id}/export", |e| Box::pin(trajectories::export(e)))
+        .doc(Operation::new("trajectories", "export_trajectory", "Exports a trajectory as a file").query(&[("format", "string", "The format of the file; `jsonl` by default"), ORIGIN, RESULT])),
+    Route::new(At::Server, &TRAJECTORIES, GET, "/api/v1/trajectories/{id}/blobs/{digest}", |e| Box::pin(trajectories::blob(e)))
+        .doc(Operation::new("trajectories", "get_blob", "Returns a large body by its BLAKE3 hash")),
+    Route::new(At::Server, &TRAJECTORIES, ANY, "/api/v1/trajectories/**", |e| Box::pin(trajectories::unknown(e))),
+    // Agent-Sandbox.
+    Route::new(At::Server, &AGENT_SANDBOX, GET, "/api/v1/sandbox", |e| Box::pin(agent_sandbox::serve_list(e)))
+        .doc(Operation::new("agent-sandbox", "agent_sandbox_list", "Lists the sandboxes").answers::<agent_sandbox::ListAnswer>(200)),
+    Route::new(At::Server, &AGENT_SANDBOX, POST, "/api/v1/sandbox", |e| Box::pin(agent_sandbox::serve_create(e)))
+        .doc(Operation::new("agent-sandbox", "agent_sandbox_create", "Creates a sandbox").takes::<agent_sandbox::Create>().answers::<agent_sandbox::MessageAnswer>(200)),
+    Route::new(At::Server, &AGENT_SANDBOX, GET, "/api/v1/sandbox/{name}", |e| Box::pin(agent_sandbox::serve_get(e)))
+        .doc(Operation::new("agent-sandbox", "agent_sandbox_get", "Describes a sandbox").answers::<agent_sandbox::OneAnswer>(200)),
+    Route::new(At::Server, &AGENT_SANDBOX, DELETE, "/api/v1/sandbox/{name}", |e| Box::pin(agent_sandbox::serve_delete(e)))
+        .doc(Operation::new("agent-sandbox", "agent_sandbox_delete", "Deletes a sandbox").answers::<agent_sandbox::MessageAnswer>(200)),
+    Route::new(At::Server, &AGENT_SANDBOX, ANY, "/api/v1/sandbox/**", |e| Box::pin(agent_sandbox::unknown(e))),
+    // AgentFlow. Its paths work without `/api/v1` too, see [`agentflow::ROOT`].
+    Route::new(At::Server, &AGENTFLOW, GET, "/docs", |e| Box::pin(pages::docs::serve(e))).page(),
+    Route::new(At::Server, &AGENTFLOW, GET, "/redoc", |e| Box::pin(pages::docs::serve(e))).page(),
+    Route::new(At::Server, &AGENTFLOW, GET, "/openapi.json", |e| Box::pin(pages::openapi::of_agentflow(e))),
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/execute", |e| Box::pin(agentflow::execute(e))),
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/execute/batch", |e| Box::pin(agentflow::execute_batch(e))),
+    Route::new(At::Server, &AGENTFLOW, GET, "/api/v1/tools", |e| Box::pin(agentflow::tools(e))),
+    Route::new(At::Server, &AGENTFLOW, GET, "/api/v1/tools/{name}/schema", |e| Box::pin(agentflow::tool_schema(e))),
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/session/create", |e| Box::pin(agentflow::session_create(e))),
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/session/destroy", |e| Box::pin(agentflow::session_destroy(e))),
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/session/list", |e| Box::pin(agentflow::session_list(e))),
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/session/refresh", |e| Box::pin(agentflow::session_refresh(e))),
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/lifecycle/heartbeat", |e| Box::pin(agentflow::heartbeat(e))),
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/lifecycle/status", |e| Box::pin(agentflow::status(e))),
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/worker/disconnect", |e| Box::pin(agentflow::disconnect(e))),
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/init/resource", |e| Box::pin(agentflow::init(e))),
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/init/batch", |e| Box::pin(agentflow::init_batch(e))),
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/init/from-config", |e| Box::pin(agentflow::init_from_config(e))),
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/warmup", |e| Box::pin(agentflow::warmup(e))),
+    Route::new(At::Server, &AGENTFLOW, GET, "/api/v1/warmup/status", |e| Box::pin(agentflow::warmup_status(e))),
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/server/shutdown", |e| Box::pin(agentflow::shutdown(e))),
+    Route::new(At::Server, &AGENTFLOW, POST, "/shutdown", |e| Box::pin(agentflow::shutdown(e))),
+    Route::new(At::Server, &AGENTFLOW, ANY, "/api/v1/**", |e| Box::pin(agentflow::unknown(e))),
+    Route::new(At::Server, &AGENTFLOW, ANY, "/execute/**", |e| Box::pin(agentflow::unknown(e))),
+    Route::new(At::Server, &AGENTFLOW, ANY, "/session/**", |e| Box::pin(agentflow::unknown(e))),
+    Route::new(At::Server, &AGENTFLOW, ANY, "/tools/**", |e| Box::pin(agentflow::unknown(e))),
+    Route::new(At::Server, &AGENTFLOW, ANY, "/lifecycle/**", |e| Box::pin(agentflow::unknown(e))),
+    Route::new(At::Server, &AGENTFLOW, ANY, "/worker/**", |e| Box::pin(agentflow::unknown(e))),
+    Route::new(At::Server, &AGENTFLOW, ANY, "/init/**", |e| Box::pin(agentflow::unknown(e))),
+    Route::new(At::Server, &AGENTFLOW, ANY, "/warmup/**", |e| Box::pin(agentflow::unknown(e))),
+    // Not there.
+    Route::new(At::Server, &MISSING, ANY, "/sandboxes/**", |e| Box::pin(missing(e))),
+    Route::new(At::Server, &MISSING, ANY, "/v2/sandboxes/**", |e| Box::pin(missing(e))),
+    Route::new(At::Server, &MISSING, ANY, "/templates/**", |e| Box::pin(missing(e))),
+    Route::new(At::Both, &UNKNOWN, ANY, "/internal/**", |e| Box::pin(internal(e))),
+];
+
+const EVENTS: &str = "text/event-stream";
+const LINES: &str = "application/x-ndjson";
+const FOLLOW: Query = ("follow", "boolean", "Sends events as they come, instead of what there is");
+const ORIGIN: Query = ("origin", "string", "Only steps of these causes: `agent`, `person`, `system`, separated by commas");
+const RESULT: Query = ("result", "string", "Only `failed` or `succeeded` steps");
+const STEPS: &[Query] = &[
+    ("after", "integer", "The number of the step before the first one"),
+    ("limit", "integer", "The most steps, from 1 to 1000; 100 by default"),
+    ORIGIN,
+    RESULT,
+    ("format", "string", "`jsonl` for all steps, one a line"),
+    ("bodies", "string", "With `format=jsonl`, `inline` also for large bodies"),
+    FOLLOW,
+    ("tail", "integer", "With `follow=true`, the most past steps"),
+];
+
+static NOWHERE: Route = Route::new(At::Both, &UNKNOWN, ANY, OTHER, |e| Box::pin(unknown(e)));
+static PORT: Route =
+    Route { runs_in_sandbox: true, ..Route::new(At::Both, &PREVIEW, ANY, OTHER, |e| Box::pin(proxy::preview::serve(e))) }.page();
+
+/// The name in metrics of a path without its own route.
+const OTHER: &str = "other";
+
+/// The routes of one kind of host.
+struct Table {
+    exact: Router<Vec<&'static Route>>,
+    /// Those that end with `/**`; longer prefixes first.
+    below: Vec<(String, &'static Route)>,
+}
+
+impl Table {
+    fn new(kinds: [At; 2]) -> Self {
+        let mut table = Self { exact: Router::new(), below: Vec::new() };
+        for route in ROUTES.iter().filter(|route| kinds.contains(&route.at)) {
+            table.insert(route.pattern, route);
+            if let Some(short) = route.pattern.strip_prefix(agentflow::ROOT)
+                && std::ptr::eq(route.surface, &AGENTFLOW)
+                && !short.ends_with("/**")
+            {
+                table.insert(short, route);
+            }
+        }
+        table.below.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
+        table
+    }
+
+    fn insert(&mut self, pattern: &str, route: &'static Route) {
+        if let Some(prefix) = pattern.strip_suffix("/**") {
+            self.below.push((prefix.to_owned(), route));
+            return;
+        }
+        let slash = (route.surface.has_slash && pattern.len() > 1).then(|| format!("{pattern}/"));
+        for pattern in [Some(pattern.to_owned()), slash].into_iter().flatten() {
+            match self.exact.at_mut(&pattern) {
+                Ok(found) if found.value.iter().all(|other| other.pattern == route.pattern) => found.value.push(route),
+                _ => self.exact.insert(pattern, vec![route]).unwrap_or_else(|error| unreachable!("{}: {error}", route.pattern)),
+            }
+        }
+    }
+
+    fn find(&self, path: &str, method: &Method) -> Found {
+        if let Ok(found) = self.exact.at(path) {
+            let params = found.params.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+            if let Some(route) = found.value.iter().find(|route| route.takes(method)) {
+                return Found { route, params, wrong_method: None };
+            }
+            let methods = found.value.iter().flat_map(|route| route.allowed()).collect::<Vec<_>>();
+            return Found { route: found.value[0], params, wrong_method: Some(Refusal::method_not_allowed(&methods)) };
+        }
+        let below = self.below.iter().find(|(prefix, _)| is_under(path, prefix));
+        below.map_or_else(Found::unknown, |(_, route)| Found {
+            route,
+            params: Params::new(),
+            wrong_method: (!route.takes(method)).then(|| Refusal::method_not_allowed(&route.allowed())),
+        })
+    }
+}
+
+impl Route {
+    fn allowed(&self) -> Vec<Method> {
+        let methods = self.methods.unwrap_or_default();
+        let head = (self.surface.has_head && methods.contains(&Method::GET)).then_some(Method::HEAD);
+        methods.iter().cloned().chain(head).collect()
+    }
+}
+
+/// The routes at the root of the server's own hosts.
+static SERVER: LazyLock<Table> = LazyLock::new(|| Table::new([At::Server, At::Both]));
+/// Those of a sandbox: below its prefix, or on its own host. There are no control routes.
+static SANDBOX: LazyLock<Table> = LazyLock::new(|| Table::new([At::Sandbox, At::Both]));
+
+/// The route of a request.
+pub(crate) struct Found {
+    pub(crate) route: &'static Route,
+    pub(crate) params: Params,
+    pub(crate) wrong_method: Option<Refusal>,
+}
+
+impl Found {
+    /// No route.
+    pub(crate) fn unknown() -> Self {
+        Self { route: &NOWHERE, params: Params::new(), wrong_method: None }
+    }
+
+    /// A port of a sandbox.
+    pub(crate) fn preview() -> Self {
+        Self { route: &PORT, ..Self::unknown() }
+    }
+}
+
+/// All routes with a description.
+pub(crate) fn described() -> impl Iterator<Item = &'static Route> {
+    ROUTES.iter().filter(|route| route.operation.is_some())
+}
+
+/// Whether a path is `root` itself or below it.
+fn is_under(path: &str, root: &str) -> bool {
+    path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Finds the route of a decoded path.
+pub(crate) fn find(path: &str, host: &HostKind, method: &Method) -> Found {
+    if *host != HostKind::Server {
+        return SANDBOX.find(path, method);
+    }
+    match path.strip_prefix("/sandbox/") {
+        Some(rest) => SANDBOX.find(rest.find('/').map_or("/", |at| &rest[at..]), method),
+        None => SERVER.find(path, method),
+    }
+}
+
+/// Whether a path of the server's own host leads only into a sandbox.
+pub(crate) fn leads_into_sandbox(path: &str) -> bool {
+    find(path, &HostKind::Server, &Method::GET).route.leads_into_sandbox
+}
+
+/// The name of a request's route, for metrics: one of a bounded set, whatever paths clients request.
+pub(crate) fn metric_name(gateway: &Gateway, route: &'static Route, path: &crate::path::Path) -> &'static str {
+    if !route.runs_in_sandbox {
+        return route.prefix().map_or(route.pattern, |_| OTHER);
+    }
+    let path = path.decoded.as_str();
+    let in_sandbox = path.strip_prefix("/sandbox/").and_then(|rest| rest.find('/').map(|at| &rest[at..])).unwrap_or(path);
+    let in_sandbox = in_sandbox.strip_suffix('/').filter(|rest| !rest.is_empty()).unwrap_or(in_sandbox);
+    gateway.guest_routes().at(in_sandbox).map_or(OTHER, |found| *found.value)
+}
+
+async fn unknown(exchange: &mut Exchange) -> Answered {
+    let shown: String = exchange.path.decoded.chars().take(200).collect();
+    let refusal = Refusal::not_found(format!("there is nothing at {shown}"));
+    Err(match &exchange.host.kind {
+        HostKind::Sandbox(id) => refusal.hint(format!(
+            "this host is sandbox {id}'s own and has its paths alone; call the server by its own name for the others"
+        )),
+        _ => refusal.hint(
+            "a sandbox's API is at /v1 and /sandbox/{name}/v1, sandboxes at /api/v1/sandbox and /api/v2/sandboxes; GET /v1/docs shows all",
+        ),
+    })
+}
+
+/// Never answered from outside.
+async fn internal(_: &mut Exchange) -> Answered {
+    Err(Refusal::not_found("there is nothing at this path"))
+}
+
+async fn missing(_: &mut Exchange) -> Answered {
+    Err(Refusal::new(ErrorCode::Unsupported, "E2B's API is not there yet").hint("GET /v1/docs shows what is"))
+}
+
+/// The patterns of one interface.
+#[cfg(test)]
+pub(crate) fn patterns(surface: &str) -> impl Iterator<Item = &'static str> {
+    ROUTES.iter().filter(move |route| route.surface.name == surface).map(|route| route.pattern)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
+    use super::*;
+    use crate::auth::{Authentication, TICKET_TTL};
+    use crate::harness::Harness;
+
+    fn pattern(path: &str, host: &HostKind) -> &'static str {
+        find(path, host, &Method::GET).route.pattern
+    }
+
+    #[test]
+    fn every_path_has_its_route() {
+        for (path, wanted) in [
+            ("/", "/"),
+            ("/trajectory/sb-1", "/trajectory/{id}"),
+            ("/trajectory/", "/trajectory/"),
+            ("/trajectory/a/b", OTHER),
+            ("/trajectories", "/trajectories"),
+            ("/trajectoryx", OTHER),
+            ("/v1/ping", "/v1/**"),
+            ("/v1", "/v1/**"),
+            ("/v1x", OTHER),
+            ("/v1/docs", "/v1/docs"),
+            ("/v1/openapi.json", "/v1/openapi.json"),
+            ("/v1/mcp", "/v1/mcp"),
+            ("/v1/mcp/servers", "/v1/**"),
+            ("/sandbox/a/v1/mcp", "/v1/mcp"),
+            ("/sandbox/a", "/"),
+            ("/sandbox/a/", "/"),
+            ("/index.html", "/index.html"),
+            ("/steps", "/steps"),
+            ("/sandbox/a/steps/3/observation", "/steps/{number}/{part}"),
+            ("/sandbox/a/steps/3", "/steps/**"),
+            ("/sandbox/a/stepsx", OTHER),
+            ("/sandbox/a/v1/bash/exec", "/v1/**"),
+            ("/sandbox/a/index.html", "/index.html"),
+            ("/sandbox/a/internal/hello", "/internal/**"),
+            ("/sandbox/a/api/v1/sandbox", OTHER),
+            ("/sandbox/a/sandbox/b/v1/ping", OTHER),
+            ("/sandbox/a/metrics", OTHER),
+            ("/sandbox", OTHER),
+            ("/internal", "/internal/**"),
+            ("/api/v1/sandbox", "/api/v1/sandbox"),
+            ("/api/v1/sandbox/", "/api/v1/sandbox"),
+            ("/api/v1/sandbox/a", "/api/v1/sandbox/{name}"),
+            ("/api/v1/sandbox/a/b", "/api/v1/sandbox/**"),
+            ("/api/v1/sandboxes", "/api/v1/**"),
+            ("/api/v1/trajectories/x", "/api/v1/trajectories/{id}"),
+            ("/api/v1/trajectories/x/steps/1", "/api/v1/trajectories/**"),
+            ("/api/v1/execute", "/api/v1/execute"),
+            ("/execute", "/api/v1/execute"),
+            ("/execute/", "/api/v1/execute"),
+            ("/execute/x", "/execute/**"),
+            ("/tools/bash:run/schema", "/api/v1/tools/{name}/schema"),
+            ("/tools/bash:run", "/tools/**"),
+            ("/shutdown", "/shutdown"),
+            ("/shutdown/x", OTHER),
+            ("/worker/disconnect", "/api/v1/worker/disconnect"),
+            ("/warmup/status", "/api/v1/warmup/status"),
+            ("/warmups", OTHER),
+            ("/docs", "/docs"),
+            ("/openapi.json", "/openapi.json"),
+            ("/docs/x", OTHER),
+            ("/sandbox/a/docs", OTHER),
+            ("/api/v2/sandboxes", "/api/v2/sandboxes"),
+            ("/api/v2/sandboxes/a/nothing", "/api/v2/**"),
+            ("/sandboxes", "/sandboxes/**"),
+            ("/healthz", "/healthz"),
+            ("/auth/x", OTHER),
+            ("/sandbox/a/login", OTHER),
+            ("/sandbox/a/terminal", "/terminal"),
+            ("/sandbox/a/vnc/", "/vnc/"),
+            ("/vnc/other", OTHER),
+            ("/sandbox/a/cdp/json/version", "/cdp/**"),
+            ("/sandbox/a/tickets", "/tickets"),
+            ("/static/sandbox/xterm@5.3.0/lib/xterm.js", "/static/sandbox/**"),
+            ("/static/other", OTHER),
+            ("/sandbox/a/llms.txt", "/llms.txt"),
+            ("/nothing", OTHER),
+        ] {
+            assert_eq!(pattern(path, &HostKind::Server), wanted, "{path}");
+        }
+        let own = HostKind::Sandbox("sabcdefghijk".parse().unwrap());
+        for (path, wanted) in [
+            ("/", "/"),
+            ("/steps", "/steps"),
+            ("/v1/ping", "/v1/**"),
+            ("/api/v1/sandbox", OTHER),
+            ("/api/v2/sandboxes", OTHER),
+            ("/metrics", OTHER),
+            ("/sandbox/victim/v1/ping", OTHER),
+            ("/internal/hello", "/internal/**"),
+        ] {
+            assert_eq!(pattern(path, &own), wanted, "{path}");
+        }
+        assert_eq!(find("/", &own, &Method::GET).route.at, At::Sandbox);
+        assert_eq!(find("/", &HostKind::Server, &Method::GET).route.at, At::Server);
+    }
+
+    #[test]
+    fn sandboxes_redirect_only_into_themselves() {
+        for (path, wanted) in [
+            ("/v1/ping", true),
+            ("/sandbox/a/terminal", true),
+            ("/code-server/", true),
+            ("/", false),
+            ("/sandbox/a/", false),
+            ("/api/v2/sandboxes", false),
+            ("/tickets", false),
+            ("/login", false),
+            ("/nothing", false),
+        ] {
+            assert_eq!(leads_into_sandbox(path), wanted, "{path}");
+        }
+    }
+
+    /// A path that a pattern matches.
+    fn example(route: &Route) -> String {
+        let of_sandbox = if route.at == At::Server { "" } else { "/sandbox/x" };
+        let path = route
+            .pattern
+            .replace("/**", "/some/thing")
+            .split('/')
+            .map(|segment| if segment.starts_with('{') { "1" } else { segment })
+            .collect::<Vec<_>>()
+            .join("/");
+        format!("{of_sandbox}{path}")
+    }
+
+    #[tokio::test]
+    async fn no_route_answers_a_caller_without_credentials() {
+        let server = Harness::with(|_, gateway| {
+            gateway.auth = Authentication::new(Some("the-key-of-the-test"), None, TICKET_TTL).unwrap();
+        })
+        .await;
+        let mut open = BTreeSet::new();
+        for route in ROUTES {
+            for method in route.methods.unwrap_or(&[Method::GET, Method::POST, Method::DELETE]) {
+                let path = example(route);
+                let answer = server.call(method.as_str(), &path, Value::Null).await;
+                if answer.status != 401 {
+                    open.insert(route.pattern);
+                }
+            }
+        }
+        // `/auth`, `/login` and a public ping check credentials themselves.
+        let public = ["/healthz", "/health", "/ready", "/login", "/logout", "/static/sandbox/**"];
+        assert_eq!(open, BTreeSet::from(public));
+    }
+
+    #[tokio::test]
+    async fn every_route_answers_other_methods_with_the_ones_it_has() {
+        let server = Harness::new().await;
+        for route in ROUTES.iter().filter(|route| route.methods.is_some() && route.at == At::Server) {
+            let answer = server.call("PATCH", &example(route), Value::Null).await;
+            assert_eq!(answer.status, 405, "{}: {}", route.pattern, answer.text);
+            let allowed = answer.headers["allow"].to_str().unwrap();
+            assert!(
+                route.methods.unwrap().iter().all(|method| allowed.contains(method.as_str())),
+                "{}: {allowed}",
+                route.pattern
+            );
+        }
+    }
+}
