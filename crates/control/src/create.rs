@@ -9,14 +9,14 @@ use tokio::time::Instant;
 
 use crate::admission::{AdmissionPermit, refuse};
 use crate::clock::later;
-use crate::core::{Core, count, detached};
+use crate::counters::count;
 use crate::registry::{Claim, Entry};
 use crate::store::StoreError;
-use crate::{ControlError, CreateRequest, Sandbox, memo};
+use crate::{Control, ControlError, CreateRequest, Sandbox, memo};
 
 /// A reservation for a create: the name, and one sandbox of the maximum number. Released when dropped.
 struct NameReservation {
-    core: Arc<Core>,
+    control: Arc<Control>,
     tenant: TenantId,
     name: Option<SandboxName>,
     claim: Arc<Claim>,
@@ -25,26 +25,26 @@ struct NameReservation {
 }
 
 impl NameReservation {
-    fn take(core: &Arc<Core>, tenant: &TenantId, name: Option<SandboxName>) -> Result<Self, ControlError> {
-        let limits = &core.config.limits;
-        let mut registry = core.registry_mut();
+    fn take(control: Arc<Control>, tenant: &TenantId, name: Option<SandboxName>) -> Result<Self, ControlError> {
+        let limits = &control.config.limits;
+        let mut registry = control.registry_mut();
         if let Some(name) = &name
             && (registry.by_name(tenant, name).is_some() || registry.claim(tenant, name).is_some())
         {
             return Err(ControlError::AlreadyExists { name: name.clone() });
         }
         if let Some(name) = &name
-            && let Some(id) = core.quarantine.named(tenant, name)
+            && let Some(id) = control.quarantine.named(tenant, name)
         {
             return Err(ControlError::Quarantined { name: name.clone(), id });
         }
         let theirs = registry.tenant(tenant).map_or(0, |t| t.entries.len() + t.pending);
-        for (whose, number, most) in [
+        for (scope, number, most) in [
             ("in all", registry.len() + registry.pending, limits.max_sandboxes),
             ("of this tenant", theirs, limits.max_sandboxes_per_tenant),
         ] {
             if number >= most {
-                return refuse(format!("there are {number} sandboxes {whose}, which is the most"), Duration::from_secs(30));
+                return refuse(format!("there are {number} sandboxes {scope}, which is the most"), Duration::from_secs(30));
             }
         }
         let claim = Claim::new();
@@ -55,12 +55,12 @@ impl NameReservation {
             slot.claims.insert(name.clone(), Arc::clone(&claim));
         }
         drop(registry);
-        Ok(Self { core: Arc::clone(core), tenant: tenant.clone(), name, claim, pending: true })
+        Ok(Self { control, tenant: tenant.clone(), name, claim, pending: true })
     }
 
     /// False if an unnamed sandbox took the name as its id in the meantime.
     fn fill(&mut self, entry: &Arc<Entry>) -> bool {
-        let mut registry = self.core.registry_mut();
+        let mut registry = self.control.registry_mut();
         let fits = registry.insert(entry);
         if fits {
             self.pending = false;
@@ -71,7 +71,7 @@ impl NameReservation {
     }
 
     fn is_cancelled(&self) -> bool {
-        self.claim.is_cancelled() || self.core.is_stopping()
+        self.claim.is_cancelled() || self.control.is_stopping()
     }
 
     fn cancelled(&self, name: &SandboxName) -> Result<(), ControlError> {
@@ -82,7 +82,7 @@ impl NameReservation {
     }
 
     fn release(&mut self) {
-        let mut registry = self.core.registry_mut();
+        let mut registry = self.control.registry_mut();
         let pending = std::mem::take(&mut self.pending);
         registry.pending -= usize::from(pending);
         let slot = registry.tenant_mut(&self.tenant);
@@ -121,12 +121,14 @@ fn stage(stages: &mut Vec<(String, f64)>, name: &str, since: &mut Instant) {
     }
 }
 
-impl Core {
-    pub(crate) async fn create(self: &Arc<Self>, tenant: &TenantId, request: CreateRequest) -> Result<Sandbox, ControlError> {
+impl Control {
+    /// Creates a sandbox; when this returns, it serves calls. The create completes even if the caller disconnects, unless it
+    /// still waits in the queue.
+    pub async fn create(&self, tenant: &TenantId, request: CreateRequest) -> Result<Sandbox, ControlError> {
         let mut since = Instant::now();
         let operation = self.operation()?;
         let (template, spec) = self.resolve(&request)?;
-        let reservation = NameReservation::take(self, tenant, request.name).inspect_err(|e| self.tally_error(e))?;
+        let reservation = NameReservation::take(self.shared(), tenant, request.name).inspect_err(|e| self.tally_error(e))?;
         // A waiting create belongs to its caller: a disconnect removes it from the queue.
         let permit = tokio::select! {
             biased;
@@ -143,18 +145,16 @@ impl Core {
         };
         let mut stages = Vec::with_capacity(8);
         stage(&mut stages, "admit", &mut since);
-        let core = Arc::clone(self);
-        detached(async move {
-            let _operation = operation;
+        self.detached(operation, |control| async move {
             let mut reservation = reservation;
-            let made = core.make(&mut reservation, permit, template, spec, request.origin, stages).await;
+            let made = control.make(&mut reservation, permit, template, spec, request.origin, stages).await;
             match &made {
                 Ok(sandbox) => {
-                    count(&core.tally.created);
+                    count(&control.tally.created);
                     tracing::info!(id = %sandbox.id, name = %sandbox.name, "made a sandbox");
                 }
                 Err(error) => {
-                    core.tally_error(error);
+                    control.tally_error(error);
                     tracing::warn!(%error, "a sandbox could not be made");
                 }
             }

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use arenite_engine::HostCapacity;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::core::Core;
+use crate::{Control, ControlError};
 
 /// Timeout of each check.
 const LIMIT: Duration = Duration::from_secs(1);
@@ -19,8 +20,20 @@ pub(crate) struct Health {
     last: Mutex<Option<(Instant, Arc<[String]>)>>,
 }
 
-impl Core {
-    pub(crate) async fn problems(&self) -> Arc<[String]> {
+impl Control {
+    /// Current warnings for the operator, as text.
+    pub fn warnings(&self) -> Vec<String> {
+        self.store.notes().into_iter().chain(self.quarantine_warning()).collect()
+    }
+
+    /// The host's free capacity.
+    pub async fn capacity(&self) -> Result<HostCapacity, ControlError> {
+        Ok(self.engine.capacity().await?)
+    }
+
+    /// Why no sandbox could be created now; empty if one could. Without paths, since anyone may read it. At most about two
+    /// seconds old.
+    pub async fn problems(&self) -> Arc<[String]> {
         let mut last = self.health.last.lock().await;
         if let Some((at, problems)) = &*last
             && at.elapsed() < AGE

@@ -7,10 +7,9 @@ use arenite_model::{SandboxId, SandboxName, SandboxState, TenantId};
 use tokio::sync::Notify;
 
 use crate::clock::Clock;
-use crate::core::Core;
 use crate::life::unfit;
 use crate::registry::Entry;
-use crate::{ControlError, CreateRequest, Sandbox};
+use crate::{Control, ControlError, CreateRequest, Sandbox};
 
 /// Maximum delay until a last use is stored.
 const STORE_EVERY: Duration = Duration::from_secs(5);
@@ -55,7 +54,7 @@ impl Activity {
     }
 }
 
-impl Core {
+impl Control {
     /// Stores last uses, combined into one write; sleeps while there are none.
     pub(crate) async fn store_activity(self: Arc<Self>) {
         loop {
@@ -91,7 +90,9 @@ impl Core {
         Some(Lease { sandbox: entry.sandbox(), entry: Arc::clone(entry), activity: Arc::clone(&self.activity) })
     }
 
-    pub(crate) async fn lease(self: &Arc<Self>, tenant: &TenantId, name: &SandboxName) -> Result<Lease, ControlError> {
+    /// Leases a sandbox for one call: finds it (or creates `default` on first use, once for all callers), wakes it if it is
+    /// paused, waits if it is being created, and marks it as in use.
+    pub async fn lease(&self, tenant: &TenantId, name: &SandboxName) -> Result<Lease, ControlError> {
         for _ in 0..MOST_ROUNDS {
             let (entry, claim) = {
                 let registry = self.registry();
@@ -113,7 +114,8 @@ impl Core {
         Err(self.restless(tenant, name))
     }
 
-    pub(crate) async fn lease_by_id(self: &Arc<Self>, tenant: &TenantId, id: &SandboxId) -> Result<Lease, ControlError> {
+    /// Leases an existing sandbox by id. Another tenant's sandbox is not found, and does not change.
+    pub async fn lease_by_id(&self, tenant: &TenantId, id: &SandboxId) -> Result<Lease, ControlError> {
         let gone = || ControlError::NoSuchId { id: id.clone() };
         let mut last = None;
         for _ in 0..MOST_ROUNDS {
@@ -136,10 +138,10 @@ impl Core {
     }
 
     /// Brings the sandbox closer to a lease, or waits for the task that changes it. The caller then checks again.
-    async fn ready(self: &Arc<Self>, entry: &Arc<Entry>, renew: bool) -> Result<(), ControlError> {
+    async fn ready(&self, entry: &Arc<Entry>, renew: bool) -> Result<(), ControlError> {
         let sandbox = entry.sandbox();
         match sandbox.state {
-            SandboxState::Paused => match self.resume(Arc::clone(entry), Some("it was called")).await {
+            SandboxState::Paused => match self.wake(Arc::clone(entry), Some("it was called")).await {
                 // Another change happened to it first.
                 Ok(_) | Err(ControlError::NotFound { .. } | ControlError::Conflict { .. }) => Ok(()),
                 Err(error) => Err(error),
@@ -147,7 +149,7 @@ impl Core {
             SandboxState::Failed | SandboxState::Lost if renew => {
                 tracing::warn!(
                     id = %entry.id, state = %sandbox.state, reason = sandbox.reason.as_deref(),
-                    "the default sandbox is made anew"
+                    "the default sandbox is recreated"
                 );
                 self.clear(entry).await
             }
@@ -164,20 +166,16 @@ impl Core {
         }
     }
 
-    async fn clear(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(), ControlError> {
+    async fn clear(&self, entry: &Arc<Entry>) -> Result<(), ControlError> {
         let operation = self.operation()?;
-        let (core, entry) = (Arc::clone(self), Arc::clone(entry));
-        let cleared = crate::core::detached(async move {
-            let _operation = operation;
-            core.destroy(&entry).await
-        });
-        match cleared.await {
+        let entry = Arc::clone(entry);
+        match self.detached(operation, |control| async move { control.destroy(&entry).await }).await {
             Err(ControlError::NotFound { .. }) => Ok(()),
             other => other,
         }
     }
 
-    async fn make_default(self: &Arc<Self>, tenant: &TenantId, name: &SandboxName) -> Result<(), ControlError> {
+    async fn make_default(&self, tenant: &TenantId, name: &SandboxName) -> Result<(), ControlError> {
         let mut spec = self.config.default_spec.clone();
         spec.timeout_seconds = Some(0);
         spec.idle_timeout_seconds = Some(0);

@@ -25,8 +25,9 @@
 //! * **failed**, **lost**: no processes, but the disk and the reason, until started again, until deleted, until the life time
 //!   is up, or for [`ControlConfig::lost_keep`]. The next call removes a `default` in such a state and creates another.
 //!
-//! One lock for each sandbox owns all changes of its state. Each change runs as a separate task, so a client that disconnects
-//! never leaves one half done. Readers get snapshots and take no such lock.
+//! One lock for each sandbox owns all changes of its state. Each change runs as a separate task, so a caller that leaves
+//! never leaves one half done. Most leases come straight from a client's connection, and they wake sandboxes and create
+//! `default`. Readers get snapshots and take no such lock.
 //!
 //! # After a crash
 //!
@@ -54,7 +55,7 @@ mod admission;
 mod clock;
 mod config;
 mod control;
-mod core;
+mod counters;
 mod create;
 mod error;
 #[cfg(any(test, feature = "fake-engine"))]

@@ -6,12 +6,13 @@ use arenite_engine::Ended;
 use arenite_model::{SandboxName, SandboxState, TenantId};
 use tokio::sync::broadcast;
 
-use crate::core::{Core, count, detached};
+use crate::counters::count;
 use crate::registry::Entry;
-use crate::{ControlError, Sandbox, memo};
+use crate::{Change, Control, ControlError, Sandbox, memo};
 
-impl Core {
-    pub(crate) async fn delete(self: &Arc<Self>, tenant: &TenantId, name: &SandboxName) -> Result<(), ControlError> {
+impl Control {
+    /// Deletes a sandbox in any state. Cancels a create in progress.
+    pub async fn delete(&self, tenant: &TenantId, name: &SandboxName) -> Result<(), ControlError> {
         loop {
             let operation = self.operation()?;
             let (claim, entry) = {
@@ -28,12 +29,7 @@ impl Core {
                 continue;
             }
             let entry = entry.ok_or_else(|| self.not_there(tenant, name))?;
-            let core = Arc::clone(self);
-            return detached(async move {
-                let _operation = operation;
-                core.destroy(&entry).await
-            })
-            .await;
+            return self.detached(operation, |control| async move { control.destroy(&entry).await }).await;
         }
     }
 
@@ -73,20 +69,19 @@ impl Core {
         self.announce(entry, None);
     }
 
-    pub(crate) async fn pause(self: &Arc<Self>, tenant: &TenantId, name: &SandboxName) -> Result<Sandbox, ControlError> {
+    /// Freezes a sandbox until it is resumed or called. Does nothing if it is paused.
+    pub async fn pause(&self, tenant: &TenantId, name: &SandboxName) -> Result<Sandbox, ControlError> {
         let operation = self.operation()?;
         let entry = self.find(tenant, name)?;
-        let core = Arc::clone(self);
-        detached(async move {
-            let _operation = operation;
+        self.detached(operation, |control| async move {
             let _change = entry.change.lock().await;
-            core.still_there(&entry)?;
+            control.still_there(&entry)?;
             let now = entry.current();
             match now.state {
                 SandboxState::Paused => Ok(now),
                 SandboxState::Running => {
                     entry.close();
-                    core.pause_closed(&entry).await
+                    control.pause_closed(&entry).await
                 }
                 _ => Err(unfit(&now, "paused")),
             }
@@ -104,21 +99,21 @@ impl Core {
         Ok(self.follow(entry, SandboxState::Paused, None).await)
     }
 
-    pub(crate) async fn resume(
-        self: &Arc<Self>,
-        entry: Arc<Entry>,
-        woken: Option<&'static str>,
-    ) -> Result<Sandbox, ControlError> {
+    /// Resumes a sandbox. Does nothing if it is running.
+    pub async fn resume(&self, tenant: &TenantId, name: &SandboxName) -> Result<Sandbox, ControlError> {
+        self.wake(self.find(tenant, name)?, None).await
+    }
+
+    /// Resumes a sandbox. `woken` is the reason for the log if no client asked for it.
+    pub(crate) async fn wake(&self, entry: Arc<Entry>, woken: Option<&'static str>) -> Result<Sandbox, ControlError> {
         let operation = self.operation()?;
-        let core = Arc::clone(self);
-        detached(async move {
-            let _operation = operation;
+        self.detached(operation, |control| async move {
             let _change = entry.change.lock().await;
-            core.still_there(&entry)?;
+            control.still_there(&entry)?;
             let now = entry.current();
             match now.state {
                 SandboxState::Running => Ok(now),
-                SandboxState::Paused => core.resume_locked(&entry, woken).await,
+                SandboxState::Paused => control.resume_locked(&entry, woken).await,
                 _ => Err(unfit(&now, "resumed")),
             }
         })
@@ -138,24 +133,23 @@ impl Core {
         Ok(running)
     }
 
-    pub(crate) async fn start(self: &Arc<Self>, tenant: &TenantId, name: &SandboxName) -> Result<Sandbox, ControlError> {
+    /// Restarts a failed or lost sandbox on its disk. Does nothing if it is running; resumes it if it is paused.
+    pub async fn start_sandbox(&self, tenant: &TenantId, name: &SandboxName) -> Result<Sandbox, ControlError> {
         let operation = self.operation()?;
         let entry = self.find(tenant, name)?;
         let permit = match entry.sandbox().state {
             SandboxState::Failed | SandboxState::Lost => Some(self.admission.admit(&*self.engine).await?),
             _ => None,
         };
-        let core = Arc::clone(self);
-        detached(async move {
-            let _operation = operation;
+        self.detached(operation, |control| async move {
             let _permit = permit;
             let _change = entry.change.lock().await;
-            core.still_there(&entry)?;
+            control.still_there(&entry)?;
             let now = entry.current();
             match now.state {
                 SandboxState::Running => Ok(now),
-                SandboxState::Paused => core.resume_locked(&entry, None).await,
-                SandboxState::Failed | SandboxState::Lost => core.restart_locked(&entry, now).await,
+                SandboxState::Paused => control.resume_locked(&entry, None).await,
+                SandboxState::Failed | SandboxState::Lost => control.restart_locked(&entry, now).await,
                 _ => Err(unfit(&now, "started")),
             }
         })
@@ -197,6 +191,44 @@ impl Core {
             true => Ok(()),
             false => Err(ControlError::NotFound { name: entry.name.clone() }),
         }
+    }
+
+    /// The sandbox with another state.
+    pub(crate) fn in_state(&self, entry: &Entry, state: SandboxState, reason: Option<String>) -> Sandbox {
+        let mut sandbox = entry.current();
+        debug_assert!(sandbox.state.may_become(state), "{} may not become {state}", sandbox.state);
+        sandbox.state = state;
+        sandbox.reason = reason;
+        sandbox.state_since = self.clock.now();
+        sandbox
+    }
+
+    /// Publishes a new state to readers, subscribers and the reaper. The caller holds the entry's lock.
+    pub(crate) fn show(&self, entry: &Entry, sandbox: Sandbox) {
+        let state = sandbox.state;
+        entry.publish(sandbox);
+        self.announce(entry, Some(state));
+        self.reconsider(entry);
+    }
+
+    /// Publishes a state that the engine already has. A failing store is only logged: the next start queries the engine.
+    pub(crate) async fn follow(&self, entry: &Entry, state: SandboxState, reason: Option<String>) -> Sandbox {
+        let sandbox = self.in_state(entry, state, reason);
+        self.show(entry, sandbox.clone());
+        if let Err(error) = self.store.update(&sandbox).await {
+            tracing::error!(id = %entry.id, %state, %error, "a sandbox's state could not be stored");
+        }
+        sandbox
+    }
+
+    pub(crate) fn announce(&self, entry: &Entry, state: Option<SandboxState>) {
+        // An error only means that nobody subscribes.
+        let _ = self.changes.send(Change { id: entry.id.clone(), tenant: entry.tenant.clone(), name: entry.name.clone(), state });
+    }
+
+    /// Changes from now on. A receiver that falls more than 1,024 changes behind misses some and gets `Lagged`.
+    pub fn subscribe(&self) -> broadcast::Receiver<Change> {
+        self.changes.subscribe()
     }
 
     /// Listens for guests that end by themselves.

@@ -8,9 +8,8 @@ use arenite_model::{SandboxId, SandboxSpec};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::ControlError;
-use crate::core::Core;
 use crate::template::MAX_POOL;
+use crate::{Control, ControlError};
 
 /// Maximum number of sandboxes of all pools together.
 const MOST: usize = 256;
@@ -24,7 +23,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// The part of a spec that is fixed when a sandbox is created.
-fn core_of(spec: &SandboxSpec) -> SandboxSpec {
+fn fixed_part(spec: &SandboxSpec) -> SandboxSpec {
     let volumes = spec.volumes.clone();
     SandboxSpec { resources: spec.resources.clone(), network: spec.network, volumes, ..SandboxSpec::of_image(spec.image.clone()) }
 }
@@ -54,9 +53,9 @@ impl Pool {
         if waiting.sandboxes.is_empty() {
             return None;
         }
-        let core = core_of(spec);
+        let fixed = fixed_part(spec);
         // The oldest: its runtimes have had time to settle.
-        let at = waiting.sandboxes.iter().position(|(spec, _)| *spec == core)?;
+        let at = waiting.sandboxes.iter().position(|(spec, _)| *spec == fixed)?;
         let (_, id) = waiting.sandboxes.remove(at);
         waiting.last_taken = Some(Instant::now());
         drop(waiting);
@@ -115,7 +114,7 @@ impl Pool {
     }
 }
 
-impl Core {
+impl Control {
     /// The number of sandboxes to keep ready for each spec, from the current configuration and templates.
     fn wanted(&self) -> HashMap<SandboxSpec, usize> {
         let mut wanted: HashMap<SandboxSpec, usize> = HashMap::new();
@@ -123,7 +122,7 @@ impl Core {
         let mut want = |spec: &SandboxSpec, number: usize| {
             let number = number.min(MAX_POOL).min(room);
             room -= number;
-            *wanted.entry(core_of(spec)).or_default() += number;
+            *wanted.entry(fixed_part(spec)).or_default() += number;
         };
         for template in self.templates.list().into_iter().filter(|template| template.pool > 0) {
             want(&template.spec, template.pool);

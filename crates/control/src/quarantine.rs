@@ -3,7 +3,7 @@
 //! A sandbox with a row keeps its name: no other sandbox can take it, and calls to it are refused with a hint.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arenite_engine::Remains;
@@ -13,10 +13,9 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::clock::later;
-use crate::core::{Core, detached};
 use crate::memo::{self, Memo};
 use crate::recovery::state_of;
-use crate::{ControlError, Sandbox};
+use crate::{Control, ControlError, Sandbox};
 
 /// A listed sandbox in quarantine.
 #[derive(Debug, Clone, Serialize, ToSchema)]
@@ -63,7 +62,7 @@ impl Quarantine {
     }
 }
 
-impl Core {
+impl Control {
     pub(crate) fn set_apart(&self, quarantined: arenite_engine::Quarantined, memo: Option<Memo>, has_row: bool) {
         let arenite_engine::Quarantined { id, reason, since } = quarantined;
         let name = memo.as_ref().map(|memo| memo.name.to_string());
@@ -71,7 +70,8 @@ impl Core {
         self.quarantine.held().insert(id, Held { memo, reason, since, has_row });
     }
 
-    pub(crate) async fn list_quarantine(&self) -> Vec<QuarantinedSandbox> {
+    /// Sandboxes that the last start could not explain. Queries the engine about each.
+    pub async fn quarantine(&self) -> Vec<QuarantinedSandbox> {
         let held = self.quarantine.held().clone();
         let mut all = Vec::with_capacity(held.len());
         for (id, held) in held {
@@ -89,45 +89,45 @@ impl Core {
         self.quarantine.held().get(id).cloned().ok_or_else(|| ControlError::NotQuarantined { id: id.clone() })
     }
 
-    /// Makes it an ordinary sandbox, or a lost one with its disk if it has no usable record.
-    pub(crate) async fn adopt_quarantined(
-        self: &Arc<Self>,
-        tenant: TenantId,
-        id: SandboxId,
+    /// Makes a quarantined sandbox an ordinary one, optionally with a new name. Without a usable record, its processes end and
+    /// it becomes lost, with its disk. `tenant` owns it if nothing names its owner.
+    pub async fn adopt_quarantined(
+        &self,
+        tenant: &TenantId,
+        id: &SandboxId,
         name: Option<SandboxName>,
     ) -> Result<Sandbox, ControlError> {
         let operation = self.operation()?;
-        let core = Arc::clone(self);
-        detached(async move {
-            let _operation = operation;
-            let _change = core.quarantine.change.lock().await;
-            let held = core.held(&id)?;
-            let is_lost = !core.engine.remains(&id).await?.has_record;
-            let row = core.row_of(&held, tenant, &id, name, is_lost)?;
+        let (tenant, id) = (tenant.clone(), id.clone());
+        self.detached(operation, |control| async move {
+            let _change = control.quarantine.change.lock().await;
+            let held = control.held(&id)?;
+            let is_lost = !control.engine.remains(&id).await?.has_record;
+            let row = control.row_of(&held, tenant, &id, name, is_lost)?;
             // The row first, as in a create: after a crash from here on, the sandbox is in quarantine with its row.
             if held.has_row {
-                core.store.remove(&id).await.map_err(ControlError::store("forget a sandbox"))?;
+                control.store.remove(&id).await.map_err(ControlError::store("forget a sandbox"))?;
             }
-            core.store.insert(&row).await.map_err(ControlError::store("remember an adopted sandbox"))?;
-            let adopted = core.bounded("the adoption", &row.name, core.engine.take_back(&memo::row(&row))).await;
+            control.store.insert(&row).await.map_err(ControlError::store("remember an adopted sandbox"))?;
+            let adopted = control.bounded("the adoption", &row.name, control.engine.take_back(&memo::row(&row))).await;
             let adopted = match adopted {
                 Ok(adopted) => adopted,
                 Err(error) => {
                     let held = Held { memo: Some(Memo::from_sandbox(&row)), has_row: true, ..held };
-                    core.quarantine.held().insert(id, held);
+                    control.quarantine.held().insert(id, held);
                     return Err(error);
                 }
             };
             let (state, reason) = state_of(adopted.state);
             let row = Sandbox { state, reason, isolation: adopted.isolation, ..row };
-            if let Err(error) = core.store.update(&row).await {
+            if let Err(error) = control.store.update(&row).await {
                 tracing::error!(%id, %error, "a sandbox's state could not be stored");
             }
             tracing::info!(%id, name = %row.name, %state, "a sandbox was adopted out of quarantine");
-            core.quarantine.held().remove(&id);
-            core.enter_open(row.clone());
-            if let Some(entry) = core.registry().by_id(&id) {
-                core.announce(entry, Some(state));
+            control.quarantine.held().remove(&id);
+            control.enter_open(row.clone());
+            if let Some(entry) = control.registry().by_id(&id) {
+                control.announce(entry, Some(state));
             }
             Ok(row)
         })
@@ -178,23 +178,22 @@ impl Core {
         if is_taken { Err(ControlError::AlreadyExists { name: row.name }) } else { Ok(row) }
     }
 
-    /// Ends its processes and removes its disk.
-    pub(crate) async fn remove_quarantined(self: &Arc<Self>, id: SandboxId) -> Result<(), ControlError> {
+    /// Ends the processes of a quarantined sandbox and removes its disk.
+    pub async fn remove_quarantined(&self, id: &SandboxId) -> Result<(), ControlError> {
         let operation = self.operation()?;
-        let core = Arc::clone(self);
-        detached(async move {
-            let _operation = operation;
-            let _change = core.quarantine.change.lock().await;
-            let held = core.held(&id)?;
-            let limit = core.config.engine_timeout;
-            match tokio::time::timeout(limit, core.engine.destroy(&id)).await {
+        let id = id.clone();
+        self.detached(operation, |control| async move {
+            let _change = control.quarantine.change.lock().await;
+            let held = control.held(&id)?;
+            let limit = control.config.engine_timeout;
+            match tokio::time::timeout(limit, control.engine.destroy(&id)).await {
                 Ok(destroyed) => destroyed?,
                 Err(_) => return Err(arenite_engine::EngineError::Timeout { what: "the removal", limit }.into()),
             }
             if held.has_row {
-                core.store.remove(&id).await.map_err(ControlError::store("forget a sandbox"))?;
+                control.store.remove(&id).await.map_err(ControlError::store("forget a sandbox"))?;
             }
-            core.quarantine.held().remove(&id);
+            control.quarantine.held().remove(&id);
             tracing::info!(%id, "removed a sandbox that was in quarantine");
             Ok(())
         })

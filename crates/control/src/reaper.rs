@@ -10,9 +10,9 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
 use crate::clock::later;
-use crate::core::{Core, Tally, count};
+use crate::counters::{Tally, count};
 use crate::registry::Entry;
-use crate::{ControlError, Deadline, DeadlineAction, DeadlineReason};
+use crate::{Control, ControlError, Deadline, DeadlineAction, DeadlineReason};
 
 /// Number of sandboxes that are reaped concurrently.
 const AT_ONCE: usize = 8;
@@ -103,9 +103,9 @@ impl Fate {
     }
 }
 
-impl Core {
-    /// The next deadline of a sandbox and its effect, if any.
-    pub(crate) fn next_deadline(&self, id: &SandboxId) -> Option<Deadline> {
+impl Control {
+    /// The next timeout of a sandbox, if any.
+    pub fn next_deadline(&self, id: &SandboxId) -> Option<Deadline> {
         use DeadlineAction::{Delete, Pause};
         let entry = self.registry().by_id(id).cloned()?;
         let (at, fate) = self.deadline(&entry)?;

@@ -6,10 +6,9 @@ use std::sync::Arc;
 use arenite_engine::{Found, FoundState, Recovery, Row};
 use arenite_model::{SandboxId, SandboxState};
 
-use crate::core::Core;
 use crate::memo::{self, Memo};
 use crate::registry::Entry;
-use crate::{ControlError, Sandbox};
+use crate::{Control, ControlError, Sandbox};
 
 /// Counts for the log.
 #[derive(Debug, Default)]
@@ -27,7 +26,7 @@ struct Tally {
     quarantined: usize,
 }
 
-impl Core {
+impl Control {
     pub(crate) async fn recover(&self) -> Result<(), ControlError> {
         let rows = self.store.load().await.map_err(ControlError::store("read the sandboxes"))?;
         let (half, settled): (Vec<Sandbox>, Vec<Sandbox>) =

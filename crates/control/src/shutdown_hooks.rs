@@ -9,14 +9,14 @@ use arenite_model::{SandboxId, SandboxState};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use crate::core::Core;
+use crate::Control;
 
 /// Time for the guest to report whether it has hooks. A stuck or hostile guest gets no more.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 /// Time for the hooks to run, and for the guest to notice that they took too long.
 const HOOKS_LIMIT: Duration = Duration::from_secs(SHUTDOWN_SECONDS + 1);
 
-impl Core {
+impl Control {
     /// Runs the hooks of a sandbox that is about to be destroyed. A failure does not keep it alive.
     pub(crate) async fn run_shutdown_hooks(&self, id: &SandboxId, was: SandboxState) {
         match was {

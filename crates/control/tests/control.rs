@@ -260,17 +260,22 @@ async fn a_client_that_leaves_does_not_leave_a_create_half_done() {
     let engine = FakeEngine::new();
     engine.delay(Point::BeforeCreate, Duration::from_millis(20));
     let control = start(config(), &engine).await;
-    let mut changes = control.subscribe();
-    {
-        let owner = tenant();
-        let create = control.create(&owner, named("demo"));
+    let owner = tenant();
+    for wanted in [name("demo"), name("default")] {
+        let mut changes = control.subscribe();
+        let create = async {
+            match wanted.is_default() {
+                true => control.lease(&owner, &wanted).await.map(drop),
+                false => control.create(&owner, named(wanted.as_str())).await.map(drop),
+            }
+        };
         tokio::select! {
             _ = create => panic!("it was to be left"),
             _ = changes.recv() => {}
         }
+        let lease = control.lease(&owner, &wanted).await.unwrap();
+        assert!(engine.is_running(&lease.sandbox.id));
     }
-    let lease = control.lease(&tenant(), &name("demo")).await.unwrap();
-    assert!(engine.is_running(&lease.sandbox.id));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

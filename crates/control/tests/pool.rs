@@ -11,7 +11,7 @@ use std::time::Duration;
 use arenite_control::fake_engine::{EngineCall, FakeEngine, Point};
 use arenite_control::{Control, CreateRequest, ResourcesOverlay, SpecOverlay};
 use arenite_model::SandboxId;
-use support::{config, name, named, start, tenant};
+use support::{config, name, named, runtime, start, tenant};
 
 async fn with_pool(engine: &Arc<FakeEngine>, number: usize) -> Arc<Control> {
     let mut config = config();
@@ -93,16 +93,17 @@ async fn one_that_has_ended_or_fails_costs_nobody_a_create() {
     assert_eq!(control.counters().creates_from_pool, 0);
 }
 
-#[tokio::test]
-async fn pools_end_with_the_server_and_do_not_outlive_a_crash() {
+#[test]
+fn pools_end_with_the_server_and_do_not_outlive_a_crash() {
     let engine = FakeEngine::new();
-    let control = with_pool(&engine, 2).await;
-    control.stop(false).await;
-    assert!(engine.ids().is_empty(), "nobody has used them");
-    let control = with_pool(&engine, 2).await;
-    // A crash: nothing of the old control runs any more.
-    drop(control);
-    let control = start(config(), &engine).await;
+    let crashed = runtime();
+    crashed.block_on(async {
+        with_pool(&engine, 2).await.stop(false).await;
+        assert!(engine.ids().is_empty(), "nobody has used them");
+        with_pool(&engine, 2).await;
+    });
+    // Nothing of the old control runs any more.
+    crashed.shutdown_timeout(Duration::from_secs(10));
+    runtime().block_on(start(config(), &engine));
     assert!(engine.ids().is_empty(), "in no row, so they are leftovers");
-    drop(control);
 }

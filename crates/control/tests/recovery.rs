@@ -11,12 +11,7 @@ use arenite_control::fake_engine::{FakeEngine, Point};
 use arenite_control::store::Store;
 use arenite_control::{Control, ControlError, Sandbox, SpecOverlay};
 use arenite_model::{SandboxId, SandboxState};
-use support::{HaltingStore, Moment, config, name, named, start, start_on, tenant};
-use tokio::runtime::{Builder, Runtime};
-
-fn runtime() -> Runtime {
-    Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
-}
+use support::{HaltingStore, Moment, config, name, named, runtime, start, start_on, tenant};
 
 #[derive(Debug, Clone, Copy)]
 enum Death {

@@ -1,7 +1,8 @@
 //! Creating, deleting, pausing, resuming and restarting sandboxes as steps of the sandbox's own trajectory, in any dialect.
 //!
 //! Each runs as a separate task, so that a client that leaves never causes an action without a record. So a create continues
-//! without its client, even if it still waits for its turn.
+//! without its client, even if it still waits for its turn. `Control` detaches each change as well: a lease makes changes too,
+//! and runs in no such task.
 
 use std::future::Future;
 use std::sync::Arc;

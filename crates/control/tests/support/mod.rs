@@ -11,7 +11,12 @@ use arenite_control::{Control, ControlConfig, CreateRequest, Sandbox};
 use arenite_model::{SandboxId, SandboxName, TenantId};
 use async_trait::async_trait;
 use jiff::Timestamp;
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Notify;
+
+pub(crate) fn runtime() -> Runtime {
+    Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
 
 pub(crate) fn tenant() -> TenantId {
     TenantId::default_tenant()

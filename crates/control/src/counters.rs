@@ -1,0 +1,94 @@
+//! Counters and usage of sandboxes.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arenite_engine::Usage;
+use arenite_model::{SandboxName, SandboxState, TenantId};
+
+use crate::life::unfit;
+use crate::{Control, ControlError, Counters, Sandbox};
+
+#[derive(Default)]
+pub(crate) struct Tally {
+    pub(crate) created: AtomicU64,
+    pub(crate) failed: AtomicU64,
+    pub(crate) adopted: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    pub(crate) deleted: AtomicU64,
+    pub(crate) reaped_timeout: AtomicU64,
+    pub(crate) reaped_idle: AtomicU64,
+    pub(crate) paused_idle: AtomicU64,
+    pub(crate) reaped_lost: AtomicU64,
+    pub(crate) woken: AtomicU64,
+    pub(crate) ended: AtomicU64,
+}
+
+pub(crate) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+impl Control {
+    /// The sandbox's current usage. Queries the engine each time.
+    pub async fn usage(&self, tenant: &TenantId, name: &SandboxName) -> Result<Usage, ControlError> {
+        let entry = self.find(tenant, name)?;
+        let sandbox = entry.sandbox();
+        match sandbox.state {
+            SandboxState::Running | SandboxState::Paused => {
+                let usage = self.engine.usage(&entry.id);
+                self.bounded("the reading", &entry.name, usage).await
+            }
+            _ => Err(unfit(&sandbox, "measured")),
+        }
+    }
+
+    /// Counters for metrics. Visits every sandbox.
+    pub fn counters(&self) -> Counters {
+        use SandboxState::*;
+        let mut sandboxes: Vec<(SandboxState, u64)> =
+            [Creating, Running, Paused, Deleting, Failed, Lost].map(|state| (state, 0)).into();
+        let mut leases = 0;
+        for entry in self.registry().all() {
+            leases += u64::from(entry.leases());
+            let state = entry.sandbox().state;
+            if let Some((_, number)) = sandboxes.iter_mut().find(|(s, _)| *s == state) {
+                *number += 1;
+            }
+        }
+        let tally = &self.tally;
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Counters {
+            sandboxes,
+            creates_ok: read(&tally.created),
+            creates_failed: read(&tally.failed),
+            creates_from_pool: read(&tally.adopted),
+            pooled: self.pool.len() as u64,
+            creates_refused: read(&tally.refused),
+            creating: self.admission.under_way() as u64,
+            queued: self.admission.queued() as u64,
+            deleted: read(&tally.deleted),
+            reaped_timeout: read(&tally.reaped_timeout),
+            reaped_idle: read(&tally.reaped_idle),
+            paused_idle: read(&tally.paused_idle),
+            reaped_lost: read(&tally.reaped_lost),
+            woken: read(&tally.woken),
+            ended: read(&tally.ended),
+            leases,
+        }
+    }
+
+    /// The usage of the `most` most recently called running and paused sandboxes, and the number of the rest.
+    pub async fn usages(&self, most: usize) -> (Vec<(Sandbox, Usage)>, usize) {
+        let alive = |sandbox: &Sandbox| matches!(sandbox.state, SandboxState::Running | SandboxState::Paused);
+        let mut all: Vec<Sandbox> = self.registry().all().map(|entry| entry.current()).filter(alive).collect();
+        all.sort_by_key(|sandbox| std::cmp::Reverse(sandbox.last_used_at));
+        let more = all.len().saturating_sub(most);
+        all.truncate(most);
+        let mut usages = Vec::with_capacity(all.len());
+        for sandbox in all {
+            if let Ok(usage) = self.engine.usage(&sandbox.id).await {
+                usages.push((sandbox, usage));
+            }
+        }
+        (usages, more)
+    }
+}
