@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use arenite_control::{CreateRequest, ResourcesOverlay, SpecOverlay};
-use arenite_model::{NetworkMode, SandboxName, SandboxState, TenantId};
+use arenite_model::{ImageName, SandboxName, SandboxState, TenantId};
 use arenite_synthesis::{Caller, GuestAnswer, GuestRequest, SandboxRequest, Sandboxes};
 use arenite_trajectory::Origin;
 use async_trait::async_trait;
@@ -50,16 +50,16 @@ impl WorkerSandboxes {
     }
 
     /// The most complete image that is built; none: the server's default.
-    async fn image(&self, gateway: &Gateway) -> Option<String> {
+    async fn image(&self, gateway: &Gateway) -> Option<ImageName> {
         let known = *self.image.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, image)) = known.filter(|(at, _)| at.elapsed() < BELIEVED) {
-            return image.map(str::to_owned);
+            return image?.parse().ok();
         }
         let catalog = gateway.config.images.clone()?;
         let listed = tokio::task::spawn_blocking(move || catalog.list()).await.ok()?.unwrap_or_default();
         let image = FULLEST.into_iter().find(|name| listed.iter().any(|image| image.name == *name));
         *self.image.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), image));
-        image.map(str::to_owned)
+        image?.parse().ok()
     }
 }
 
@@ -83,13 +83,6 @@ fn said(refusal: Refusal) -> String {
 }
 
 fn request(sandbox_request: &SandboxRequest, labels: BTreeMap<String, String>) -> Result<CreateRequest, String> {
-    let image = sandbox_request.image.as_deref().map(str::parse).transpose();
-    let network = match sandbox_request.network.as_deref() {
-        None => None,
-        Some("none") => Some(NetworkMode::None),
-        Some("open") => Some(NetworkMode::Open),
-        Some(other) => return Err(format!("network is {other:?}, and has to be none or open")),
-    };
     let cpu_millis = match sandbox_request.cpus {
         None => None,
         Some(cpus) if cpus > 0.0 && cpus <= 1024.0 => Some((cpus * 1e3).ceil() as u32),
@@ -98,9 +91,9 @@ fn request(sandbox_request: &SandboxRequest, labels: BTreeMap<String, String>) -
     let bytes = |megabytes: Option<u64>| megabytes.map(|megabytes| megabytes.saturating_mul(1 << 20));
     Ok(CreateRequest {
         spec: SpecOverlay {
-            image: image.map_err(|error: arenite_model::IdError| error.to_string())?,
+            image: sandbox_request.image.clone(),
             env: (!sandbox_request.env.is_empty()).then(|| sandbox_request.env.clone()),
-            network,
+            network: sandbox_request.network,
             resources: ResourcesOverlay {
                 memory_bytes: bytes(sandbox_request.memory_mb),
                 cpu_millis,

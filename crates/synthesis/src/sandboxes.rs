@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arenite_model::TenantId;
+use arenite_model::{ImageName, NetworkMode, TenantId};
 use async_trait::async_trait;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de};
 use serde_json::{Map, Value};
 
 /// The caller, as steps record it.
@@ -20,9 +20,9 @@ pub struct Caller {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct SandboxRequest {
-    pub image: Option<String>,
-    /// `none` or `open`.
-    pub network: Option<String>,
+    pub image: Option<ImageName>,
+    #[serde(deserialize_with = "network")]
+    pub network: Option<NetworkMode>,
     pub env: BTreeMap<String, String>,
     pub memory_mb: Option<u64>,
     /// Number of cores; may be a fraction.
@@ -48,6 +48,10 @@ impl SandboxRequest {
         if let Some(limit) = config.get("memory_limit_mb").filter(|limit| limit.is_u64()) {
             own.entry("memory_mb").or_insert_with(|| limit.clone());
         }
+        // Checked first, because these messages already name the field.
+        let text = |field: &str| own.get(field).and_then(Value::as_str);
+        text("image").map(str::parse::<ImageName>).transpose().map_err(|error| error.to_string())?;
+        text("network").map(parse_network).transpose()?;
         Self::deserialize(Value::Object(own)).map_err(|error| format!("the session's configuration: {error}"))
     }
 
@@ -55,7 +59,7 @@ impl SandboxRequest {
     #[must_use]
     pub fn over(mut self, under: &Self) -> Self {
         self.image = self.image.or_else(|| under.image.clone());
-        self.network = self.network.or_else(|| under.network.clone());
+        self.network = self.network.or(under.network);
         for (name, value) in &under.env {
             self.env.entry(name.clone()).or_insert_with(|| value.clone());
         }
@@ -65,6 +69,19 @@ impl SandboxRequest {
         self.pids = self.pids.or(under.pids);
         self
     }
+}
+
+fn parse_network(given: &str) -> Result<NetworkMode, String> {
+    match given {
+        "none" => Ok(NetworkMode::None),
+        "open" => Ok(NetworkMode::Open),
+        _ => Err(format!("network is {given:?}, and has to be none or open")),
+    }
+}
+
+fn network<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<NetworkMode>, D::Error> {
+    let given = Option::<String>::deserialize(deserializer)?;
+    given.as_deref().map(parse_network).transpose().map_err(de::Error::custom)
 }
 
 /// An answer of a sandbox.

@@ -183,7 +183,7 @@ impl Settings {
                     env.insert("DISPLAY_WIDTH".to_owned(), width.to_string());
                     env.insert("DISPLAY_HEIGHT".to_owned(), height.to_string());
                 }
-                let image = (self.provider == Provider::Qemu).then(|| IMAGE.to_owned());
+                let image = (self.provider == Provider::Qemu).then(|| IMAGE.parse().expect("the image's name is valid"));
                 Some(SandboxRequest { image, env, memory_mb: Some(MEMORY_MB), pids: Some(PIDS), ..SandboxRequest::default() })
             }
         }
