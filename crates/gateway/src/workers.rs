@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use arenite_control::{CreateRequest, ResourcesOverlay, SpecOverlay};
 use arenite_model::{ImageName, SandboxName, SandboxState, TenantId};
-use arenite_synthesis::{Caller, GuestAnswer, GuestRequest, SandboxRequest, Sandboxes};
+use arenite_synthesis::{Caller, GuestAnswer, GuestRequest, SandboxRequest, Sandboxes, SynthesisError};
 use arenite_trajectory::Origin;
 use async_trait::async_trait;
 use axum::body::Body;
@@ -45,8 +45,8 @@ impl WorkerSandboxes {
         Self { gateway: Arc::downgrade(gateway), image: Mutex::default() }
     }
 
-    fn gateway(&self) -> Result<Arc<Gateway>, String> {
-        self.gateway.upgrade().ok_or_else(|| "the server is stopping".to_owned())
+    fn gateway(&self) -> Result<Arc<Gateway>, SynthesisError> {
+        self.gateway.upgrade().ok_or(SynthesisError::Stopping)
     }
 
     /// The most complete image that is built; none: the server's default.
@@ -75,18 +75,22 @@ fn context(caller: &Caller) -> Context {
     }
 }
 
-fn said(refusal: Refusal) -> String {
-    match refusal.hint {
+fn said(refusal: Refusal) -> SynthesisError {
+    unreachable(match refusal.hint {
         Some(hint) => format!("{}; {hint}", refusal.message),
         None => refusal.message,
-    }
+    })
 }
 
-fn request(sandbox_request: &SandboxRequest, labels: BTreeMap<String, String>) -> Result<CreateRequest, String> {
+fn unreachable(reason: impl ToString) -> SynthesisError {
+    SynthesisError::Unreachable { reason: reason.to_string() }
+}
+
+fn request(sandbox_request: &SandboxRequest, labels: BTreeMap<String, String>) -> Result<CreateRequest, SynthesisError> {
     let cpu_millis = match sandbox_request.cpus {
         None => None,
         Some(cpus) if cpus > 0.0 && cpus <= 1024.0 => Some((cpus * 1e3).ceil() as u32),
-        Some(cpus) => return Err(format!("cpus is {cpus}, and has to be more than 0 and at most 1024")),
+        Some(cpus) => return Err(SynthesisError::Cpus { cpus }),
     };
     let bytes = |megabytes: Option<u64>| megabytes.map(|megabytes| megabytes.saturating_mul(1 << 20));
     Ok(CreateRequest {
@@ -112,15 +116,16 @@ fn request(sandbox_request: &SandboxRequest, labels: BTreeMap<String, String>) -
     })
 }
 
-fn sandbox_ref(name: &str) -> Result<SandboxRef, String> {
-    name.parse().map(SandboxRef::Name).map_err(|error: arenite_model::IdError| error.to_string())
+fn sandbox_ref(name: &str) -> Result<SandboxRef, SynthesisError> {
+    Ok(SandboxRef::Name(name.parse()?))
 }
 
 /// The status and the whole body of an answer.
-async fn whole(answer: Response<Body>) -> Result<(u16, Vec<u8>), String> {
+async fn whole(answer: Response<Body>) -> Result<(u16, Vec<u8>), SynthesisError> {
     let (head, body) = answer.into_parts();
     let read = Limited::new(body, MAX_ANSWER).collect().await;
-    let bytes = read.map_err(|_| format!("the sandbox's answer broke off or is over {} MiB", MAX_ANSWER >> 20))?.to_bytes();
+    let bytes =
+        read.map_err(|_| unreachable(format!("the sandbox's answer broke off or is over {} MiB", MAX_ANSWER >> 20)))?.to_bytes();
     Ok((head.status.as_u16(), bytes.into()))
 }
 
@@ -131,7 +136,7 @@ impl Sandboxes for WorkerSandboxes {
         caller: &Caller,
         sandbox_request: &SandboxRequest,
         labels: BTreeMap<String, String>,
-    ) -> Result<String, String> {
+    ) -> Result<String, SynthesisError> {
         let gateway = self.gateway()?;
         let arguments = json!({ "labels": labels, "image": sandbox_request.image });
         let call = LifecycleCall { dialect: DIALECT, action: "a worker's sandbox".to_owned(), arguments: Some(arguments) };
@@ -142,7 +147,7 @@ impl Sandboxes for WorkerSandboxes {
         let request = request(&sandbox_request, labels)?;
         let answer = |sandbox: arenite_control::Sandbox| (StatusCode::OK, Value::from(sandbox.name.as_str()));
         let (_, name) = lifecycle::create(&gateway, &context(caller), call, request, answer).await.map_err(said)?;
-        name.as_str().map(str::to_owned).ok_or_else(|| "the sandbox has no name".to_owned())
+        name.as_str().map(str::to_owned).ok_or_else(|| unreachable("the sandbox has no name"))
     }
 
     async fn remove(&self, caller: &Caller, name: &str) {
@@ -168,17 +173,17 @@ impl Sandboxes for WorkerSandboxes {
         all.into_iter().filter(|one| one.spec.labels.contains_key(label)).map(|one| one.name.to_string()).collect()
     }
 
-    async fn call(&self, caller: &Caller, name: &str, path: &str, body: Option<&Value>) -> Result<GuestAnswer, String> {
+    async fn call(&self, caller: &Caller, name: &str, path: &str, body: Option<&Value>) -> Result<GuestAnswer, SynthesisError> {
         let gateway = self.gateway()?;
         let (method, bytes) = match body {
-            Some(body) => (Method::POST, serde_json::to_vec(body).map_err(|error| error.to_string())?),
+            Some(body) => (Method::POST, serde_json::to_vec(body).map_err(unreachable)?),
             None => (Method::GET, Vec::new()),
         };
         let mut request = Request::builder().method(method).uri(path);
         if body.is_some() {
             request = request.header(CONTENT_TYPE, "application/json");
         }
-        let request = request.body(Bytes::from(bytes)).map_err(|error| error.to_string())?;
+        let request = request.body(Bytes::from(bytes)).map_err(unreachable)?;
         let path = Path::parse(request.uri().path()).map_err(said)?;
         let target = Target { sandbox_ref: sandbox_ref(name)?, path, prefix: String::new(), own_host: false };
         let called = proxy::call_guest(&gateway, &context(caller), &target, request).await;
@@ -187,7 +192,7 @@ impl Sandboxes for WorkerSandboxes {
         Ok(GuestAnswer { status, json, bytes })
     }
 
-    async fn send(&self, caller: &Caller, name: &str, request: GuestRequest<'_>) -> Result<(u16, Vec<u8>), String> {
+    async fn send(&self, caller: &Caller, name: &str, request: GuestRequest<'_>) -> Result<(u16, Vec<u8>), SynthesisError> {
         let gateway = self.gateway()?;
         // The program is called as on a separate host: nothing is redirected or inserted into its pages.
         let preview = Preview {
@@ -201,7 +206,7 @@ impl Sandboxes for WorkerSandboxes {
         if let Some(kind) = request.content_type {
             head = head.header(CONTENT_TYPE, kind);
         }
-        let request = head.body(Bytes::from(request.body)).map_err(|error| error.to_string())?;
+        let request = head.body(Bytes::from(request.body)).map_err(unreachable)?;
         let called = proxy::call_port(&gateway, &context(caller), &preview, request).await;
         whole(called.map_err(said)?).await
     }

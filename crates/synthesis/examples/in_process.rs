@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use arenite_model::TenantId;
 use arenite_synthesis::backends::{SearchDirs, Text2Sql};
-use arenite_synthesis::{Action, Caller, Create, Execute, GuestAnswer, SandboxRequest, Sandboxes, Setup, Synthesis};
+use arenite_synthesis::{
+    Action, Caller, Create, Execute, GuestAnswer, SandboxRequest, Sandboxes, Setup, Synthesis, SynthesisError,
+};
 use arenite_trajectory::{Limits, Recorder};
 use async_trait::async_trait;
 use serde_json::{Map, Value};
@@ -19,8 +21,8 @@ struct NoSandboxes;
 
 #[async_trait]
 impl Sandboxes for NoSandboxes {
-    async fn make(&self, _: &Caller, _: &SandboxRequest, _: BTreeMap<String, String>) -> Result<String, String> {
-        Err("there are none here".to_owned())
+    async fn make(&self, _: &Caller, _: &SandboxRequest, _: BTreeMap<String, String>) -> Result<String, SynthesisError> {
+        Err(SynthesisError::Unreachable { reason: "there are none here".to_owned() })
     }
     async fn remove(&self, _: &Caller, _: &str) {}
     async fn is_there(&self, _: &Caller, _: &str) -> bool {
@@ -29,8 +31,8 @@ impl Sandboxes for NoSandboxes {
     async fn labelled(&self, _: &TenantId, _: &str) -> Vec<String> {
         Vec::new()
     }
-    async fn call(&self, _: &Caller, _: &str, _: &str, _: Option<&Value>) -> Result<GuestAnswer, String> {
-        Err("there are none here".to_owned())
+    async fn call(&self, _: &Caller, _: &str, _: &str, _: Option<&Value>) -> Result<GuestAnswer, SynthesisError> {
+        Err(SynthesisError::Unreachable { reason: "there are none here".to_owned() })
     }
 }
 

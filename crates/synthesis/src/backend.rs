@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use serde_json::{Map, Value};
 
 use crate::answer::{Failure, Returned};
+use crate::error::SynthesisError;
 use crate::keep::Keep;
 use crate::sandboxes::{Caller, SandboxHandle, SandboxRequest};
 use crate::session::Session;
@@ -83,11 +84,11 @@ pub trait Backend: Send + Sync {
         None
     }
     /// Prepares what its sessions share.
-    async fn warmup(&self) -> Result<(), String> {
+    async fn warmup(&self) -> Result<(), SynthesisError> {
         Ok(())
     }
     /// Prepares a session.
-    async fn initialize(&self, _session: &Arc<Session>, _handle: Option<&SandboxHandle>) -> Result<(), String> {
+    async fn initialize(&self, _session: &Arc<Session>, _handle: Option<&SandboxHandle>) -> Result<(), SynthesisError> {
         Ok(())
     }
     async fn call(&self, call: ToolCall<'_>) -> Result<Returned, Failure>;

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
 use crate::backend::{Backend, ToolSpec};
+use crate::error::SynthesisError;
 use crate::names::{Found, Names, prefix, shown, simple};
 
 /// Prefix of the description of hidden tools, as in AgentFlow.
@@ -20,7 +21,7 @@ pub(crate) struct Loaded {
 
 impl Loaded {
     /// Warms it up unless it is warm. Concurrent callers wait for it; other backends' callers don't.
-    pub(crate) async fn warm_up(&self) -> Result<(), String> {
+    pub(crate) async fn warm_up(&self) -> Result<(), SynthesisError> {
         let mut warm = self.warm.lock().await;
         if !*warm {
             self.backend.warmup().await?;

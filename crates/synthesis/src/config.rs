@@ -19,6 +19,7 @@ use thiserror::Error;
 
 use crate::backend::Backend;
 use crate::backends::{Bash, Browser, Code, Doc, Ds, Mcp, Rag, SearchDirs, Text2Sql, Vm, Web};
+use crate::error::SynthesisError;
 use crate::plugin::{Launch, PLUGIN_PATH, Plugin, unpack};
 use crate::sandboxes::{SandboxRequest, Sandboxes};
 
@@ -209,11 +210,11 @@ impl Part {
     ///
     /// # Errors
     /// Why it can't be used.
-    pub async fn start(self, sandboxes: &Arc<dyn Sandboxes>) -> Result<Arc<dyn Backend>, String> {
+    pub async fn start(self, sandboxes: &Arc<dyn Sandboxes>) -> Result<Arc<dyn Backend>, SynthesisError> {
         match self {
             Self::Ours(backend) => Ok(backend),
             Self::Plugin { key, launch, config } => {
-                Plugin::start(&key, *launch, config, sandboxes).await.map_err(|error| format!("{key} is left out: {error}"))
+                Plugin::start(&key, *launch, config, sandboxes).await.map_err(|error| error.within(format!("{key} is left out")))
             }
         }
     }
@@ -299,10 +300,11 @@ impl Config {
     ///
     /// # Errors
     /// If a file of the server's own can't be written.
-    pub fn workers(&self, data_dir: &Path) -> Result<Workers, String> {
+    pub fn workers(&self, data_dir: &Path) -> Result<Workers, SynthesisError> {
         let dir = data_dir.join("synthesis");
         let package = dir.join("python");
-        unpack(&package).map_err(|error| format!("could not write the plugin host to {}: {error}", package.display()))?;
+        unpack(&package)
+            .map_err(|error| SynthesisError::io(format!("could not write the plugin host to {}", package.display()), error))?;
         let mut ordered: Vec<(&str, &Value)> = named(&self.resources).collect();
         ordered.sort_by_key(|(key, _)| self.order.resources.0.iter().position(|one| one == key));
         let mut parts = Vec::new();
@@ -374,7 +376,7 @@ impl Config {
         path.first().map_or_else(|| self.dir.clone(), |first| self.dir.join(first))
     }
 
-    fn part(&self, key: &str, resource: Resource, package: &Path, data_dir: &Path) -> Result<Part, String> {
+    fn part(&self, key: &str, resource: Resource, package: &Path, data_dir: &Path) -> Result<Part, SynthesisError> {
         let config = resource.config;
         let class = resource.backend_class.as_deref().unwrap_or_default();
         let last = class.rsplit('.').next().unwrap_or_default();

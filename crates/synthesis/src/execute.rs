@@ -339,7 +339,7 @@ impl Synthesis {
             && !backend.discovers()
             && let Err(error) = tool.loaded.warm_up().await
         {
-            tracing::debug!(backend = backend.name(), error, "a backend could not be warmed up; the tool is called all the same");
+            tracing::debug!(backend = backend.name(), %error, "a backend could not be warmed up; the tool is called all the same");
         }
         let known = self.worker(&caller.tenant, worker);
         if let Some(session) = known.session(kind) {
@@ -359,8 +359,8 @@ impl Synthesis {
                 Ok(own) => self
                     .spare_or_own_sandbox(caller, &session, &own.over(&sandbox_request), true)
                     .await
-                    .map_err(|error| refused(Some(&session), kind, &error))?,
-                Err(error) => return Err(refused(Some(&session), kind, &error)),
+                    .map_err(|error| refused(Some(&session), kind, &error.to_string()))?,
+                Err(error) => return Err(refused(Some(&session), kind, &error.to_string())),
             }),
         };
         // The call's time may be over before the session is ready.
@@ -368,7 +368,7 @@ impl Synthesis {
         if backend.is_resource()
             && let Err(error) = backend.initialize(&session, unready.handle.as_ref()).await
         {
-            return Err(refused(Some(&session), kind, &error));
+            return Err(refused(Some(&session), kind, &error.to_string()));
         }
         let handle = unready.handle.take();
         Ok(Some(Held { session, handle, temporary: true, shown: true }))

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use arenite_model::TenantId;
 
 use crate::answer::random_hex;
+use crate::error::SynthesisError;
 use crate::sandboxes::{Caller, SandboxHandle, SandboxRequest, Sandboxes};
 use crate::worker::LABEL;
 
@@ -47,7 +48,7 @@ impl Keep {
     ///
     /// # Errors
     /// Why it could not be created.
-    pub async fn make(&self, sandbox_request: &SandboxRequest) -> Result<SandboxHandle, String> {
+    pub async fn make(&self, sandbox_request: &SandboxRequest) -> Result<SandboxHandle, SynthesisError> {
         let labels = BTreeMap::from([(LABEL.to_owned(), NOBODY.to_owned()), (self.label.clone(), "true".to_owned())]);
         let name = self.sandboxes.make(&self.caller, &self.whole(sandbox_request), labels).await?;
         Ok(SandboxHandle { sandboxes: Arc::clone(&self.sandboxes), caller: self.caller.clone(), name })

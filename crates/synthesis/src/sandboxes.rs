@@ -8,6 +8,8 @@ use async_trait::async_trait;
 use serde::{Deserialize, Deserializer, de};
 use serde_json::{Map, Value};
 
+use crate::error::SynthesisError;
+
 /// The caller, as steps record it.
 #[derive(Debug, Clone)]
 pub struct Caller {
@@ -36,7 +38,7 @@ impl SandboxRequest {
     ///
     /// # Errors
     /// The field with a wrong type.
-    pub fn from_config(config: &Map<String, Value>) -> Result<Self, String> {
+    pub fn from_config(config: &Map<String, Value>) -> Result<Self, SynthesisError> {
         const FIELDS: [&str; 7] = ["image", "network", "env", "memory_mb", "cpus", "disk_mb", "pids"];
         let mut own = Map::new();
         for field in FIELDS {
@@ -50,9 +52,9 @@ impl SandboxRequest {
         }
         // Checked first, because these messages already name the field.
         let text = |field: &str| own.get(field).and_then(Value::as_str);
-        text("image").map(str::parse::<ImageName>).transpose().map_err(|error| error.to_string())?;
+        text("image").map(str::parse::<ImageName>).transpose()?;
         text("network").map(parse_network).transpose()?;
-        Self::deserialize(Value::Object(own)).map_err(|error| format!("the session's configuration: {error}"))
+        Self::deserialize(Value::Object(own)).map_err(|error| SynthesisError::SessionConfiguration { reason: error.to_string() })
     }
 
     /// Combines two requests; values of `self` take precedence.
@@ -71,11 +73,11 @@ impl SandboxRequest {
     }
 }
 
-fn parse_network(given: &str) -> Result<NetworkMode, String> {
+fn parse_network(given: &str) -> Result<NetworkMode, SynthesisError> {
     match given {
         "none" => Ok(NetworkMode::None),
         "open" => Ok(NetworkMode::Open),
-        _ => Err(format!("network is {given:?}, and has to be none or open")),
+        _ => Err(SynthesisError::Network { given: given.to_owned() }),
     }
 }
 
@@ -96,27 +98,31 @@ pub struct GuestAnswer {
 
 impl GuestAnswer {
     /// The unchanged file or picture, or the error.
-    pub fn file(self) -> Result<Vec<u8>, String> {
+    pub fn file(self) -> Result<Vec<u8>, SynthesisError> {
         if self.status < 400 {
             return Ok(self.bytes);
         }
         let status = self.status;
-        Err(self.data().err().unwrap_or_else(|| format!("the sandbox answered with status {status}")))
+        let message = format!("the sandbox answered with status {status}");
+        Err(self.data().err().unwrap_or(SynthesisError::Refused { status, message }))
     }
 
     /// The `data` of AIO's envelope, or the sandbox's error message.
-    pub fn data(self) -> Result<Value, String> {
+    pub fn data(self) -> Result<Value, SynthesisError> {
+        let status = self.status;
         let Value::Object(mut answer) = self.json else {
-            return Err(format!("the sandbox answered with status {} and no JSON", self.status));
+            let message = format!("the sandbox answered with status {status} and no JSON");
+            return Err(SynthesisError::Refused { status, message });
         };
-        if self.status < 400 && answer.get("success").is_none_or(|success| success != &Value::Bool(false)) {
+        if status < 400 && answer.get("success").is_none_or(|success| success != &Value::Bool(false)) {
             return Ok(answer.remove("data").unwrap_or_default());
         }
         let said = answer.get("message").and_then(Value::as_str).unwrap_or("the sandbox refused the call");
-        Err(match answer.get("hint").and_then(Value::as_str) {
+        let message = match answer.get("hint").and_then(Value::as_str) {
             Some(hint) if !hint.is_empty() => format!("{said}; {hint}"),
             _ => said.to_owned(),
-        })
+        };
+        Err(SynthesisError::Refused { status, message })
     }
 }
 
@@ -142,7 +148,7 @@ pub trait Sandboxes: Send + Sync {
         caller: &Caller,
         sandbox_request: &SandboxRequest,
         labels: BTreeMap<String, String>,
-    ) -> Result<String, String>;
+    ) -> Result<String, SynthesisError>;
     /// Removes it. Succeeds if it does not exist.
     async fn remove(&self, caller: &Caller, name: &str);
     /// Whether it exists, and could answer.
@@ -153,13 +159,13 @@ pub trait Sandboxes: Send + Sync {
     ///
     /// # Errors
     /// Why it could not be reached.
-    async fn call(&self, caller: &Caller, name: &str, path: &str, body: Option<&Value>) -> Result<GuestAnswer, String>;
+    async fn call(&self, caller: &Caller, name: &str, path: &str, body: Option<&Value>) -> Result<GuestAnswer, SynthesisError>;
     /// The same with bytes in both directions: the status and the body.
     ///
     /// # Errors
     /// Why it could not be reached.
-    async fn send(&self, _caller: &Caller, _name: &str, _request: GuestRequest<'_>) -> Result<(u16, Vec<u8>), String> {
-        Err("these sandboxes take JSON alone".to_owned())
+    async fn send(&self, _caller: &Caller, _name: &str, _request: GuestRequest<'_>) -> Result<(u16, Vec<u8>), SynthesisError> {
+        Err(SynthesisError::Unreachable { reason: "these sandboxes take JSON alone".to_owned() })
     }
 }
 
@@ -177,7 +183,7 @@ impl SandboxHandle {
     ///
     /// # Errors
     /// The sandbox's error, or why it could not be reached.
-    pub async fn post(&self, path: &str, body: &Value) -> Result<Value, String> {
+    pub async fn post(&self, path: &str, body: &Value) -> Result<Value, SynthesisError> {
         self.sandboxes.call(&self.caller, &self.name, path, Some(body)).await?.data()
     }
 
@@ -185,7 +191,7 @@ impl SandboxHandle {
     ///
     /// # Errors
     /// As [`SandboxHandle::post`].
-    pub async fn get(&self, path: &str) -> Result<Value, String> {
+    pub async fn get(&self, path: &str) -> Result<Value, SynthesisError> {
         self.sandboxes.call(&self.caller, &self.name, path, None).await?.data()
     }
 
@@ -193,7 +199,31 @@ impl SandboxHandle {
     ///
     /// # Errors
     /// As [`SandboxHandle::post`].
-    pub async fn file(&self, path: &str) -> Result<Vec<u8>, String> {
+    pub async fn file(&self, path: &str) -> Result<Vec<u8>, SynthesisError> {
         self.sandboxes.call(&self.caller, &self.name, path, None).await?.file()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn image_and_network_are_parsed_and_refused_with_their_messages() {
+        let read = |config: Value| SandboxRequest::from_config(config.as_object().unwrap());
+        let request = read(json!({ "image": "base", "network": "none", "memory_limit_mb": 512, "other": 1 })).unwrap();
+        assert_eq!(request.image.map(String::from).as_deref(), Some("base"));
+        assert_eq!((request.network, request.memory_mb), (Some(NetworkMode::None), Some(512)));
+        for (config, message) in [
+            (json!({ "network": "everything" }), "network is \"everything\", and has to be none or open"),
+            (json!({ "network": "host" }), "network is \"host\", and has to be none or open"),
+            (json!({ "network": 1 }), "the session's configuration: invalid type: integer `1`, expected a string"),
+            (json!({ "image": 1 }), "the session's configuration: invalid type: integer `1`, expected a string"),
+        ] {
+            assert_eq!(read(config).unwrap_err().to_string(), message);
+        }
+        assert!(matches!(read(json!({ "image": "No such/image!" })), Err(SynthesisError::Name(_))));
     }
 }

@@ -17,6 +17,7 @@ use tokio_util::task::TaskTracker;
 use crate::answer::{naive, random_hex};
 use crate::backend::Backend;
 use crate::catalog::{Catalog, Listed, Loaded};
+use crate::error::SynthesisError;
 use crate::keep::Keep;
 use crate::names::session_name;
 use crate::retry::Orphans;
@@ -298,7 +299,7 @@ impl Synthesis {
             }
             self.end(caller, &worker, &session).await;
         } else if worker.count() >= MAX_SESSIONS {
-            return Err(format!("a worker has at most {MAX_SESSIONS} sessions; destroy some"));
+            return Err(SynthesisError::TooManySessions { most: MAX_SESSIONS }.into());
         }
         let (session, new) = worker.session_or(&create.resource_type, |number| {
             let (facts, compatible) = self.facts(&create, number, false);
@@ -318,14 +319,15 @@ impl Synthesis {
         let (synthesis, caller) = (Arc::clone(self), Caller { origin: None, ..caller.clone() });
         let (worker, session) = (Arc::clone(worker), Arc::clone(session));
         let task = self.tasks.spawn(async move {
-            session.ready.get_or_init(|| synthesis.initialize(&caller, &worker, &session)).await;
+            let making = async || synthesis.initialize(&caller, &worker, &session).await.map_err(String::from);
+            session.ready.get_or_init(making).await;
         });
         if let Err(error) = task.await {
             tracing::error!(%error, "making a worker's session ready broke off");
         }
     }
 
-    async fn initialize(&self, caller: &Caller, worker: &Worker, session: &Arc<Session>) -> Result<(), String> {
+    async fn initialize(&self, caller: &Caller, worker: &Worker, session: &Arc<Session>) -> Result<(), SynthesisError> {
         let done = self.prepare(caller, worker, session).await;
         // A failed one is only kept in memory.
         if done.is_ok()
@@ -337,7 +339,7 @@ impl Synthesis {
         done
     }
 
-    async fn prepare(&self, caller: &Caller, worker: &Worker, session: &Arc<Session>) -> Result<(), String> {
+    async fn prepare(&self, caller: &Caller, worker: &Worker, session: &Arc<Session>) -> Result<(), SynthesisError> {
         let loaded = self.catalog.resource(&session.facts.resource_type);
         let sandbox_request = match loaded {
             Some(loaded) => loaded.backend.sandbox_request(&session.facts.config),
@@ -403,7 +405,7 @@ impl Synthesis {
         session: &Session,
         sandbox_request: &SandboxRequest,
         temporary: bool,
-    ) -> Result<SandboxHandle, String> {
+    ) -> Result<SandboxHandle, SynthesisError> {
         let sandbox_request = sandbox_request.clone().over(&self.sandbox_request);
         let (kind, config) = (&session.facts.resource_type, &session.facts.config);
         if let Some(loaded) = self.catalog.resource(kind)
@@ -421,7 +423,7 @@ impl Synthesis {
         worker: &str,
         sandbox_request: &SandboxRequest,
         temporary: bool,
-    ) -> Result<SandboxHandle, String> {
+    ) -> Result<SandboxHandle, SynthesisError> {
         let mut labels = BTreeMap::from([(LABEL.to_owned(), label(worker))]);
         if temporary {
             labels.insert(TEMPORARY.to_owned(), "true".to_owned());
@@ -441,7 +443,7 @@ impl Synthesis {
         session.calls.wait().await;
         session.note_end(&self.recorder, &caller.tenant);
         // Waits for one that is still being prepared.
-        let _ = session.ready.get_or_init(async || Err("the session has ended".to_owned())).await;
+        let _ = session.ready.get_or_init(async || Err(SynthesisError::SessionEnded.into())).await;
         let handle = self.handle(caller, session);
         if session.error().is_none()
             && let Some(loaded) = self.catalog.resource(&session.facts.resource_type)

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::error::SynthesisError;
 use crate::sandboxes::{Caller, SandboxHandle, SandboxRequest, Sandboxes};
 use crate::session::Session;
 
@@ -102,7 +103,7 @@ impl Worker {
         sandboxes: &Arc<dyn Sandboxes>,
         caller: &Caller,
         sandbox_request: &SandboxRequest,
-    ) -> Result<SandboxHandle, String> {
+    ) -> Result<SandboxHandle, SynthesisError> {
         let mut shared = self.shared.lock().await;
         let name = match &shared.name {
             Some(name) => name.clone(),

@@ -29,7 +29,8 @@ impl Fault {
     }
 
     /// Invalid arguments or an internal error: AgentFlow's server adds details to these.
-    pub(super) fn internal(details: String) -> Self {
+    pub(super) fn internal(details: impl Into<String>) -> Self {
+        let details = details.into();
         Self { code: codes::EXECUTION_ERROR, message: format!("Internal system error: {details}"), details }
     }
 }

@@ -6,6 +6,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use ureq::tls::{RootCerts, TlsConfig};
 
+use crate::error::{SynthesisError, timeout};
+
 /// Largest answer that is read, in bytes.
 const MAX_BYTES: u64 = 16 << 20;
 /// Default timeout of a model.
@@ -54,7 +56,7 @@ impl Model {
     }
 
     /// Returns the text of its answer. `more`: fields beside the model's name and the messages.
-    pub(super) async fn complete(&self, messages: Value, more: Value) -> Result<String, String> {
+    pub(super) async fn complete(&self, messages: Value, more: Value) -> Result<String, SynthesisError> {
         let mut body = json!({ "model": self.name, "messages": messages });
         if let (Value::Object(body), Value::Object(more)) = (&mut body, more) {
             body.extend(more);
@@ -63,14 +65,15 @@ impl Model {
         let key = ("authorization".to_owned(), format!("Bearer {}", self.key));
         // In the format of OpenAI's own library.
         let asked = ask(url, vec![key], Some(body), self.timeout).await;
+        let failed = |reason: String| SynthesisError::Service { reason };
         let (status, text) = asked.map_err(|error| match error {
-            ureq::Error::Timeout(_) => "Request timed out.",
-            _ => "Connection error.",
+            ureq::Error::Timeout(_) => timeout("Request timed out."),
+            _ => failed("Connection error.".to_owned()),
         })?;
         let said: Value = serde_json::from_str(&text).unwrap_or_default();
         if !(200..300).contains(&status) {
             let shown: String = said["error"]["message"].as_str().unwrap_or(&text).chars().take(500).collect();
-            return Err(format!("Error code: {status} - {shown}"));
+            return Err(failed(format!("Error code: {status} - {shown}")));
         }
         let content = said["choices"][0]["message"]["content"].as_str().unwrap_or_default();
         Ok(content.to_owned())

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use super::{Answered, MAX_OUTPUT, alias, failed, handle, number_if, quoted, require, seconds, spec, text};
 use crate::answer::Returned;
 use crate::backend::{Backend, ToolCall, ToolSpec};
+use crate::error::SynthesisError;
 use crate::sandboxes::{SandboxHandle, SandboxRequest};
 use crate::session::Session;
 
@@ -100,7 +101,7 @@ impl Drop for Stop {
 }
 
 /// The directory in which a session starts.
-pub(super) async fn open(session: &Arc<Session>, handle: Option<&SandboxHandle>) -> Result<(), String> {
+pub(super) async fn open(session: &Arc<Session>, handle: Option<&SandboxHandle>) -> Result<(), SynthesisError> {
     let Some(handle) = handle else { return Ok(()) };
     if session.facts.auto_created {
         return Ok(());
@@ -149,7 +150,7 @@ impl Backend for Bash {
         Some(SandboxRequest::default())
     }
 
-    async fn initialize(&self, session: &Arc<Session>, handle: Option<&SandboxHandle>) -> Result<(), String> {
+    async fn initialize(&self, session: &Arc<Session>, handle: Option<&SandboxHandle>) -> Result<(), SynthesisError> {
         open(session, handle).await
     }
 

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use super::{Answered, Params, alias, failed, handle, number_if, quoted, require, spec, text, text_if};
 use crate::answer::{Failure, Returned, code as codes};
 use crate::backend::{Backend, ToolCall, ToolSpec};
+use crate::error::SynthesisError;
 use crate::sandboxes::{SandboxHandle, SandboxRequest};
 use crate::session::Session;
 
@@ -54,7 +55,7 @@ async fn screenshot(call: &ToolCall<'_>, handle: &SandboxHandle) -> Answered {
     let path = format!("/v1/browser/page/screenshot?full_page={whole}");
     let answer = handle.sandboxes.call(&handle.caller, &handle.name, &path, None).await.map_err(failed)?;
     if answer.status != 200 || !answer.json.is_null() || answer.bytes.is_empty() {
-        return Err(failed(answer.data().err().unwrap_or_else(|| "no picture came".to_owned())));
+        return Err(failed(answer.data().err().map_or_else(|| "no picture came".to_owned(), String::from)));
     }
     let image = STANDARD.encode(&answer.bytes);
     // The size is in the picture's header, which for PNG is always at the same offset.
@@ -204,7 +205,7 @@ impl Backend for Browser {
         Some(SandboxRequest::default())
     }
 
-    async fn initialize(&self, session: &Arc<Session>, handle: Option<&SandboxHandle>) -> Result<(), String> {
+    async fn initialize(&self, session: &Arc<Session>, handle: Option<&SandboxHandle>) -> Result<(), SynthesisError> {
         let size = session.facts.config.get("viewport");
         let (Some(handle), Some(width), Some(height)) =
             (handle, size.and_then(|size| size["width"].as_u64()), size.and_then(|size| size["height"].as_u64()))

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use super::{Answered, Params, bash, count_if, failed, handle, number_if, require, seconds, spec, text, text_if};
 use crate::answer::{Failure, Returned, code as codes};
 use crate::backend::{Backend, ToolCall, ToolSpec};
+use crate::error::SynthesisError;
 use crate::sandboxes::{SandboxHandle, SandboxRequest};
 use crate::session::Session;
 
@@ -112,7 +113,7 @@ impl Backend for Code {
         Some(SandboxRequest::default())
     }
 
-    async fn initialize(&self, session: &Arc<Session>, handle: Option<&SandboxHandle>) -> Result<(), String> {
+    async fn initialize(&self, session: &Arc<Session>, handle: Option<&SandboxHandle>) -> Result<(), SynthesisError> {
         bash::open(session, handle).await
     }
 
@@ -277,7 +278,7 @@ async fn workspace(call: &ToolCall<'_>) -> Answered {
                 asked["replace_mode"] = "ALL".into();
             }
             handle.post("/v1/file/str_replace_editor", &asked).await.and_then(|done| match done["error"].as_str() {
-                Some(error) if !error.is_empty() => Err(error.to_owned()),
+                Some(error) if !error.is_empty() => Err(SynthesisError::Program { message: error.to_owned() }),
                 _ => Ok(format!("Edited {file}")),
             })
         }
@@ -302,7 +303,7 @@ async fn workspace(call: &ToolCall<'_>) -> Answered {
     }
 }
 
-async fn read(call: &ToolCall<'_>, params: &Params, handle: &SandboxHandle) -> Result<Result<String, String>, Failure> {
+async fn read(call: &ToolCall<'_>, params: &Params, handle: &SandboxHandle) -> Result<Result<String, SynthesisError>, Failure> {
     let file = path(call, text(params, "file_path")?).await?;
     let first = count_if(params, "offset")?.unwrap_or(1).max(1);
     let limit = count_if(params, "limit")?.unwrap_or(LINES).clamp(1, 100_000);

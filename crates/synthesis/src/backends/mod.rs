@@ -20,6 +20,7 @@ use serde_json::{Map, Value, json};
 
 use crate::answer::{Failure, Returned, code as codes};
 use crate::backend::ToolSpec;
+use crate::error::{SynthesisError, invalid};
 use crate::sandboxes::SandboxHandle;
 
 pub use bash::Bash;
@@ -57,7 +58,7 @@ fn alias(of: &ToolSpec, name: &str) -> ToolSpec {
 }
 
 /// Refuses a call without one of its parameters, with Python's message, as AgentFlow's server does.
-fn needs(function: &str, params: &Params, required: &[&str]) -> Result<(), String> {
+fn needs(function: &str, params: &Params, required: &[&str]) -> Result<(), SynthesisError> {
     let missing: Vec<String> =
         required.iter().filter(|name| !params.contains_key(**name)).map(|name| format!("'{name}'")).collect();
     let (last, before) = match missing.split_last() {
@@ -70,7 +71,7 @@ fn needs(function: &str, params: &Params, required: &[&str]) -> Result<(), Strin
         more => format!("{}, and {last}", more.join(", ")),
     };
     let plural = if missing.len() == 1 { "" } else { "s" };
-    Err(format!("{function}() missing {} required positional argument{plural}: {names}", missing.len()))
+    Err(invalid(format!("{function}() missing {} required positional argument{plural}: {names}", missing.len())))
 }
 
 /// The same for a tool of a backend.
@@ -110,7 +111,7 @@ fn count_if(params: &Params, name: &str) -> Result<Option<u64>, Failure> {
 }
 
 /// A sandbox's error, as the tool's own failure.
-fn failed(error: String) -> Failure {
+fn failed(error: impl Into<String>) -> Failure {
     Failure::new(codes::EXECUTION_ERROR, error)
 }
 

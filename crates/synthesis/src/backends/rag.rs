@@ -19,6 +19,7 @@ use tokio::sync::OnceCell;
 use super::{Answered, Params, count_if, require, spec, text, wrong};
 use crate::answer::{Failure, Returned, code as codes};
 use crate::backend::{Backend, ToolCall, ToolSpec};
+use crate::error::{SynthesisError, invalid};
 use crate::sandboxes::SandboxHandle;
 use crate::session::Session;
 
@@ -64,7 +65,7 @@ struct Config {
 /// Searches a corpus.
 pub struct Rag {
     raw: Map<String, Value>,
-    config: Result<Config, String>,
+    config: Result<Config, SynthesisError>,
     /// The server's corpora are in `retrieval`, those of sessions in `synthesis/rag`.
     data_dir: PathBuf,
     shared: OnceCell<Arc<Served>>,
@@ -134,19 +135,22 @@ impl Rag {
     pub fn new(config: Map<String, Value>, data_dir: &Path) -> Self {
         let known: Map<String, Value> =
             config.iter().filter(|(_, value)| !value.is_null()).map(|(k, v)| (k.clone(), v.clone())).collect();
-        let parsed = Config::deserialize(Value::Object(known)).map_err(|error| format!("the configuration of rag: {error}"));
+        let parsed =
+            Config::deserialize(Value::Object(known)).map_err(|error| invalid(format!("the configuration of rag: {error}")));
         Self { raw: config, config: parsed, data_dir: data_dir.to_owned(), shared: OnceCell::new(), own: Mutex::default() }
     }
 
-    fn config(&self) -> Result<&Config, String> {
+    fn config(&self) -> Result<&Config, SynthesisError> {
         self.config.as_ref().map_err(Clone::clone)
     }
 
     /// None: no corpus is configured, and sessions only have what they index.
-    async fn shared(&self) -> Result<Option<Arc<Served>>, String> {
+    async fn shared(&self) -> Result<Option<Arc<Served>>, SynthesisError> {
         let opened = self.shared.get_or_try_init(|| async {
             let (config, data_dir) = (self.config().map_err(Some)?.clone(), self.data_dir.clone());
-            let served = blocking(move || config.open(&data_dir)).await.map_err(|error| Some(error.to_string()))?;
+            let served = blocking(move || config.open(&data_dir))
+                .await
+                .map_err(|error| Some(SynthesisError::Corpus { reason: error.to_string() }))?;
             served.map(Arc::new).ok_or(None)
         });
         match opened.await {
@@ -324,7 +328,7 @@ impl Rag {
         if let Some(settings) = shared.and_then(Corpus::index).map(Index::settings) {
             return Ok(settings.clone());
         }
-        let config = self.config().map_err(Error::Invalid)?;
+        let config = self.config().map_err(|error| Error::Invalid(error.into()))?;
         let embedder = match (&config.embedder, &config.model_name) {
             (Some(embedder), _) => embedder.clone(),
             (None, Some(name)) => embed::from_model_name(name)?,
@@ -433,11 +437,11 @@ impl Backend for Rag {
         self.raw.clone()
     }
 
-    async fn warmup(&self) -> Result<(), String> {
+    async fn warmup(&self) -> Result<(), SynthesisError> {
         self.shared().await.map(drop)
     }
 
-    async fn initialize(&self, session: &Arc<Session>, _handle: Option<&SandboxHandle>) -> Result<(), String> {
+    async fn initialize(&self, session: &Arc<Session>, _handle: Option<&SandboxHandle>) -> Result<(), SynthesisError> {
         self.shared().await?;
         if session.restored {
             // The session's index is still on disk.

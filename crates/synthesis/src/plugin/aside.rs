@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::process::Process;
 use super::{FAREWELL, Launch, PROTOCOL};
+use crate::error::{SynthesisError, plugin, timeout as late};
 
 /// Started by the first call, and restarted after a crash.
 pub(crate) struct Aside {
@@ -20,23 +21,23 @@ impl Aside {
     }
 
     /// Calls a tool, and returns its envelope. A timeout ends the process, because Python can't be stopped otherwise.
-    pub(crate) async fn call(&self, tool: &str, params: &Value, timeout: Duration) -> Result<Map<String, Value>, String> {
+    pub(crate) async fn call(&self, tool: &str, params: &Value, timeout: Duration) -> Result<Map<String, Value>, SynthesisError> {
         let mut is_second = false;
         loop {
             let running = self.process.running().await?;
             let told = json!({ "tool": tool, "params": params, "worker_id": "server", "trace_id": "" });
             let Ok(answer) = tokio::time::timeout(timeout, running.ask("call", told)).await else {
                 self.process.end(Duration::ZERO).await;
-                return Err(format!("it took more than {} s", timeout.as_secs()));
+                return Err(late(format!("it took more than {} s", timeout.as_secs())));
             };
             match answer {
                 Ok(mut answer) => match answer["result"].take() {
                     Value::Object(envelope) => return Ok(envelope),
-                    _ => return Err("its answer has no envelope".to_owned()),
+                    _ => return Err(plugin("its answer has no envelope")),
                 },
                 // Another call may have ended it.
-                Err(fault) if fault.kind == "PluginError" && !is_second => is_second = true,
-                Err(fault) => return Err(fault.message),
+                Err(SynthesisError::Plugin { .. }) if !is_second => is_second = true,
+                Err(error) => return Err(error),
             }
         }
     }

@@ -21,11 +21,12 @@ use serde_json::{Map, Value, json};
 
 use crate::answer::{Failure, Returned, code as codes};
 use crate::backend::{Backend, ToolCall, ToolSpec};
+use crate::error::{SynthesisError, plugin, timeout};
 use crate::execute::legacy;
 use crate::sandboxes::{SandboxHandle, SandboxRequest, Sandboxes};
 use crate::session::Session;
 
-use process::{Fault, Process, Running};
+use process::{Process, Running};
 use sandboxed::PluginSandboxes;
 
 /// The version of the protocol.
@@ -159,22 +160,21 @@ impl Plugin {
         launch: Launch,
         config: Map<String, Value>,
         sandboxes: &Arc<dyn Sandboxes>,
-    ) -> Result<Arc<dyn Backend>, String> {
+    ) -> Result<Arc<dyn Backend>, SynthesisError> {
         let plugin_sandboxes =
             launch.sandbox.clone().map(|sandbox_request| PluginSandboxes { sandboxes: Arc::clone(sandboxes), sandbox_request });
         let process = Process::new(key.to_owned(), launch, plugin_sandboxes);
         let running = process.running().await?;
         let asked = running.ask("describe", json!({ "protocol": PROTOCOL, "config": config }));
         let told = tokio::time::timeout(DESCRIBE, asked).await;
-        let told = told.map_err(|_| format!("it did not say within {} s what it is", DESCRIBE.as_secs()))?;
-        let told = told.map_err(|fault| fault.message)?;
+        let told = told.map_err(|_| timeout(format!("it did not say within {} s what it is", DESCRIBE.as_secs())))??;
         let told: Description =
-            serde_json::from_value(told).map_err(|error| format!("its description can't be read: {error}"))?;
+            serde_json::from_value(told).map_err(|error| plugin(format!("its description can't be read: {error}")))?;
         if told.protocol != PROTOCOL {
-            return Err(format!("it speaks version {} of the protocol, and not {PROTOCOL}", told.protocol));
+            return Err(plugin(format!("it speaks version {} of the protocol, and not {PROTOCOL}", told.protocol)));
         }
         if told.tools.len() > MAX_TOOLS {
-            return Err(format!("it has {} tools, and {MAX_TOOLS} is the most", told.tools.len()));
+            return Err(plugin(format!("it has {} tools, and {MAX_TOOLS} is the most", told.tools.len())));
         }
         let name = if told.kind == Kind::Backend { told.name.clone() } else { key.to_owned() };
         let tools = told.tools.into_iter().map(|tool| ToolSpec {
@@ -204,8 +204,8 @@ impl Plugin {
     }
 
     /// Makes sure that a session is prepared in the current process.
-    async fn ready(&self, session: &Arc<Session>) -> Result<Running, Fault> {
-        let running = self.process.running().await.map_err(Fault::broken)?;
+    async fn ready(&self, session: &Arc<Session>) -> Result<Running, SynthesisError> {
+        let running = self.process.running().await?;
         let life = self.lives.lock().unwrap_or_else(PoisonError::into_inner).get(&session.facts.id).copied();
         if life != Some(running.life) && !session.compatible {
             let told = json!({ "worker_id": session.facts.worker, "config": session.facts.config, "session": session.info() });
@@ -238,23 +238,24 @@ impl Backend for Plugin {
         self.kind == Kind::Backend
     }
 
-    async fn warmup(&self) -> Result<(), String> {
+    async fn warmup(&self) -> Result<(), SynthesisError> {
         let running = self.process.running().await?;
-        running.ask("warmup", json!({})).await.map(drop).map_err(|fault| fault.message)
+        running.ask("warmup", json!({})).await.map(drop)
     }
 
-    async fn initialize(&self, session: &Arc<Session>, _handle: Option<&SandboxHandle>) -> Result<(), String> {
-        self.ready(session).await.map(drop).map_err(|fault| fault.message)
+    async fn initialize(&self, session: &Arc<Session>, _handle: Option<&SandboxHandle>) -> Result<(), SynthesisError> {
+        self.ready(session).await.map(drop)
     }
 
     async fn call(&self, call: ToolCall<'_>) -> Result<Returned, Failure> {
-        let failed = |fault: Fault| {
-            let data = json!({ "error_type": fault.kind });
-            Failure::new(codes::UNEXPECTED_ERROR, fault.message).with(data)
+        let failed = |error: SynthesisError| {
+            let kind = if let SynthesisError::Exception { kind, .. } = &error { kind } else { "PluginError" };
+            let data = json!({ "error_type": kind });
+            Failure::new(codes::UNEXPECTED_ERROR, error).with(data)
         };
         let running = match call.session.filter(|_| self.kind == Kind::Backend) {
             Some(session) => self.ready(session).await,
-            None => self.process.running().await.map_err(Fault::broken),
+            None => self.process.running().await,
         };
         let running = running.map_err(failed)?;
         if let Some(session) = call.session
@@ -298,13 +299,8 @@ impl Backend for Plugin {
         let told = json!({
             "worker_id": session.facts.worker, "session_id": session.facts.id, "session": session.info(),
         });
-        if let Err(fault) = running.ask("cleanup", told).await {
-            tracing::warn!(
-                plugin = self.name,
-                session = session.facts.id,
-                error = fault.message,
-                "a session could not be cleaned up"
-            );
+        if let Err(error) = running.ask("cleanup", told).await {
+            tracing::warn!(plugin = self.name, session = session.facts.id, %error, "a session could not be cleaned up");
         }
     }
 

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::sandboxed::{PluginSandbox, PluginSandboxes};
 use super::{Launch, PYTHON_PATH};
+use crate::error::{SynthesisError, plugin};
 
 /// Longest line, in bytes.
 const MAX_LINE: u64 = 16 << 20;
@@ -24,21 +25,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Bytes of its log that are copied per second; the rest is counted.
 const LOG_BYTES: usize = 16 << 10;
 
-/// Why a request failed.
-#[derive(Debug, Clone)]
-pub(super) struct Fault {
-    pub(super) message: String,
-    /// The type of the exception, or another kind of failure.
-    pub(super) kind: String,
-}
-
-impl Fault {
-    pub(super) fn broken(message: String) -> Self {
-        Self { message, kind: "PluginError".to_owned() }
-    }
-}
-
-type Answer = Result<Value, Fault>;
+type Answer = Result<Value, SynthesisError>;
 
 /// One life of the process.
 struct Life {
@@ -93,7 +80,7 @@ impl Running {
         life.pending().insert(id, tell);
         let _pending = Pending { of: life, id };
         let request = line(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
-        let ended = || Fault::broken("the plugin's process ended".to_owned());
+        let ended = || plugin("the plugin's process ended");
         tokio::select! {
             biased;
             sent = life.requests.send(request) => sent.map_err(|_| ended())?,
@@ -142,7 +129,7 @@ impl Process {
     }
 
     /// The process, restarted if it died.
-    pub(super) async fn running(&self) -> Result<Running, String> {
+    pub(super) async fn running(&self) -> Result<Running, SynthesisError> {
         if let Some(running) = self.alive() {
             return Ok(running);
         }
@@ -158,12 +145,12 @@ impl Process {
         let running = self.start(state.lives).await?;
         *self.alive.lock().unwrap_or_else(PoisonError::into_inner) = Some(running.clone());
         if let Some(first) = &state.first {
-            running.ask("describe", first.clone()).await.map_err(|fault| fault.message)?;
+            running.ask("describe", first.clone()).await.map_err(plugin)?;
         }
         Ok(running)
     }
 
-    async fn start(&self, number: u64) -> Result<Running, String> {
+    async fn start(&self, number: u64) -> Result<Running, SynthesisError> {
         let streams = match &self.sandboxes {
             Some(sandboxes) => sandboxes.start(&self.name, &self.launch).await?,
             None => self.start_here()?,
@@ -181,9 +168,9 @@ impl Process {
         Ok(Running { life: number, of: life })
     }
 
-    fn start_here(&self) -> Result<Streams, String> {
+    fn start_here(&self) -> Result<Streams, SynthesisError> {
         let Launch { command, env, paths, dir, .. } = &self.launch;
-        let (program, arguments) = command.split_first().ok_or("its command is empty")?;
+        let (program, arguments) = command.split_first().ok_or_else(|| plugin("its command is empty"))?;
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // A plugin gets the server's keys only if its configuration says so.
@@ -194,18 +181,18 @@ impl Process {
                 let theirs = std::env::var_os(PYTHON_PATH).unwrap_or_default();
                 folders.extend(std::env::split_paths(&theirs).filter_map(|one| std::path::absolute(one).ok()));
             }
-            let joined = std::env::join_paths(folders).map_err(|error| error.to_string())?;
+            let joined = std::env::join_paths(folders).map_err(plugin)?;
             command.env(name, joined);
         }
         if let Some(dir) = dir {
             if !dir.is_dir() {
-                return Err(format!("its working directory {} is not there", dir.display()));
+                return Err(plugin(format!("its working directory {} is not there", dir.display())));
             }
             command.current_dir(dir);
         }
-        let mut child = command.spawn().map_err(|error| format!("{program} can't be started: {error}"))?;
+        let mut child = command.spawn().map_err(|error| SynthesisError::io(format!("{program} can't be started"), error))?;
         let (Some(input), Some(output), Some(log)) = (child.stdin.take(), child.stdout.take(), child.stderr.take()) else {
-            return Err("its standard streams are not there".to_owned());
+            return Err(plugin("its standard streams are not there"));
         };
         Ok(Streams { body: Body::Child(child), input: Box::new(input), output: Box::new(output), log: Box::new(log) })
     }
@@ -320,10 +307,13 @@ async fn read(name: &str, life: &Life, output: Box<dyn AsyncRead + Send + Unpin>
         if let Some(tell) = life.pending().remove(&id) {
             let answer = match message.get("error").filter(|error| !error.is_null()) {
                 None => Ok(message.get("result").cloned().unwrap_or_default()),
-                Some(error) => Err(Fault {
-                    message: error["message"].as_str().unwrap_or("the plugin failed").to_owned(),
-                    kind: error["data"]["type"].as_str().unwrap_or("PluginError").to_owned(),
-                }),
+                Some(error) => {
+                    let message = error["message"].as_str().unwrap_or("the plugin failed").to_owned();
+                    Err(match error["data"]["type"].as_str() {
+                        Some(kind) => SynthesisError::Exception { kind: kind.to_owned(), message },
+                        None => plugin(message),
+                    })
+                }
             };
             let _ = tell.send(answer);
         }

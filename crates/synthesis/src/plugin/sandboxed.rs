@@ -14,6 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use super::Launch;
 use super::process::{Body, Streams};
 use crate::backends::quoted;
+use crate::error::{SynthesisError, plugin};
 use crate::sandboxes::{Caller, SandboxHandle, SandboxRequest, Sandboxes};
 
 /// The label of plugins' sandboxes: the plugin's name.
@@ -44,7 +45,7 @@ impl PluginSandbox {
 }
 
 impl PluginSandboxes {
-    pub(super) async fn start(&self, name: &str, launch: &Launch) -> Result<Streams, String> {
+    pub(super) async fn start(&self, name: &str, launch: &Launch) -> Result<Streams, SynthesisError> {
         let caller = Caller { tenant: TenantId::default_tenant(), request_id: String::new(), origin: None };
         let labels = BTreeMap::from([(LABEL.to_owned(), name.chars().filter(|c| !c.is_control()).take(128).collect())]);
         let sandbox = self.sandboxes.make(&caller, &self.sandbox_request, labels).await?;
@@ -67,7 +68,7 @@ struct Command {
 }
 
 /// Copies the plugin's files and starts it.
-async fn begin(handle: &SandboxHandle, launch: &Launch) -> Result<Command, String> {
+async fn begin(handle: &SandboxHandle, launch: &Launch) -> Result<Command, SynthesisError> {
     let mut env = BTreeMap::new();
     for (at, (name, folders)) in launch.paths.iter().enumerate() {
         let mut there = Vec::new();
@@ -85,18 +86,18 @@ async fn begin(handle: &SandboxHandle, launch: &Launch) -> Result<Command, Strin
     let begun = handle.post("/v1/bash/exec", &asked).await?;
     match (begun["session_id"].as_str(), begun["command_id"].as_str()) {
         (Some(session), Some(id)) => Ok(Command { session: session.to_owned(), id: id.to_owned() }),
-        _ => Err("its command has no id".to_owned()),
+        _ => Err(plugin("its command has no id")),
     }
 }
 
 /// Copies all files of a folder of the host into a sandbox, up to a limit.
-pub(crate) async fn put_all(handle: &SandboxHandle, folder: &Path, target: &str) -> Result<(), String> {
+pub(crate) async fn put_all(handle: &SandboxHandle, folder: &Path, target: &str) -> Result<(), SynthesisError> {
     put(handle, folder, target, false).await
 }
 
-async fn put(handle: &SandboxHandle, folder: &Path, target: &str, sources: bool) -> Result<(), String> {
+async fn put(handle: &SandboxHandle, folder: &Path, target: &str, sources: bool) -> Result<(), SynthesisError> {
     let from = folder.to_owned();
-    let files = tokio::task::spawn_blocking(move || gather(&from, sources)).await.map_err(|error| error.to_string())??;
+    let files = tokio::task::spawn_blocking(move || gather(&from, sources)).await??;
     let mut folders: Vec<&str> = files.iter().filter_map(|file| Some(file.name.rsplit_once('/')?.0)).collect();
     folders.sort_unstable();
     folders.dedup();
@@ -128,9 +129,9 @@ struct File {
 
 /// Collects files, without links. `sources`: only the files that a plugin needs, which are Python, JSON and text, and nothing
 /// hidden.
-fn gather(folder: &Path, sources: bool) -> Result<Vec<File>, String> {
+fn gather(folder: &Path, sources: bool) -> Result<Vec<File>, SynthesisError> {
     const ENDINGS: [&str; 7] = ["py", "json", "txt", "md", "toml", "yaml", "csv"];
-    let failed = |path: &Path, error: std::io::Error| format!("{} can't be read: {error}", path.display());
+    let failed = |path: &Path, error| SynthesisError::io(format!("{} can't be read", path.display()), error);
     let (mut files, mut open, mut bytes) = (Vec::new(), vec![PathBuf::from(folder)], 0);
     while let Some(next) = open.pop() {
         for entry in std::fs::read_dir(&next).map_err(|error| failed(&next, error))?.flatten() {
@@ -146,7 +147,7 @@ fn gather(folder: &Path, sources: bool) -> Result<Vec<File>, String> {
                 bytes += content.len() as u64;
                 if files.len() >= MAX_FILES || bytes > MAX_BYTES {
                     let most = format!("{MAX_FILES} files or {} MiB", MAX_BYTES >> 20);
-                    return Err(format!("{} holds more than {most}, which a sandbox would be given", folder.display()));
+                    return Err(plugin(format!("{} holds more than {most}, which a sandbox would be given", folder.display())));
                 }
                 files.push(File { name, bytes: content, is_program });
             }

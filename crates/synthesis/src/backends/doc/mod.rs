@@ -177,7 +177,7 @@ fn open(path: &Path, given: &str) -> Result<Document, Fault> {
         if about.len() > MAX_BYTES {
             return Err(Fault::new(format!("Failed to load documents: {name} is larger than {} MiB", MAX_BYTES >> 20)));
         }
-        let text = std::fs::read_to_string(&file).map_err(|error| error.to_string());
+        let text = std::fs::read_to_string(&file).map_err(crate::error::invalid);
         let parsed = text.and_then(|text| Element::parse(&text));
         document = parsed.map_err(|error| Fault::new(format!("Failed to load documents: {error}")))?;
     }

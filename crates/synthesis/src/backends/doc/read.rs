@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use super::tree::Element;
 use crate::backends::api::Fault;
 use crate::backends::ask::{Model, setting};
+use crate::error::SynthesisError;
 
 const TOKENS: u64 = 16_384;
 const SECONDS: u64 = 300;
@@ -73,7 +74,7 @@ impl Vision {
         let messages = tokio::task::spawn_blocking(move || messages(&folder, &of, &wanted, bounds)).await;
         let read = match messages {
             Ok(messages) => self.evidence(messages).await,
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(error.into()),
         };
         match read {
             Ok((evidence, summary)) => format!(
@@ -86,7 +87,7 @@ impl Vision {
         }
     }
 
-    async fn evidence(&self, messages: Value) -> Result<(String, String), String> {
+    async fn evidence(&self, messages: Value) -> Result<(String, String), SynthesisError> {
         for _ in 0..self.tries {
             let answer = self.answer(&messages).await?;
             let inner = answer.rsplit_once("<json>").map(|(_, rest)| rest.split("</json>").next().unwrap_or(rest));
@@ -98,7 +99,7 @@ impl Vision {
         Ok((UNPROCESSED[0].to_owned(), UNPROCESSED[1].to_owned()))
     }
 
-    async fn answer(&self, messages: &Value) -> Result<String, String> {
+    async fn answer(&self, messages: &Value) -> Result<String, SynthesisError> {
         let mut last = String::new();
         for attempt in 0..self.tries {
             if attempt > 0 {
@@ -107,10 +108,11 @@ impl Vision {
             match self.model.complete(messages.clone(), json!({ "max_tokens": self.max_tokens })).await {
                 Ok(text) if !text.is_empty() => return Ok(text),
                 Ok(_) => last = "Empty response from VLM API".to_owned(),
-                Err(error) => last = error,
+                Err(error) => last = error.into(),
             }
         }
-        Err(format!("Failed to call VLM API after {} attempts. Last error: {last}", self.tries))
+        let reason = format!("Failed to call VLM API after {} attempts. Last error: {last}", self.tries);
+        Err(SynthesisError::Service { reason })
     }
 }
 

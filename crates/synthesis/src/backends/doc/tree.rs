@@ -4,6 +4,8 @@ use quick_xml::XmlVersion;
 use quick_xml::events::{BytesStart, Event};
 use quick_xml::reader::Reader;
 
+use crate::error::{SynthesisError, invalid};
+
 const MAX_DEPTH: usize = 100;
 const MAX_ELEMENTS: usize = 1_000_000;
 
@@ -21,31 +23,33 @@ impl Element {
         Self { name: name.to_owned(), ..Self::default() }
     }
 
-    fn from_start(start: &BytesStart<'_>) -> Result<Self, String> {
+    fn from_start(start: &BytesStart<'_>) -> Result<Self, SynthesisError> {
         let mut element = Self::new(start.name().0);
         for attribute in start.attributes() {
-            let attribute = attribute.map_err(|error| error.to_string())?;
-            let value = attribute.normalized_value(XmlVersion::Implicit1_0).map_err(|error| error.to_string())?;
+            let attribute = attribute.map_err(invalid)?;
+            let value = attribute.normalized_value(XmlVersion::Implicit1_0).map_err(invalid)?;
             element.attributes.push((attribute.key.0.to_owned(), value.into_owned()));
         }
         Ok(element)
     }
 
-    pub(super) fn parse(xml: &str) -> Result<Self, String> {
+    pub(super) fn parse(xml: &str) -> Result<Self, SynthesisError> {
         let mut reader = Reader::from_str(xml);
         let (mut open, mut elements): (Vec<Self>, usize) = (Vec::new(), 0);
         loop {
-            let event = reader.read_event().map_err(|error| error.to_string())?;
+            let event = reader.read_event().map_err(invalid)?;
             if let Event::Start(start) | Event::Empty(start) = &event {
                 elements += 1;
                 if elements > MAX_ELEMENTS || open.len() >= MAX_DEPTH {
-                    return Err(format!("it has more than {MAX_ELEMENTS} elements, or is nested more than {MAX_DEPTH} deep"));
+                    return Err(invalid(format!(
+                        "it has more than {MAX_ELEMENTS} elements, or is nested more than {MAX_DEPTH} deep"
+                    )));
                 }
                 open.push(Self::from_start(start)?);
             }
             match event {
                 Event::Empty(_) | Event::End(_) => {
-                    let Some(done) = open.pop() else { return Err("an end without its start".to_owned()) };
+                    let Some(done) = open.pop() else { return Err(invalid("an end without its start")) };
                     match open.last_mut() {
                         Some(parent) => parent.children.push(done),
                         None => return Ok(done),
@@ -53,16 +57,16 @@ impl Element {
                 }
                 Event::Text(text) => said(&mut open, &text.xml10_content()),
                 Event::CData(text) => said(&mut open, &text.xml10_content()),
-                Event::GeneralRef(reference) => match reference.resolve_char_ref().map_err(|error| error.to_string())? {
+                Event::GeneralRef(reference) => match reference.resolve_char_ref().map_err(invalid)? {
                     Some(c) => said(&mut open, c.encode_utf8(&mut [0; 4])),
                     None => {
                         let name = reference.into_inner();
                         let known = quick_xml::escape::resolve_predefined_entity(&name);
-                        said(&mut open, known.ok_or_else(|| format!("&{name}; is no entity of XML"))?);
+                        said(&mut open, known.ok_or_else(|| invalid(format!("&{name}; is no entity of XML")))?);
                     }
                 },
-                Event::Eof if elements == 0 => return Err("it has no element".to_owned()),
-                Event::Eof => return Err("it ends early".to_owned()),
+                Event::Eof if elements == 0 => return Err(invalid("it has no element")),
+                Event::Eof => return Err(invalid("it ends early")),
                 Event::Start(_) | Event::Comment(_) | Event::Decl(_) | Event::PI(_) | Event::DocType(_) => {}
             }
         }

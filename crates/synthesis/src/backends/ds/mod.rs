@@ -17,6 +17,7 @@ use super::folders::{Folders, Missing, SearchDirs};
 use super::{Answered, handle, needs, quoted, seconds, spec};
 use crate::answer::Failure;
 use crate::backend::{Backend, ToolCall, ToolSpec};
+use crate::error::SynthesisError;
 use crate::sandboxes::{GuestRequest, SandboxHandle};
 use data::Data;
 
@@ -190,11 +191,10 @@ impl Ds {
                 // The process has ended, as after the sandbox's end. A call in progress is not run twice.
                 (failed, _) => {
                     self.forget(handle, port);
-                    let refused = failed.as_ref().is_ok_and(|(status, said)| {
-                        *status >= 500 && !String::from_utf8_lossy(said).contains("closed the connection")
-                    });
+                    let refused = failed.as_ref().is_ok_and(|(status, _)| *status >= 500);
                     if !known || was_started || !refused {
-                        let said = failed.err().unwrap_or_else(|| "its process ended, most likely for lack of memory".to_owned());
+                        let ended = || "its process ended, most likely for lack of memory".to_owned();
+                        let said = failed.err().map_or_else(ended, String::from);
                         return Err(Fault::new(format!("the sandbox's Python gave no answer: {said}")));
                     }
                     was_started = true;
@@ -261,7 +261,7 @@ async fn start(handle: &SandboxHandle) -> Result<u16, Fault> {
     })
 }
 
-async fn send(handle: &SandboxHandle, port: u16, path: &str, body: Vec<u8>) -> Result<(u16, Vec<u8>), String> {
+async fn send(handle: &SandboxHandle, port: u16, path: &str, body: Vec<u8>) -> Result<(u16, Vec<u8>), SynthesisError> {
     let request = GuestRequest { port, method: "POST", path, content_type: Some("application/octet-stream"), body };
     handle.sandboxes.send(&handle.caller, &handle.name, request).await
 }

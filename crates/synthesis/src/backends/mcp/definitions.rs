@@ -9,6 +9,8 @@ use serde_json::{Map, Value, json};
 
 use super::workspace::Workspace;
 
+use crate::error::{SynthesisError, invalid};
+
 /// Folder of a checkout with its definitions, in subfolders.
 const CHECKOUT: &str = "sandbox/server/backends/resources/mcp";
 /// Largest definition in bytes, and the most folders that are searched.
@@ -68,7 +70,7 @@ pub(super) fn enabled(config: &Map<String, Value>) -> Vec<String> {
 pub(super) struct Definitions {
     /// Entries in the format of MCP clients, with AgentFlow's placeholders.
     known: BTreeMap<String, Value>,
-    unknown: BTreeMap<String, String>,
+    unknown: BTreeMap<String, SynthesisError>,
     overrides: BTreeMap<String, String>,
 }
 
@@ -96,8 +98,8 @@ impl Definitions {
     }
 
     /// Unknown servers, and why they are unknown.
-    pub(super) fn unknown(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.unknown.iter().map(|(name, why)| (name.as_str(), why.as_str()))
+    pub(super) fn unknown(&self) -> impl Iterator<Item = (&str, &SynthesisError)> {
+        self.unknown.iter().map(|(name, why)| (name.as_str(), why))
     }
 
     /// The hub's configuration.
@@ -131,7 +133,7 @@ fn own_entry(entry: &Value) -> Value {
 }
 
 /// One of AgentFlow's servers: from its checkout, otherwise one of the three that its own configuration enables.
-fn agentflows(name: &str, folders: &Folders) -> Result<Value, String> {
+fn agentflows(name: &str, folders: &Folders) -> Result<Value, SynthesisError> {
     for root in folders.roots() {
         if let Some(found) = in_checkout(&root.join(CHECKOUT), name) {
             return found;
@@ -161,10 +163,10 @@ fn agentflows(name: &str, folders: &Folders) -> Result<Value, String> {
             ]);
             Ok(program("uv", &args, json!({})))
         }
-        _ => Err(format!(
+        _ => Err(invalid(format!(
             "MCP config not found for server: {name}; define it in resources.mcp.config.servers, or start the server in a checkout \
              of AgentFlow that has it"
-        )),
+        ))),
     }
 }
 
@@ -187,7 +189,7 @@ struct Params {
 }
 
 /// Finds it by the file's name, otherwise by the name inside. None if it does not exist.
-fn in_checkout(folder: &Path, name: &str) -> Option<Result<Value, String>> {
+fn in_checkout(folder: &Path, name: &str) -> Option<Result<Value, SynthesisError>> {
     let (mut folders, mut files, mut seen) = (vec![folder.to_owned()], Vec::new(), 0);
     while let Some(next) = folders.pop().filter(|_| seen < MAX_FOLDERS) {
         seen += 1;
@@ -203,17 +205,19 @@ fn in_checkout(folder: &Path, name: &str) -> Option<Result<Value, String>> {
     }
     files.sort();
     if let Some(file) = files.iter().find(|file| file.file_stem().is_some_and(|stem| stem == name)) {
-        return Some(read(file).map(entry).map_err(|why| format!("{} is no definition of an MCP server: {why}", file.display())));
+        return Some(
+            read(file).map(entry).map_err(|why| why.within(format!("{} is no definition of an MCP server", file.display()))),
+        );
     }
     files.iter().filter_map(|file| read(file).ok()).find(|file| file.name == name).map(|file| Ok(entry(file)))
 }
 
-fn read(file: &Path) -> Result<File, String> {
-    if std::fs::metadata(file).map_err(|error| error.to_string())?.len() > MAX_BYTES {
-        return Err(format!("it is larger than {} KiB", MAX_BYTES >> 10));
+fn read(file: &Path) -> Result<File, SynthesisError> {
+    if std::fs::metadata(file).map_err(invalid)?.len() > MAX_BYTES {
+        return Err(invalid(format!("it is larger than {} KiB", MAX_BYTES >> 10)));
     }
-    let text = std::fs::read_to_string(file).map_err(|error| error.to_string())?;
-    serde_saphyr::from_str(&text).map_err(|error| error.to_string())
+    let text = std::fs::read_to_string(file).map_err(invalid)?;
+    serde_saphyr::from_str(&text).map_err(invalid)
 }
 
 fn entry(file: File) -> Value {
@@ -258,8 +262,8 @@ mod tests {
         });
         assert_eq!(agentflows("rail_12306", &folders).unwrap(), wanted);
         assert_eq!(agentflows("12306", &folders).unwrap(), wanted);
-        assert!(agentflows("broken", &folders).unwrap_err().contains("broken.yml"));
-        assert!(agentflows("nosuch", &folders).unwrap_err().starts_with("MCP config not found for server: nosuch"));
+        assert!(agentflows("broken", &folders).unwrap_err().to_string().contains("broken.yml"));
+        assert!(agentflows("nosuch", &folders).unwrap_err().to_string().starts_with("MCP config not found for server: nosuch"));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use serde_json::{Map, Value, json};
 use super::{Answered, handle};
 use crate::answer::{Failure, Returned, code as codes};
 use crate::backend::{Backend, ToolCall, ToolSpec};
+use crate::error::SynthesisError;
 use crate::keep::Keep;
 use crate::sandboxes::{SandboxHandle, SandboxRequest};
 use crate::session::Session;
@@ -37,11 +38,13 @@ pub struct Mcp {
     found: Mutex<Found>,
 }
 
+/// The tools of a server, or why it has none.
+type Listed = Result<Vec<Value>, SynthesisError>;
+
 /// Tools discovered from servers.
 #[derive(Default)]
 struct Found {
-    /// By server: its tools, or why it has none.
-    servers: BTreeMap<String, Result<Vec<Value>, String>>,
+    servers: BTreeMap<String, Listed>,
 }
 
 impl Mcp {
@@ -62,7 +65,7 @@ impl Mcp {
         config: &Map<String, Value>,
         worker: &str,
         handle: &SandboxHandle,
-    ) -> Result<BTreeMap<String, Result<Vec<Value>, String>>, String> {
+    ) -> Result<BTreeMap<String, Listed>, SynthesisError> {
         let workspace = Workspace::make(handle, &self.folders, config, worker).await?;
         let definitions = Definitions::from_config(config, &self.folders);
         let file = json!({ "mcpServers": definitions.entries(&workspace) }).to_string();
@@ -76,14 +79,14 @@ impl Mcp {
             (name.to_owned(), tools)
         });
         let mut told: BTreeMap<_, _> = join_all(asking).await.into_iter().collect();
-        told.extend(definitions.unknown().map(|(name, why)| (name.to_owned(), Err(why.to_owned()))));
+        told.extend(definitions.unknown().map(|(name, why)| (name.to_owned(), Err(why.clone()))));
         Ok(told)
     }
 
-    async fn discover(&self, keep: &Keep) -> Result<BTreeMap<String, Result<Vec<Value>, String>>, String> {
+    async fn discover(&self, keep: &Keep) -> Result<BTreeMap<String, Listed>, SynthesisError> {
         let sandbox_request =
             SandboxRequest::from_config(&self.config)?.over(&self.sandbox_request(&self.config).unwrap_or_default());
-        let handle = keep.make(&sandbox_request).await.map_err(|error| format!("no sandbox could be made for it: {error}"))?;
+        let handle = keep.make(&sandbox_request).await.map_err(|error| error.within("no sandbox could be made for it"))?;
         let told = self.start(&self.config, DISCOVERY, &handle).await;
         keep.remove(&handle.name).await;
         told
@@ -91,8 +94,8 @@ impl Mcp {
 }
 
 /// The problems of servers, from the results of all.
-fn problems(told: &BTreeMap<String, Result<Vec<Value>, String>>) -> BTreeMap<String, String> {
-    told.iter().filter_map(|(name, told)| Some((name.clone(), told.as_ref().err()?.clone()))).collect()
+fn problems(told: &BTreeMap<String, Listed>) -> BTreeMap<String, String> {
+    told.iter().filter_map(|(name, told)| Some((name.clone(), told.as_ref().err()?.to_string()))).collect()
 }
 
 fn joined(problems: &BTreeMap<String, String>) -> String {
@@ -156,7 +159,7 @@ impl Backend for Mcp {
         let _ = self.keep.set(keep);
     }
 
-    async fn warmup(&self) -> Result<(), String> {
+    async fn warmup(&self) -> Result<(), SynthesisError> {
         let Some(keep) = self.keep.get() else { return Ok(()) };
         let enabled = definitions::enabled(&self.config);
         if enabled.is_empty() {
@@ -168,19 +171,19 @@ impl Backend for Mcp {
         };
         let problems = problems(&told);
         self.found().servers = told;
-        if problems.is_empty() { Ok(()) } else { Err(joined(&problems)) }
+        if problems.is_empty() { Ok(()) } else { Err(SynthesisError::Servers { problems: joined(&problems) }) }
     }
 
-    async fn initialize(&self, session: &Arc<Session>, handle: Option<&SandboxHandle>) -> Result<(), String> {
+    async fn initialize(&self, session: &Arc<Session>, handle: Option<&SandboxHandle>) -> Result<(), SynthesisError> {
         let Some(handle) = handle else { return Ok(()) };
         let told = self.start(&session.facts.config, &session.facts.worker, handle).await?;
         let problems = problems(&told);
-        if problems.is_empty() { Ok(()) } else { Err(joined(&problems)) }
+        if problems.is_empty() { Ok(()) } else { Err(SynthesisError::Servers { problems: joined(&problems) }) }
     }
 
     async fn call(&self, call: ToolCall<'_>) -> Answered {
         let handle = handle(call.handle)?;
-        let failed = |error: String| Failure::new(codes::DEPENDENCY_FAILURE, error).with(Value::Null);
+        let failed = |error: SynthesisError| Failure::new(codes::DEPENDENCY_FAILURE, error).with(Value::Null);
         let (server, tool) = crate::names::simple(call.tool).split_once('.').unwrap_or_default();
         let path = format!("/v1/mcp/{server}/tools/{tool}");
         let answer = handle.sandboxes.call(&handle.caller, &handle.name, &path, Some(&Value::Object(call.params.clone()))).await;

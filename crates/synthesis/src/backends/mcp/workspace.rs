@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::definitions::Folders;
 use crate::backends::quoted;
+use crate::error::{SynthesisError, invalid};
 use crate::plugin::sandboxed;
 use crate::sandboxes::SandboxHandle;
 
@@ -29,7 +30,7 @@ impl Workspace {
         folders: &Folders,
         config: &Map<String, Value>,
         worker: &str,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, SynthesisError> {
         let servers = folders.servers.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
         let mut workspace = Self { folder: None, servers, task: String::new() };
         let text = |key: &str| config.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
@@ -57,7 +58,7 @@ impl Workspace {
                     let first: Vec<&str> = time.split_whitespace().take(2).collect();
                     command = format!("{command} --launch_time {}", quoted(&first.join(" ")));
                 }
-                run(handle, &command, PREPARE).await.map_err(|error| format!("preprocess failed: {error}"))?;
+                run(handle, &command, PREPARE).await.map_err(|error| error.within("preprocess failed"))?;
             }
         }
         workspace.folder = Some(folder);
@@ -87,7 +88,7 @@ fn below(worker: &str) -> String {
 }
 
 /// A task's folder on the host, named by a client: below the working directory or the configuration's folder.
-fn find_task(given: &str, folders: &Folders) -> Result<PathBuf, String> {
+fn find_task(given: &str, folders: &Folders) -> Result<PathBuf, SynthesisError> {
     for root in folders.roots() {
         // A server that was started in `/` would disclose the whole host.
         let (Ok(root), Ok(path)) = (root.canonicalize(), root.join(given).canonicalize()) else { continue };
@@ -96,10 +97,10 @@ fn find_task(given: &str, folders: &Folders) -> Result<PathBuf, String> {
             return Ok(path);
         }
     }
-    Err(format!("task_dir {given:?} is no task below the server's working directory or its configuration file"))
+    Err(invalid(format!("task_dir {given:?} is no task below the server's working directory or its configuration file")))
 }
 
-async fn make_folder(handle: &SandboxHandle, folder: &str) -> Result<(), String> {
+async fn make_folder(handle: &SandboxHandle, folder: &str) -> Result<(), SynthesisError> {
     let folder = quoted(folder);
     // Where the user may not write, the sandbox's root creates it, if sudo works.
     let command = format!("mkdir -p -- {folder} 2>/dev/null || sudo -n install -d -o \"$(id -u)\" -- {folder}");
@@ -107,27 +108,31 @@ async fn make_folder(handle: &SandboxHandle, folder: &str) -> Result<(), String>
 }
 
 /// Copies a folder to the same path in the sandbox, unless its image has it.
-async fn bring(handle: &SandboxHandle, folder: &Path, key: &str) -> Result<(), String> {
+async fn bring(handle: &SandboxHandle, folder: &Path, key: &str) -> Result<(), SynthesisError> {
     let path = folder.display().to_string();
     if run(handle, &format!("test -d {}", quoted(&path)), 30).await.is_ok() {
         return Ok(());
     }
     make_folder(handle, &path).await?;
     let copied = sandboxed::put_all(handle, folder, &path).await;
-    copied.map_err(|error| format!("{key} could not be copied into the sandbox: {error}; build an image that has it at {path}"))
+    copied.map_err(|error| {
+        let error = error.within(format!("{key} could not be copied into the sandbox"));
+        error.hinted(format!("build an image that has it at {path}"))
+    })
 }
 
 /// Runs a command that must succeed. The error is its output.
-async fn run(handle: &SandboxHandle, command: &str, seconds: u64) -> Result<(), String> {
+async fn run(handle: &SandboxHandle, command: &str, seconds: u64) -> Result<(), SynthesisError> {
     let done = handle.post("/v1/bash/exec", &json!({ "command": command, "hard_timeout": seconds })).await?;
     if done["exit_code"] == 0 {
         return Ok(());
     }
     let said = |stream: &str| done[stream].as_str().unwrap_or_default().trim().to_owned();
-    Err([said("stderr"), said("stdout"), format!("exit status {}", done["exit_code"])]
+    let message = [said("stderr"), said("stdout"), format!("exit status {}", done["exit_code"])]
         .into_iter()
         .find(|said| !said.is_empty())
-        .unwrap_or_default())
+        .unwrap_or_default();
+    Err(SynthesisError::Program { message })
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::driver::{Action, Button, Output, Recording, VirtualMachine};
 use super::tree;
 use crate::backends::quoted;
+use crate::error::{SynthesisError, machine, timeout as late};
 use crate::sandboxes::SandboxHandle;
 
 /// The most nodes that are requested of the accessibility tree.
@@ -52,15 +53,15 @@ impl Desktop {
         Self { handle, tells }
     }
 
-    async fn action(&self, action: Value) -> Result<(), String> {
+    async fn action(&self, action: Value) -> Result<(), SynthesisError> {
         self.handle.post("/v1/display/actions", &action).await.map(drop)
     }
 
-    async fn move_to(&self, (x, y): (f64, f64)) -> Result<(), String> {
+    async fn move_to(&self, (x, y): (f64, f64)) -> Result<(), SynthesisError> {
         self.action(json!({ "action_type": "MOVE_TO", "x": x, "y": y })).await
     }
 
-    async fn drag(&self, from: (f64, f64), to: (f64, f64), button: Button, takes: Duration) -> Result<(), String> {
+    async fn drag(&self, from: (f64, f64), to: (f64, f64), button: Button, takes: Duration) -> Result<(), SynthesisError> {
         self.move_to(from).await?;
         if button == Button::Left && takes <= BRIEF_DRAG {
             return self.action(json!({ "action_type": "DRAG_TO", "x": to.0, "y": to.1 })).await;
@@ -76,7 +77,7 @@ impl Desktop {
         held.release().await
     }
 
-    async fn scroll(&self, mut right: i64, mut up: i64) -> Result<(), String> {
+    async fn scroll(&self, mut right: i64, mut up: i64) -> Result<(), SynthesisError> {
         while (right, up) != (0, 0) {
             let (dx, dy) = (right.clamp(-NOTCHES_AT_ONCE, NOTCHES_AT_ONCE), up.clamp(-NOTCHES_AT_ONCE, NOTCHES_AT_ONCE));
             self.action(json!({ "action_type": "SCROLL", "dx": dx, "dy": dy })).await?;
@@ -85,7 +86,7 @@ impl Desktop {
         Ok(())
     }
 
-    async fn type_text(&self, text: &str, interval: Duration) -> Result<(), String> {
+    async fn type_text(&self, text: &str, interval: Duration) -> Result<(), SynthesisError> {
         // Only with keys: a paste needs a shortcut, which some programs use for something else.
         let typed = |text: &str| json!({ "action_type": "TYPING", "text": text, "use_clipboard": false });
         if text.is_empty() {
@@ -104,7 +105,7 @@ impl Desktop {
         Ok(())
     }
 
-    async fn bash(&self, command: &str, timeout: Duration) -> Result<Value, String> {
+    async fn bash(&self, command: &str, timeout: Duration) -> Result<Value, SynthesisError> {
         let timeout = timeout.as_secs_f64();
         let request = json!({
             "command": command,
@@ -114,7 +115,7 @@ impl Desktop {
         });
         let done = self.handle.post("/v1/bash/exec", &request).await?;
         if done["status"] == "timed_out" {
-            return Err(format!("it was killed after {timeout:.1} s"));
+            return Err(late(format!("it was killed after {timeout:.1} s")));
         }
         Ok(done)
     }
@@ -128,13 +129,13 @@ struct Held<'a> {
 }
 
 impl<'a> Held<'a> {
-    async fn press(handle: &'a SandboxHandle, button: Button) -> Result<Self, String> {
+    async fn press(handle: &'a SandboxHandle, button: Button) -> Result<Self, SynthesisError> {
         let held = Self { handle, button, is_down: true };
         handle.post("/v1/display/actions", &json!({ "action_type": "MOUSE_DOWN", "button": button })).await?;
         Ok(held)
     }
 
-    async fn release(mut self) -> Result<(), String> {
+    async fn release(mut self) -> Result<(), SynthesisError> {
         self.is_down = false;
         self.handle.post("/v1/display/actions", &json!({ "action_type": "MOUSE_UP", "button": self.button })).await.map(drop)
     }
@@ -163,17 +164,17 @@ fn escaped(path: &str) -> String {
 
 #[async_trait]
 impl VirtualMachine for Desktop {
-    async fn size(&self) -> Result<(u32, u32), String> {
+    async fn size(&self) -> Result<(u32, u32), SynthesisError> {
         let pointer = self.handle.get("/v1/display/pointer").await?;
         let side = |name: &str| pointer[name].as_u64().and_then(|side| u32::try_from(side).ok());
-        side("screen_width").zip(side("screen_height")).ok_or_else(|| "the sandbox tells no size of its screen".to_owned())
+        side("screen_width").zip(side("screen_height")).ok_or_else(|| machine("the sandbox tells no size of its screen"))
     }
 
-    async fn screenshot(&self) -> Result<Vec<u8>, String> {
+    async fn screenshot(&self) -> Result<Vec<u8>, SynthesisError> {
         self.handle.file("/v1/display/screenshot").await
     }
 
-    async fn tree(&self) -> Result<Option<String>, String> {
+    async fn tree(&self) -> Result<Option<String>, SynthesisError> {
         if !self.tells {
             return Ok(None);
         }
@@ -182,21 +183,21 @@ impl VirtualMachine for Desktop {
         Ok(Some(tree::table(&told?, &windows.unwrap_or_default(), size?)))
     }
 
-    async fn pointer(&self) -> Result<(f64, f64), String> {
+    async fn pointer(&self) -> Result<(f64, f64), SynthesisError> {
         let pointer = self.handle.get("/v1/display/pointer").await?;
         let position = pointer["x"].as_f64().zip(pointer["y"].as_f64());
-        position.ok_or_else(|| "the sandbox does not tell where its pointer is".to_owned())
+        position.ok_or_else(|| machine("the sandbox does not tell where its pointer is"))
     }
 
-    async fn start_desktop(&self) -> Result<(), String> {
-        let done = self.bash(SESSION, SESSION_START).await.map_err(|error| format!("the desktop did not start: {error}"))?;
+    async fn start_desktop(&self) -> Result<(), SynthesisError> {
+        let done = self.bash(SESSION, SESSION_START).await.map_err(|error| error.within("the desktop did not start"))?;
         match done["exit_code"].as_i64() {
             Some(0) => Ok(()),
-            _ => Err(format!("the desktop did not start: {}", done["stderr"].as_str().unwrap_or_default().trim())),
+            _ => Err(machine(format!("the desktop did not start: {}", done["stderr"].as_str().unwrap_or_default().trim()))),
         }
     }
 
-    async fn act(&self, action: &Action) -> Result<(), String> {
+    async fn act(&self, action: &Action) -> Result<(), SynthesisError> {
         match action {
             Action::Move { x, y } => self.move_to((*x, *y)).await,
             Action::Click { at, button, times } => {
@@ -226,16 +227,16 @@ impl VirtualMachine for Desktop {
         }
     }
 
-    async fn run(&self, command: &[String], timeout: Duration) -> Result<Output, String> {
+    async fn run(&self, command: &[String], timeout: Duration) -> Result<Output, SynthesisError> {
         // Bash is replaced by the program: the words are quoted.
         let done = self.bash(&format!("exec -- {}", words(command)), timeout).await?;
         let text = |name: &str| done[name].as_str().unwrap_or_default().to_owned();
-        let code = done["exit_code"].as_i64().ok_or("the command has no exit code")?;
+        let code = done["exit_code"].as_i64().ok_or_else(|| machine("the command has no exit code"))?;
         Ok(Output { stdout: text("stdout"), stderr: text("stderr"), code })
     }
 
-    async fn launch(&self, command: &[String]) -> Result<(), String> {
-        let Some(program) = command.first() else { return Err("there is no program to start".to_owned()) };
+    async fn launch(&self, command: &[String]) -> Result<(), SynthesisError> {
+        let Some(program) = command.first() else { return Err(machine("there is no program to start")) };
         // It detaches at once, so that it outlives the command that starts it.
         let line = format!(
             "command -v -- {} >/dev/null || {{ echo there is no program of this name >&2; exit 127; }}; \
@@ -246,15 +247,15 @@ impl VirtualMachine for Desktop {
         let done = self.bash(&line, Duration::from_secs(30)).await?;
         match done["exit_code"].as_i64() {
             Some(0) => Ok(()),
-            _ => Err(format!("{program} could not be started: {}", done["stderr"].as_str().unwrap_or_default().trim())),
+            _ => Err(machine(format!("{program} could not be started: {}", done["stderr"].as_str().unwrap_or_default().trim()))),
         }
     }
 
-    async fn read(&self, path: &str) -> Result<Vec<u8>, String> {
+    async fn read(&self, path: &str) -> Result<Vec<u8>, SynthesisError> {
         self.handle.file(&format!("/v1/file/download?path={}", escaped(path))).await
     }
 
-    async fn write(&self, path: &str, content: &[u8]) -> Result<(), String> {
+    async fn write(&self, path: &str, content: &[u8]) -> Result<(), SynthesisError> {
         let mut pieces = content.chunks(PIECE);
         // An empty file is written too.
         let first = pieces.next().unwrap_or_default();
@@ -266,7 +267,7 @@ impl VirtualMachine for Desktop {
         Ok(())
     }
 
-    async fn record(&self, what: Recording) -> Result<Vec<u8>, String> {
+    async fn record(&self, what: Recording) -> Result<Vec<u8>, SynthesisError> {
         match what {
             Recording::Start => {
                 let start = json!({
@@ -282,9 +283,9 @@ impl VirtualMachine for Desktop {
         }
     }
 
-    async fn reset(&self) -> Result<(), String> {
+    async fn reset(&self) -> Result<(), SynthesisError> {
         // Changes by an agent in files, programs and the desktop itself only disappear with the sandbox.
-        Err("a desktop is not put back: end the session, and the next one gets a fresh one".to_owned())
+        Err(machine("a desktop is not put back: end the session, and the next one gets a fresh one"))
     }
 }
 

@@ -5,6 +5,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
+use crate::error::{SynthesisError, machine};
+
 /// An input action. Positions are pixels from the upper left corner.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
@@ -80,38 +82,38 @@ pub enum Recording {
 #[async_trait]
 pub trait VirtualMachine: Send + Sync {
     /// Width and height in pixels.
-    async fn size(&self) -> Result<(u32, u32), String>;
+    async fn size(&self) -> Result<(u32, u32), SynthesisError>;
     /// A screenshot as PNG.
-    async fn screenshot(&self) -> Result<Vec<u8>, String>;
+    async fn screenshot(&self) -> Result<Vec<u8>, SynthesisError>;
     /// The content of the screen, as text for a model. None: the VM can't provide it.
-    async fn tree(&self) -> Result<Option<String>, String>;
+    async fn tree(&self) -> Result<Option<String>, SynthesisError>;
     /// The position of the pointer.
-    async fn pointer(&self) -> Result<(f64, f64), String> {
-        Err("this VM can't tell where its pointer is".to_owned())
+    async fn pointer(&self) -> Result<(f64, f64), SynthesisError> {
+        Err(machine("this VM can't tell where its pointer is"))
     }
     /// The accessibility tree itself, as XML. None: the VM can't provide it.
-    async fn accessibility(&self) -> Result<Option<String>, String> {
+    async fn accessibility(&self) -> Result<Option<String>, SynthesisError> {
         Ok(None)
     }
     /// The text of the terminal in front. None: there is no terminal, or the VM can't provide it.
-    async fn terminal(&self) -> Result<Option<String>, String> {
+    async fn terminal(&self) -> Result<Option<String>, SynthesisError> {
         Ok(None)
     }
     /// Starts the parts of a desktop beside its window manager, such as a panel, if the VM does not start them itself.
-    async fn start_desktop(&self) -> Result<(), String> {
+    async fn start_desktop(&self) -> Result<(), SynthesisError> {
         Ok(())
     }
-    async fn act(&self, action: &Action) -> Result<(), String>;
+    async fn act(&self, action: &Action) -> Result<(), SynthesisError>;
     /// Runs a program with its arguments, without a shell.
-    async fn run(&self, command: &[String], timeout: Duration) -> Result<Output, String>;
+    async fn run(&self, command: &[String], timeout: Duration) -> Result<Output, SynthesisError>;
     /// Starts a program without waiting for it.
-    async fn launch(&self, command: &[String]) -> Result<(), String>;
-    async fn read(&self, path: &str) -> Result<Vec<u8>, String>;
-    async fn write(&self, path: &str, content: &[u8]) -> Result<(), String>;
+    async fn launch(&self, command: &[String]) -> Result<(), SynthesisError>;
+    async fn read(&self, path: &str) -> Result<Vec<u8>, SynthesisError>;
+    async fn write(&self, path: &str, content: &[u8]) -> Result<(), SynthesisError>;
     /// Records the screen. Stop returns the film; start returns nothing.
-    async fn record(&self, what: Recording) -> Result<Vec<u8>, String>;
+    async fn record(&self, what: Recording) -> Result<Vec<u8>, SynthesisError>;
     /// Resets files, programs and screen to their state when it was first ready.
-    async fn reset(&self) -> Result<(), String>;
+    async fn reset(&self) -> Result<(), SynthesisError>;
     /// Ends it with its session. The content of a sandbox is removed with that sandbox.
     async fn end(&self) {}
 }

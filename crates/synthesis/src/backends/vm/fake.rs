@@ -7,6 +7,8 @@ use async_trait::async_trait;
 
 use super::driver::{Action, Button, Output, Recording, VirtualMachine};
 
+use crate::error::{SynthesisError, machine};
+
 /// 800 by 600 pixels, with the pointer always at 100, 100.
 #[derive(Default)]
 pub(super) struct FakeVm {
@@ -33,30 +35,30 @@ fn at(at: Option<(f64, f64)>) -> String {
 
 #[async_trait]
 impl VirtualMachine for FakeVm {
-    async fn size(&self) -> Result<(u32, u32), String> {
+    async fn size(&self) -> Result<(u32, u32), SynthesisError> {
         Ok((800, 600))
     }
 
-    async fn screenshot(&self) -> Result<Vec<u8>, String> {
-        Err("a fake has no picture".to_owned())
+    async fn screenshot(&self) -> Result<Vec<u8>, SynthesisError> {
+        Err(machine("a fake has no picture"))
     }
 
-    async fn tree(&self) -> Result<Option<String>, String> {
+    async fn tree(&self) -> Result<Option<String>, SynthesisError> {
         Ok(None)
     }
 
-    async fn pointer(&self) -> Result<(f64, f64), String> {
+    async fn pointer(&self) -> Result<(f64, f64), SynthesisError> {
         Ok((100.0, 100.0))
     }
 
-    async fn act(&self, action: &Action) -> Result<(), String> {
+    async fn act(&self, action: &Action) -> Result<(), SynthesisError> {
         let place = match action {
             Action::Move { x, y } => Some((*x, *y)),
             Action::Click { at, .. } | Action::Scroll { at, .. } => *at,
             _ => None,
         };
         if let Some((x, y)) = place.filter(|(x, y)| !(0.0..800.0).contains(x) || !(0.0..600.0).contains(y)) {
-            return Err(format!("{x}, {y} is outside of the screen, which is 800x600"));
+            return Err(machine(format!("{x}, {y} is outside of the screen, which is 800x600")));
         }
         self.does(match action {
             Action::Move { x, y } => format!("move {x},{y}"),
@@ -76,27 +78,27 @@ impl VirtualMachine for FakeVm {
         Ok(())
     }
 
-    async fn run(&self, _command: &[String], _timeout: Duration) -> Result<Output, String> {
+    async fn run(&self, _command: &[String], _timeout: Duration) -> Result<Output, SynthesisError> {
         Ok(Output::default())
     }
 
-    async fn launch(&self, _command: &[String]) -> Result<(), String> {
+    async fn launch(&self, _command: &[String]) -> Result<(), SynthesisError> {
         Ok(())
     }
 
-    async fn read(&self, path: &str) -> Result<Vec<u8>, String> {
-        Err(format!("a fake has no file {path}"))
+    async fn read(&self, path: &str) -> Result<Vec<u8>, SynthesisError> {
+        Err(machine(format!("a fake has no file {path}")))
     }
 
-    async fn write(&self, _path: &str, _content: &[u8]) -> Result<(), String> {
+    async fn write(&self, _path: &str, _content: &[u8]) -> Result<(), SynthesisError> {
         Ok(())
     }
 
-    async fn record(&self, _what: Recording) -> Result<Vec<u8>, String> {
+    async fn record(&self, _what: Recording) -> Result<Vec<u8>, SynthesisError> {
         Ok(Vec::new())
     }
 
-    async fn reset(&self) -> Result<(), String> {
+    async fn reset(&self) -> Result<(), SynthesisError> {
         Ok(())
     }
 }

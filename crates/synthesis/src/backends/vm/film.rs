@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::error::SynthesisError;
+
 /// Writes a session's film into the folder, and returns its path.
 ///
 /// # Errors
 /// Why it could not be written.
-pub(super) async fn keep(folder: &Path, session: &str, film: Vec<u8>) -> Result<PathBuf, String> {
+pub(super) async fn keep(folder: &Path, session: &str, film: Vec<u8>) -> Result<PathBuf, SynthesisError> {
     let path = folder.join(format!("{}.mp4", file_name(session)));
     let target = path.clone();
     let write = move || {
@@ -18,8 +20,8 @@ pub(super) async fn keep(folder: &Path, session: &str, film: Vec<u8>) -> Result<
         std::fs::write(&part, film)?;
         std::fs::rename(part, target)
     };
-    let written = tokio::task::spawn_blocking(write).await.map_err(|error| error.to_string())?;
-    written.map_err(|error| format!("could not write {}: {error}", path.display()))?;
+    let written = tokio::task::spawn_blocking(write).await?;
+    written.map_err(|error| SynthesisError::io(format!("could not write {}", path.display()), error))?;
     Ok(path)
 }
 
@@ -40,7 +42,7 @@ mod tests {
         assert_eq!(kept, folder.join("------vm_w_001_ab12.mp4"));
         assert_eq!(std::fs::read(&kept).unwrap(), [1, 2]);
         assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
-        let error = keep(&kept, "x", Vec::new()).await.unwrap_err();
+        let error = keep(&kept, "x", Vec::new()).await.unwrap_err().to_string();
         assert!(error.contains("could not write"), "{error}");
     }
 }

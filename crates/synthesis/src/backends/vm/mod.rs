@@ -45,6 +45,7 @@ use self::setup::Setting;
 use super::{Answered, Params};
 use crate::answer::{Failure, Returned, code as codes};
 use crate::backend::{Backend, ToolCall, ToolSpec};
+use crate::error::{SynthesisError, invalid};
 use crate::keep::Keep;
 use crate::sandboxes::{Caller, SandboxHandle, SandboxRequest};
 use crate::session::Session;
@@ -109,7 +110,7 @@ fn broken(error: impl std::fmt::Display) -> Failure {
 }
 
 /// Starts a VM's screen, its desktop and its accessibility tree, so that they are ready for the first session.
-async fn begin(vm: &dyn VirtualMachine) -> Result<(), String> {
+async fn begin(vm: &dyn VirtualMachine) -> Result<(), SynthesisError> {
     vm.screenshot().await?;
     vm.start_desktop().await?;
     if let Err(error) = vm.tree().await {
@@ -175,7 +176,7 @@ impl Open {
                 Ok(output) => json!({ "success": true, "output": output }),
                 Err(error) => {
                     failed.push(at);
-                    json!({ "success": false, "error": error })
+                    json!({ "success": false, "error": error.to_string() })
                 }
             });
         }
@@ -273,15 +274,15 @@ impl Vm {
     }
 
     /// The folder of films, which only the server's own configuration sets.
-    fn films(&self) -> Result<PathBuf, String> {
+    fn films(&self) -> Result<PathBuf, SynthesisError> {
         let path = self.config.get("recording_path").and_then(Value::as_str).unwrap_or_default();
         if path.is_empty() || path.starts_with("${") {
-            return Err("recording needs a folder: set recording_path in the server's configuration of vm".to_owned());
+            return Err(invalid("recording needs a folder: set recording_path in the server's configuration of vm"));
         }
-        std::path::absolute(path).map_err(|error| format!("recording_path {path:?}: {error}"))
+        std::path::absolute(path).map_err(|error| SynthesisError::io(format!("recording_path {path:?}"), error))
     }
 
-    async fn film(&self, open: &Open, session: &str) -> Result<(), String> {
+    async fn film(&self, open: &Open, session: &str) -> Result<(), SynthesisError> {
         let film = open.vm.record(Recording::Stop).await?;
         let path = film::keep(&self.films()?, session, film).await?;
         tracing::info!(session, "the film of a session is {}", path.display());
@@ -331,14 +332,14 @@ impl Backend for Vm {
         self.pool.get()?.take(caller, config, sandbox_request).await
     }
 
-    async fn warmup(&self) -> Result<(), String> {
+    async fn warmup(&self) -> Result<(), SynthesisError> {
         match self.pool.get() {
             Some(pool) => pool.fill().await,
             None => Ok(()),
         }
     }
 
-    async fn initialize(&self, session: &Arc<Session>, handle: Option<&SandboxHandle>) -> Result<(), String> {
+    async fn initialize(&self, session: &Arc<Session>, handle: Option<&SandboxHandle>) -> Result<(), SynthesisError> {
         let settings = Settings::from_config(&session.facts.config)?;
         if settings.recording {
             self.films()?;

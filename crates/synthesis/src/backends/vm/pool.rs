@@ -16,6 +16,7 @@ use tokio::sync::Semaphore;
 use super::begin;
 use super::settings::{Settings, pool_size};
 use super::setup::{self, Setting};
+use crate::error::{SynthesisError, invalid};
 use crate::keep::Keep;
 use crate::sandboxes::{Caller, SandboxHandle, SandboxRequest};
 
@@ -51,9 +52,9 @@ impl Pool {
     }
 
     /// The settings of its VMs.
-    fn kind(&self) -> Result<(Settings, SandboxRequest), String> {
+    fn kind(&self) -> Result<(Settings, SandboxRequest), SynthesisError> {
         let settings = Settings::from_config(&self.config)?;
-        let sandbox_request = settings.sandbox_request().ok_or("VMs of this provider are not kept ready")?;
+        let sandbox_request = settings.sandbox_request().ok_or_else(|| invalid("VMs of this provider are not kept ready"))?;
         let sandbox_request = SandboxRequest::from_config(&self.config)?.over(&sandbox_request);
         Ok((settings, sandbox_request))
     }
@@ -62,7 +63,7 @@ impl Pool {
     ///
     /// # Errors
     /// Why one could not be prepared.
-    pub(super) async fn fill(self: &Arc<Self>) -> Result<(), String> {
+    pub(super) async fn fill(self: &Arc<Self>) -> Result<(), SynthesisError> {
         let wanted = pool_size(&self.config)?;
         if wanted == 0 {
             return Ok(());
@@ -80,10 +81,10 @@ impl Pool {
             tokio::spawn(async move { pool.one(&settings, &sandbox_request).await })
         });
         let made = futures_util::future::join_all(making.collect::<Vec<_>>()).await;
-        made.into_iter().try_for_each(|one| one.unwrap_or_else(|error| Err(error.to_string())))
+        made.into_iter().try_for_each(|one| one.unwrap_or_else(|error| Err(error.into())))
     }
 
-    async fn one(&self, settings: &Settings, sandbox_request: &SandboxRequest) -> Result<(), String> {
+    async fn one(&self, settings: &Settings, sandbox_request: &SandboxRequest) -> Result<(), SynthesisError> {
         let made = self.made(settings, sandbox_request).await;
         let (unwanted, done) = {
             let mut state = self.state();
@@ -103,8 +104,8 @@ impl Pool {
         done
     }
 
-    async fn made(&self, settings: &Settings, sandbox_request: &SandboxRequest) -> Result<SandboxHandle, String> {
-        let _slot = self.slots.acquire().await.map_err(|error| error.to_string())?;
+    async fn made(&self, settings: &Settings, sandbox_request: &SandboxRequest) -> Result<SandboxHandle, SynthesisError> {
+        let _slot = self.slots.acquire().await?;
         let handle = self.keep.make(sandbox_request).await?;
         let ready = async {
             let vm = settings.vm(Some(&handle), &self.config, "").await?;
@@ -201,7 +202,7 @@ mod tests {
             _: &Caller,
             sandbox_request: &SandboxRequest,
             labels: BTreeMap<String, String>,
-        ) -> Result<String, String> {
+        ) -> Result<String, SynthesisError> {
             assert!(labels.keys().any(|label| label.starts_with("agentflow.kept.")));
             assert_eq!(sandbox_request.cpus, Some(3.0), "what the server's sandboxes are is under it");
             let mut made = self.made.lock().unwrap();
@@ -222,7 +223,7 @@ mod tests {
             Vec::new()
         }
 
-        async fn call(&self, _: &Caller, _: &str, _: &str, _: Option<&Value>) -> Result<GuestAnswer, String> {
+        async fn call(&self, _: &Caller, _: &str, _: &str, _: Option<&Value>) -> Result<GuestAnswer, SynthesisError> {
             let (status, message) = if self.broken { (424, "no screen") } else { (200, "shown") };
             let json = json!({"success": !self.broken, "message": message, "data": {"exit_code": 0}});
             Ok(GuestAnswer { status, json, bytes: Vec::new() })
@@ -274,10 +275,10 @@ mod tests {
     async fn a_machine_that_does_not_begin_is_removed_and_said() {
         let sandboxes = Arc::new(FakeSandboxes { broken: true, ..FakeSandboxes::default() });
         let broken = pool(&sandboxes, json!({"pool_size": 1}));
-        assert_eq!(broken.fill().await, Err("no screen".to_owned()));
+        assert_eq!(broken.fill().await.unwrap_err().to_string(), "no screen");
         assert_eq!(*sandboxes.removed.lock().unwrap(), ["s0"]);
         assert_eq!(take(&broken, json!({}), TenantId::default_tenant()).await, None);
         let docker = pool(&sandboxes, json!({"pool_size": 1, "provider": "aliyun"}));
-        assert!(docker.fill().await.unwrap_err().contains("aliyun"));
+        assert!(docker.fill().await.unwrap_err().to_string().contains("aliyun"));
     }
 }

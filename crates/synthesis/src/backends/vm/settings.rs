@@ -13,6 +13,7 @@ use super::desktop::Desktop;
 use super::docker::{DockerVm, Options};
 use super::driver::VirtualMachine;
 use super::qemu::{AGENT, Qemu};
+use crate::error::{SynthesisError, invalid};
 use crate::sandboxes::{SandboxHandle, SandboxRequest};
 
 /// Default image of QEMU VMs, which `arenite vm build` builds.
@@ -58,8 +59,8 @@ pub(super) struct Settings {
 ///
 /// # Errors
 /// What is missing.
-fn docker() -> Result<(), String> {
-    static ASKED: LazyLock<Result<(), String>> = LazyLock::new(|| {
+fn docker() -> Result<(), SynthesisError> {
+    static ASKED: LazyLock<Result<(), SynthesisError>> = LazyLock::new(|| {
         let asked = super::docker::available();
         if let Err(error) = &asked {
             tracing::warn!("{error}: VMs of the provider docker are desktops of sandboxes instead, unless fallback is \"none\"");
@@ -69,7 +70,7 @@ fn docker() -> Result<(), String> {
     ASKED.clone()
 }
 
-fn provider(config: &Map<String, Value>) -> Result<Provider, String> {
+fn provider(config: &Map<String, Value>) -> Result<Provider, SynthesisError> {
     const INSTEAD: &str = "set provider to \"desktop\", or fallback to \"desktop\"";
     let known_docker = || docker().map(|()| Provider::Docker);
     let name = |key: &str| config.get(key).filter(|value| !value.is_null()).map(|value| value.as_str().unwrap_or_default());
@@ -77,22 +78,22 @@ fn provider(config: &Map<String, Value>) -> Result<Provider, String> {
         None => None,
         Some("desktop") => Some(true),
         Some("none") => Some(false),
-        Some(other) => return Err(format!("fallback is {other:?}, and can be \"desktop\" or \"none\"")),
+        Some(other) => return Err(invalid(format!("fallback is {other:?}, and can be \"desktop\" or \"none\""))),
     };
     match name("provider").unwrap_or("desktop") {
         "desktop" => Ok(Provider::Desktop),
         "qemu" => Ok(Provider::Qemu),
         // AgentFlow's own files name it. They should also work without Docker.
         "docker" if falls_back != Some(false) => Ok(known_docker().unwrap_or(Provider::Desktop)),
-        "docker" => known_docker().map_err(|error| format!("{error}; {INSTEAD}")),
+        "docker" => known_docker().map_err(|error| error.hinted(INSTEAD)),
         "aliyun" if falls_back == Some(true) => Ok(Provider::Desktop),
-        "aliyun" => Err(format!("VMs of Alibaba Cloud (aliyun) are not rented from here; {INSTEAD}")),
-        other => Err(format!("provider is {other:?}, and can be \"desktop\", \"qemu\" or \"docker\"")),
+        "aliyun" => Err(invalid(format!("VMs of Alibaba Cloud (aliyun) are not rented from here; {INSTEAD}"))),
+        other => Err(invalid(format!("provider is {other:?}, and can be \"desktop\", \"qemu\" or \"docker\""))),
     }
 }
 
 /// `[1280, 720]`, `{"width": 1280, "height": 720}` or `"1280x720"`.
-fn screen(value: &Value) -> Result<(u64, u64), String> {
+fn screen(value: &Value) -> Result<(u64, u64), SynthesisError> {
     let sides = match value {
         Value::Array(sides) => match &sides[..] {
             [width, height] => width.as_u64().zip(height.as_u64()),
@@ -110,10 +111,10 @@ fn screen(value: &Value) -> Result<(u64, u64), String> {
     };
     let fits = |sides: &(u64, u64)| SIDES.contains(&sides.0) && SIDES.contains(&sides.1);
     let (least, most) = (SIDES.start(), SIDES.end());
-    sides.filter(fits).ok_or_else(|| format!("screen_size is {value}, and has to be two numbers of {least} to {most}"))
+    sides.filter(fits).ok_or_else(|| invalid(format!("screen_size is {value}, and has to be two numbers of {least} to {most}")))
 }
 
-fn switch(config: &Map<String, Value>, key: &str, default: bool) -> Result<bool, String> {
+fn switch(config: &Map<String, Value>, key: &str, default: bool) -> Result<bool, SynthesisError> {
     match config.get(key) {
         None | Some(Value::Null) => Ok(default),
         Some(Value::Bool(on)) => Ok(*on),
@@ -121,9 +122,9 @@ fn switch(config: &Map<String, Value>, key: &str, default: bool) -> Result<bool,
         Some(Value::String(text)) => match text.to_lowercase().as_str() {
             "true" | "1" | "yes" | "on" => Ok(true),
             "false" | "0" | "no" | "off" | "" => Ok(false),
-            _ => Err(format!("{key} is {text:?}, and has to be true or false")),
+            _ => Err(invalid(format!("{key} is {text:?}, and has to be true or false"))),
         },
-        Some(other) => Err(format!("{key} is {other}, and has to be true or false")),
+        Some(other) => Err(invalid(format!("{key} is {other}, and has to be true or false"))),
     }
 }
 
@@ -131,32 +132,34 @@ fn switch(config: &Map<String, Value>, key: &str, default: bool) -> Result<bool,
 ///
 /// # Errors
 /// Why the number is invalid.
-pub(super) fn pool_size(config: &Map<String, Value>) -> Result<usize, String> {
+pub(super) fn pool_size(config: &Map<String, Value>) -> Result<usize, SynthesisError> {
     let size = match config.get("pool_size") {
         None | Some(Value::Null) => Some(0),
         Some(Value::String(text)) => text.parse().ok(),
         Some(number) => number.as_u64(),
     };
     let size = size.filter(|size| *size <= MAX_POOL);
-    size.map(|size| size as usize).ok_or_else(|| format!("pool_size has to be a whole number of 0 to {MAX_POOL}"))
+    size.map(|size| size as usize).ok_or_else(|| invalid(format!("pool_size has to be a whole number of 0 to {MAX_POOL}")))
 }
 
 impl Settings {
     /// # Errors
     /// What is wrong with the configuration.
-    pub(super) fn from_config(config: &Map<String, Value>) -> Result<Self, String> {
+    pub(super) fn from_config(config: &Map<String, Value>) -> Result<Self, SynthesisError> {
         let given = |key: &str| config.get(key).filter(|value| !value.is_null());
         let provider = provider(config)?;
         if provider == Provider::Desktop
             && let Some(system) = given("os_type").and_then(Value::as_str)
             && !["ubuntu", "linux", "debian"].contains(&system.to_lowercase().as_str())
         {
-            return Err(format!("os_type is {system:?}, and a desktop of a sandbox is Linux; take the provider qemu for others"));
+            return Err(invalid(format!(
+                "os_type is {system:?}, and a desktop of a sandbox is Linux; take the provider qemu for others"
+            )));
         }
         let setup = match given("setup") {
             None => Vec::new(),
             Some(Value::Array(steps)) if steps.len() <= MAX_STEPS => steps.clone(),
-            Some(_) => return Err(format!("setup has to be a list of at most {MAX_STEPS} steps")),
+            Some(_) => return Err(invalid(format!("setup has to be a list of at most {MAX_STEPS} steps"))),
         };
         let settle = match given("settle_seconds") {
             None => Some(SETTLE),
@@ -168,7 +171,9 @@ impl Settings {
             setup,
             recording: switch(config, "recording", false)?,
             tells: switch(config, "accessibility_tree", true)?,
-            settle: Duration::from_secs_f64(settle.ok_or_else(|| format!("settle_seconds has to be 0 to {MAX_SETTLE}"))?),
+            settle: Duration::from_secs_f64(
+                settle.ok_or_else(|| invalid(format!("settle_seconds has to be 0 to {MAX_SETTLE}")))?,
+            ),
         })
     }
 
@@ -198,7 +203,7 @@ impl Settings {
         handle: Option<&SandboxHandle>,
         config: &Map<String, Value>,
         owner: &str,
-    ) -> Result<Box<dyn VirtualMachine>, String> {
+    ) -> Result<Box<dyn VirtualMachine>, SynthesisError> {
         match (self.provider, handle) {
             (Provider::Docker, _) => Ok(Box::new(DockerVm::make(Options::from_config(config, owner)?).await?)),
             (Provider::Desktop, Some(handle)) => Ok(Box::new(Desktop::new(handle.clone(), self.tells))),
@@ -206,7 +211,7 @@ impl Settings {
                 let port = config.get("server_port").and_then(Value::as_u64).and_then(|port| u16::try_from(port).ok());
                 Ok(Box::new(Qemu::new(handle.clone(), port.unwrap_or(AGENT), self.tells)))
             }
-            _ => Err("the session has no sandbox".to_owned()),
+            _ => Err(SynthesisError::NoSandbox),
         }
     }
 }
@@ -217,7 +222,7 @@ mod tests {
 
     use super::*;
 
-    fn settings(config: Value) -> Result<Settings, String> {
+    fn settings(config: Value) -> Result<Settings, SynthesisError> {
         Settings::from_config(config.as_object().unwrap())
     }
 
@@ -230,7 +235,7 @@ mod tests {
             "client_password": "p", "server_port": 5000, "chromium_port": 9222, "vnc_port": 8006, "vlc_port": 8080,
             "vm_path": "/x", "recording": "true", "recording_path": "/y",
         });
-        assert_eq!(pool_size(whole.as_object().unwrap()), Ok(2));
+        assert_eq!(pool_size(whole.as_object().unwrap()).unwrap(), 2);
         let read = settings(whole).unwrap();
         assert_eq!((read.provider, read.screen, read.recording), (Provider::Desktop, Some((1920, 1080)), true));
         let env = read.sandbox_request().unwrap().env;
@@ -256,7 +261,7 @@ mod tests {
             (json!({"recording": "maybe"}), "recording"),
             (json!({"settle_seconds": -1}), "settle_seconds"),
         ] {
-            let refused = settings(config.clone()).unwrap_err();
+            let refused = settings(config.clone()).unwrap_err().to_string();
             assert!(refused.contains(said), "{config}: {refused}");
         }
         for wrong in [json!({"pool_size": -1}), json!({"pool_size": 65}), json!({"pool_size": "many"}), json!({"pool_size": []})]

@@ -24,6 +24,7 @@ use super::driver::{Action, Output, Recording, VirtualMachine};
 use super::osworld::OsWorld;
 use super::osworld::http::Tcp;
 use crate::answer::random_hex;
+use crate::error::{SynthesisError, invalid, machine};
 use socket::Socket;
 
 /// OSWorld's image.
@@ -65,23 +66,23 @@ impl Options {
     ///
     /// # Errors
     /// Which field is missing or wrong.
-    pub(super) fn from_config(config: &Map<String, Value>, owner: &str) -> Result<Self, String> {
+    pub(super) fn from_config(config: &Map<String, Value>, owner: &str) -> Result<Self, SynthesisError> {
         let text = |name: &str, default: &str| match config.get(name) {
             None | Some(Value::Null) => Ok(default.to_owned()),
             Some(Value::String(text)) => Ok(text.clone()),
             Some(Value::Number(number)) => Ok(number.to_string()),
-            Some(_) => Err(format!("{name} has to be a text")),
+            Some(_) => Err(invalid(format!("{name} has to be a text"))),
         };
         let port = |name: &str, default: u16| match config.get(name) {
             None | Some(Value::Null) => Ok(default),
             Some(given) => {
                 let port = given.as_u64().and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0);
-                port.ok_or_else(|| format!("{name} has to be a port"))
+                port.ok_or_else(|| invalid(format!("{name} has to be a port")))
             }
         };
         let vm_path = PathBuf::from(text("vm_path", "")?);
         if !vm_path.is_absolute() || vm_path.to_str().is_none_or(|path| path.contains([':', '\0'])) {
-            return Err("vm_path has to be the absolute path of OSWorld's disk (Ubuntu.qcow2), without a colon".to_owned());
+            return Err(invalid("vm_path has to be the absolute path of OSWorld's disk (Ubuntu.qcow2), without a colon"));
         }
         let ready = config.get("ready_timeout").and_then(Value::as_f64).map(|seconds| seconds.clamp(1.0, 3600.0));
         Ok(Self {
@@ -137,11 +138,11 @@ impl Options {
 ///
 /// # Errors
 /// Why not.
-pub(super) fn available() -> Result<(), String> {
+pub(super) fn available() -> Result<(), SynthesisError> {
     answers(&Socket::of_environment())
 }
 
-fn answers(socket: &Socket) -> Result<(), String> {
+fn answers(socket: &Socket) -> Result<(), SynthesisError> {
     let path = socket.path().display();
     let asked = || {
         let mut stream = UnixStream::connect(socket.path())?;
@@ -152,9 +153,10 @@ fn answers(socket: &Socket) -> Result<(), String> {
         let read = stream.read(&mut answer)?;
         Ok(String::from_utf8_lossy(&answer[..read]).into_owned())
     };
-    let answer = asked().map_err(|error: std::io::Error| format!("Docker does not answer at {path}: {error}"))?;
+    let answer =
+        asked().map_err(|error: std::io::Error| SynthesisError::io(format!("Docker does not answer at {path}"), error))?;
     let status = answer.split(' ').nth(1).unwrap_or_default();
-    if status == "200" { Ok(()) } else { Err(format!("what answers at {path} is not Docker")) }
+    if status == "200" { Ok(()) } else { Err(machine(format!("what answers at {path} is not Docker"))) }
 }
 
 /// Whether a container could use KVM.
@@ -166,11 +168,11 @@ fn has_kvm() -> bool {
 ///
 /// # Errors
 /// When Docker does not answer.
-pub(super) async fn remove_orphans(owner: &str) -> Result<usize, String> {
+pub(super) async fn remove_orphans(owner: &str) -> Result<usize, SynthesisError> {
     orphans(&Socket::of_environment(), owner).await
 }
 
-async fn orphans(socket: &Socket, owner: &str) -> Result<usize, String> {
+async fn orphans(socket: &Socket, owner: &str) -> Result<usize, SynthesisError> {
     let left = socket.labelled(&format!("{LABEL}={owner}")).await?;
     for id in &left {
         socket.remove(id).await?;
@@ -187,7 +189,7 @@ struct Container {
 }
 
 impl Container {
-    async fn remove(&mut self) -> Result<(), String> {
+    async fn remove(&mut self) -> Result<(), SynthesisError> {
         self.socket.remove(&self.id).await?;
         self.is_removed = true;
         Ok(())
@@ -204,7 +206,7 @@ impl Drop for Container {
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
                 if let Err(error) = socket.remove(&id).await {
-                    tracing::warn!(container = id, error, "a VM's container could not be removed");
+                    tracing::warn!(container = id, %error, "a VM's container could not be removed");
                 }
             });
         }
@@ -230,22 +232,22 @@ impl DockerVm {
     ///
     /// # Errors
     /// Why it could not be created. Nothing is left of it then.
-    pub(super) async fn make(options: Options) -> Result<Self, String> {
+    pub(super) async fn make(options: Options) -> Result<Self, SynthesisError> {
         Self::make_by(Socket::of_environment(), options).await
     }
 
-    async fn make_by(socket: Socket, options: Options) -> Result<Self, String> {
+    async fn make_by(socket: Socket, options: Options) -> Result<Self, SynthesisError> {
         let running = start(&socket, &options).await?;
         Ok(Self { socket, options, running: RwLock::new(Some(running)) })
     }
 
-    async fn vm(&self) -> Result<Arc<OsWorld>, String> {
+    async fn vm(&self) -> Result<Arc<OsWorld>, SynthesisError> {
         let running = self.running.read().await;
-        running.as_ref().map(|running| Arc::clone(&running.vm)).ok_or_else(|| "the VM is gone".to_owned())
+        running.as_ref().map(|running| Arc::clone(&running.vm)).ok_or_else(|| machine("the VM is gone"))
     }
 }
 
-async fn start(socket: &Socket, options: &Options) -> Result<Running, String> {
+async fn start(socket: &Socket, options: &Options) -> Result<Running, SynthesisError> {
     let has_kvm = has_kvm();
     if !has_kvm {
         tracing::warn!("{KVM} can't be used: VMs start and run many times slower");
@@ -255,14 +257,14 @@ async fn start(socket: &Socket, options: &Options) -> Result<Running, String> {
     let (by, name, spec) = (socket.clone(), format!("arenite-vm-{}", random_hex(12)), options.spec(has_kvm));
     let making = tokio::spawn(async move {
         let id = by.create(&name, &spec).await?;
-        Ok::<_, String>(Container { socket: by, id, is_removed: false })
+        Ok::<_, SynthesisError>(Container { socket: by, id, is_removed: false })
     });
-    let mut container = making.await.map_err(|error| error.to_string())??;
+    let mut container = making.await??;
     let vm = match until_ready(&container, options).await {
         Ok(ready) => ready,
         Err(why) => {
             if let Err(error) = container.remove().await {
-                tracing::warn!(container = container.id, error, "a VM's container could not be removed");
+                tracing::warn!(container = container.id, %error, "a VM's container could not be removed");
             }
             return Err(why);
         }
@@ -270,14 +272,14 @@ async fn start(socket: &Socket, options: &Options) -> Result<Running, String> {
     Ok(Running { container, vm: Arc::new(vm) })
 }
 
-async fn until_ready(container: &Container, options: &Options) -> Result<OsWorld, String> {
+async fn until_ready(container: &Container, options: &Options) -> Result<OsWorld, SynthesisError> {
     let Container { socket, id, .. } = container;
     socket.start(id).await?;
     let facts = socket.inspect(id).await?;
     let agent = options.ports[0];
     let port = facts["NetworkSettings"]["Ports"][format!("{agent}/tcp")][0]["HostPort"].as_str();
     let port: Option<u16> = port.and_then(|port| port.parse().ok());
-    let port = port.ok_or_else(|| format!("Docker does not publish the port {agent}"))?;
+    let port = port.ok_or_else(|| machine(format!("Docker does not publish the port {agent}")))?;
     let vm = OsWorld::new(Box::new(Tcp { address: format!("127.0.0.1:{port}") }));
     let (begun, mut said) = (Instant::now(), Instant::now());
     let mut look = tokio::time::interval(PAUSE);
@@ -290,11 +292,11 @@ async fn until_ready(container: &Container, options: &Options) -> Result<OsWorld
         let state = &socket.inspect(id).await?["State"];
         if state["Running"] != Value::Bool(true) {
             let code = state["ExitCode"].as_i64().unwrap_or(-1);
-            return Err(format!("the VM's container ended with code {code}: {}", socket.log(id).await));
+            return Err(machine(format!("the VM's container ended with code {code}: {}", socket.log(id).await)));
         }
         if begun.elapsed() > options.ready {
             let log = socket.log(id).await;
-            return Err(format!("the VM has no screen after {} s; its log ends with: {log}", options.ready.as_secs()));
+            return Err(machine(format!("the VM has no screen after {} s; its log ends with: {log}", options.ready.as_secs())));
         }
         if said.elapsed() > PROGRESS {
             said = Instant::now();
@@ -309,45 +311,45 @@ impl VirtualMachine for DockerVm {
         if let Some(mut running) = self.running.write().await.take()
             && let Err(error) = running.container.remove().await
         {
-            tracing::warn!(container = running.container.id, error, "a VM's container could not be removed");
+            tracing::warn!(container = running.container.id, %error, "a VM's container could not be removed");
         }
     }
 
-    async fn size(&self) -> Result<(u32, u32), String> {
+    async fn size(&self) -> Result<(u32, u32), SynthesisError> {
         self.vm().await?.size().await
     }
-    async fn screenshot(&self) -> Result<Vec<u8>, String> {
+    async fn screenshot(&self) -> Result<Vec<u8>, SynthesisError> {
         self.vm().await?.screenshot().await
     }
-    async fn tree(&self) -> Result<Option<String>, String> {
+    async fn tree(&self) -> Result<Option<String>, SynthesisError> {
         self.vm().await?.tree().await
     }
-    async fn accessibility(&self) -> Result<Option<String>, String> {
+    async fn accessibility(&self) -> Result<Option<String>, SynthesisError> {
         self.vm().await?.accessibility().await
     }
-    async fn terminal(&self) -> Result<Option<String>, String> {
+    async fn terminal(&self) -> Result<Option<String>, SynthesisError> {
         self.vm().await?.terminal().await
     }
-    async fn act(&self, action: &Action) -> Result<(), String> {
+    async fn act(&self, action: &Action) -> Result<(), SynthesisError> {
         self.vm().await?.act(action).await
     }
-    async fn run(&self, command: &[String], timeout: Duration) -> Result<Output, String> {
+    async fn run(&self, command: &[String], timeout: Duration) -> Result<Output, SynthesisError> {
         self.vm().await?.run(command, timeout).await
     }
-    async fn launch(&self, command: &[String]) -> Result<(), String> {
+    async fn launch(&self, command: &[String]) -> Result<(), SynthesisError> {
         self.vm().await?.launch(command).await
     }
-    async fn read(&self, path: &str) -> Result<Vec<u8>, String> {
+    async fn read(&self, path: &str) -> Result<Vec<u8>, SynthesisError> {
         self.vm().await?.read(path).await
     }
-    async fn write(&self, path: &str, content: &[u8]) -> Result<(), String> {
+    async fn write(&self, path: &str, content: &[u8]) -> Result<(), SynthesisError> {
         self.vm().await?.write(path, content).await
     }
-    async fn record(&self, what: Recording) -> Result<Vec<u8>, String> {
+    async fn record(&self, what: Recording) -> Result<Vec<u8>, SynthesisError> {
         self.vm().await?.record(what).await
     }
 
-    async fn reset(&self) -> Result<(), String> {
+    async fn reset(&self) -> Result<(), SynthesisError> {
         let mut running = self.running.write().await;
         if let Some(old) = running.as_mut() {
             old.container.remove().await?;

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tokio::net::UnixStream;
 
 use crate::backends::vm::osworld::http::{Reply, Request, exchange};
+use crate::error::{SynthesisError, machine};
 
 /// Largest answer, in bytes.
 const MAX_ANSWER: usize = 16 << 20;
@@ -38,45 +39,52 @@ impl Socket {
         &self.path
     }
 
-    async fn ask(&self, method: &'static str, path: &str, body: Option<&Value>, timeout: Duration) -> Result<Reply, String> {
+    async fn ask(
+        &self,
+        method: &'static str,
+        path: &str,
+        body: Option<&Value>,
+        timeout: Duration,
+    ) -> Result<Reply, SynthesisError> {
         let stream = UnixStream::connect(&self.path).await;
-        let stream = stream.map_err(|error| format!("Docker can't be reached at {}: {error}", self.path.display()))?;
+        let stream =
+            stream.map_err(|error| SynthesisError::io(format!("Docker can't be reached at {}", self.path.display()), error))?;
         let content_type = body.map(|_| "application/json");
         let body = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
         let request = Request { method, path, content_type, body, timeout, most: MAX_ANSWER };
-        exchange(stream, "docker", request).await.map_err(|why| format!("Docker: {why}"))
+        exchange(stream, "docker", request).await.map_err(|why| why.within("Docker"))
     }
 
     /// Creates a container, and returns its id.
-    pub(super) async fn create(&self, name: &str, spec: &Value) -> Result<String, String> {
+    pub(super) async fn create(&self, name: &str, spec: &Value) -> Result<String, SynthesisError> {
         let path = format!("/containers/create?name={}", utf8_percent_encode(name, NON_ALPHANUMERIC));
         let reply = self.ask("POST", &path, Some(spec), MAKING).await?;
         if reply.status == 404 {
             let image = spec["Image"].as_str().unwrap_or_default();
-            return Err(format!("image {image:?} is not there; run: docker pull {image}"));
+            return Err(machine(format!("image {image:?} is not there; run: docker pull {image}")));
         }
         let made = json(&good("could not make a container", reply)?)?;
         let id = made["Id"].as_str().filter(|id| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_alphanumeric()));
-        id.map(str::to_owned).ok_or_else(|| "Docker made a container without an id".to_owned())
+        id.map(str::to_owned).ok_or_else(|| machine("Docker made a container without an id"))
     }
 
-    pub(super) async fn start(&self, id: &str) -> Result<(), String> {
+    pub(super) async fn start(&self, id: &str) -> Result<(), SynthesisError> {
         let reply = self.ask("POST", &format!("/containers/{id}/start"), None, MAKING).await?;
         if reply.status == 304 { Ok(()) } else { good("could not start the container", reply).map(drop) }
     }
 
-    pub(super) async fn inspect(&self, id: &str) -> Result<Value, String> {
+    pub(super) async fn inspect(&self, id: &str) -> Result<Value, SynthesisError> {
         json(&good("does not know the container", self.ask("GET", &format!("/containers/{id}/json"), None, MOMENT).await?)?)
     }
 
     /// Stops and removes it. Succeeds if it does not exist.
-    pub(super) async fn remove(&self, id: &str) -> Result<(), String> {
+    pub(super) async fn remove(&self, id: &str) -> Result<(), SynthesisError> {
         let reply = self.ask("DELETE", &format!("/containers/{id}?force=true&v=true"), None, MOMENT).await?;
         if reply.status == 404 { Ok(()) } else { good("could not remove the container", reply).map(drop) }
     }
 
     /// Ids of all containers with the label.
-    pub(super) async fn labelled(&self, label: &str) -> Result<Vec<String>, String> {
+    pub(super) async fn labelled(&self, label: &str) -> Result<Vec<String>, SynthesisError> {
         let filters = json!({ "label": [label] }).to_string();
         let path = format!("/containers/json?all=true&filters={}", utf8_percent_encode(&filters, NON_ALPHANUMERIC));
         let listed = json(&good("could not list containers", self.ask("GET", &path, None, MOMENT).await?)?)?;
@@ -95,15 +103,15 @@ impl Socket {
     }
 }
 
-fn good(what: &str, reply: Reply) -> Result<Vec<u8>, String> {
+fn good(what: &str, reply: Reply) -> Result<Vec<u8>, SynthesisError> {
     if (200..300).contains(&reply.status) {
         return Ok(reply.body);
     }
     let told = serde_json::from_slice::<Value>(&reply.body).unwrap_or_default();
     let said = told["message"].as_str().unwrap_or("it does not say why");
-    Err(format!("Docker {what} (status {}): {said}", reply.status))
+    Err(machine(format!("Docker {what} (status {}): {said}", reply.status)))
 }
 
-fn json(body: &[u8]) -> Result<Value, String> {
-    serde_json::from_slice(body).map_err(|error| format!("Docker's answer is no JSON: {error}"))
+fn json(body: &[u8]) -> Result<Value, SynthesisError> {
+    serde_json::from_slice(body).map_err(|error| machine(format!("Docker's answer is no JSON: {error}")))
 }

@@ -10,6 +10,7 @@ use super::super::osworld::table;
 use super::super::setup::{self, Params, Run, Setting, chrome, scripts, text, texts};
 use super::Wrong;
 use crate::answer::random_hex;
+use crate::error::{SynthesisError, invalid};
 
 /// Bytes of all files of one evaluation.
 const MAX_BYTES: usize = 512 << 20;
@@ -80,8 +81,8 @@ pub(super) struct Getting<'a> {
     bytes: usize,
 }
 
-impl From<String> for Wrong {
-    fn from(why: String) -> Self {
+impl From<SynthesisError> for Wrong {
+    fn from(why: SynthesisError) -> Self {
         Self::Other(why)
     }
 }
@@ -95,17 +96,17 @@ impl<'a> Getting<'a> {
     pub(super) async fn get(&mut self, config: &Value, folder: &str) -> Result<Found, Wrong> {
         let mut config = config.clone();
         self.run.fill(&mut config).await?;
-        let Value::Object(config) = config else { return Err(Wrong::Evaluator("a getter has to be an object".to_owned())) };
+        let Value::Object(config) = config else { return Err(Wrong::Evaluator(invalid("a getter has to be an object"))) };
         let kind = config.get("type").and_then(Value::as_str).unwrap_or_default();
         if !GETTERS.contains(&kind) {
-            return Err(Wrong::Evaluator(format!("there is no getter {kind:?}; there are {}", GETTERS.join(", "))));
+            return Err(Wrong::Evaluator(invalid(format!("there is no getter {kind:?}; there are {}", GETTERS.join(", ")))));
         }
         self.found(kind, &config, folder).await
     }
 
     async fn found(&mut self, kind: &str, config: &Params, folder: &str) -> Result<Found, Wrong> {
         let value = match kind {
-            "rule" => config.get("rules").cloned().ok_or_else(|| Wrong::Evaluator("a rule needs rules".to_owned()))?,
+            "rule" => config.get("rules").cloned().ok_or_else(|| Wrong::Evaluator(invalid("a rule needs rules")))?,
             "vm_file" => return self.files(config, folder, false).await,
             "cloud_file" => return self.files(config, folder, true).await,
             "vm_command_line" => self.command(config).await?.stdout.into(),
@@ -140,7 +141,7 @@ impl<'a> Getting<'a> {
         Ok(if value.is_null() { Found::Nothing } else { Found::Value(value) })
     }
 
-    async fn shell(&self, script: &str) -> Result<Output, String> {
+    async fn shell(&self, script: &str) -> Result<Output, SynthesisError> {
         self.vm.run(&["sh".to_owned(), "-c".to_owned(), script.to_owned()], MOMENT).await
     }
 
@@ -161,14 +162,16 @@ impl<'a> Getting<'a> {
             None => paths.clone(),
         };
         if paths.is_empty() || paths.len() != names.len() || paths.len() > 100 {
-            return Err(Wrong::Evaluator("path and dest have to be of one length, from 1 to 100".to_owned()));
+            return Err(Wrong::Evaluator(invalid("path and dest have to be of one length, from 1 to 100")));
         }
         let gives: Vec<usize> = match config.get("gives") {
             None => vec![0],
-            Some(gives) => serde_json::from_value(gives.clone()).map_err(|error| Wrong::Evaluator(format!("gives: {error}")))?,
+            Some(gives) => {
+                serde_json::from_value(gives.clone()).map_err(|error| Wrong::Evaluator(invalid(format!("gives: {error}"))))?
+            }
         };
         if gives.is_empty() || gives.iter().any(|at| *at >= paths.len()) {
-            return Err(Wrong::Evaluator("gives has to name places in path".to_owned()));
+            return Err(Wrong::Evaluator(invalid("gives has to name places in path")));
         }
         let mut kept = Vec::with_capacity(paths.len());
         for (at, (path, name)) in paths.iter().zip(&names).enumerate() {
@@ -206,27 +209,27 @@ impl<'a> Getting<'a> {
             let read = tokio::task::spawn_blocking(move || {
                 names.iter().filter(|name| !name.is_empty()).find_map(|name| setup::local(&root, name).ok())
             });
-            if let Some(content) = read.await.map_err(|error| error.to_string())? {
+            if let Some(content) = read.await.map_err(SynthesisError::from)? {
                 return Ok(content);
             }
         }
         if !url.starts_with("https://") && !url.starts_with("http://") {
-            return Err(Wrong::Evaluator(format!("{url:?} is no address of http or https")));
+            return Err(Wrong::Evaluator(invalid(format!("{url:?} is no address of http or https"))));
         }
         let path = format!("/tmp/arenite-{}", random_hex(12));
         let most = setup::MAX_DOWNLOAD.to_string();
         let fetched = self.run.script(url, scripts::DOWNLOAD, &[url, &path, &most], setup::DOWNLOADING).await;
-        fetched.map_err(|why| format!("{why}; put {last:?} into the configured folder of files, or let the VM reach it"))?;
+        fetched.map_err(|why| why.hinted(format!("put {last:?} into the configured folder of files, or let the VM reach it")))?;
         let content = self.vm.read(&path).await;
         let _ = self.vm.run(&["rm", "-f", &path].map(str::to_owned), MOMENT).await;
         Ok(content?)
     }
 
     /// Writes a file for the metrics, under a name that can't leave the folder.
-    async fn keep(&mut self, folder: &str, name: &str, at: usize, content: &[u8]) -> Result<String, String> {
+    async fn keep(&mut self, folder: &str, name: &str, at: usize, content: &[u8]) -> Result<String, SynthesisError> {
         self.bytes = self.bytes.saturating_add(content.len());
         if self.bytes > MAX_BYTES {
-            return Err(format!("the files of one evaluation are over {} MiB", MAX_BYTES >> 20));
+            return Err(invalid(format!("the files of one evaluation are over {} MiB", MAX_BYTES >> 20)));
         }
         let last = name.rsplit(['/', '\\']).next().unwrap_or_default();
         let plain = |c: char| if c.is_alphanumeric() || " ._-()".contains(c) { c } else { '_' };
@@ -237,11 +240,12 @@ impl<'a> Getting<'a> {
             safe = format!("file-{at}");
         }
         let place = self.dir.join(folder);
-        tokio::fs::create_dir_all(&place).await.map_err(|error| format!("no room for what is looked at: {error}"))?;
+        let full = |error| SynthesisError::io("no room for what is looked at", error);
+        tokio::fs::create_dir_all(&place).await.map_err(full)?;
         if place.join(&safe).exists() {
             safe = format!("{at}-{safe}");
         }
-        tokio::fs::write(place.join(&safe), content).await.map_err(|error| format!("no room for what is looked at: {error}"))?;
+        tokio::fs::write(place.join(&safe), content).await.map_err(full)?;
         Ok(format!("{folder}/{safe}"))
     }
 
@@ -259,7 +263,7 @@ impl<'a> Getting<'a> {
     }
 
     /// A property of the first window of a class.
-    async fn window(&self, class: &str) -> Result<Value, String> {
+    async fn window(&self, class: &str) -> Result<Value, SynthesisError> {
         let listed = self.vm.run(&["wmctrl", "-lGx"].map(str::to_owned), MOMENT).await?;
         let sizes = listed.stdout.lines().filter_map(|line| {
             let fields: Vec<&str> = line.split_whitespace().take(7).collect();
@@ -271,7 +275,7 @@ impl<'a> Getting<'a> {
     }
 
     /// The text of Chrome's address bar, which omits the scheme.
-    async fn address_bar(&self, config: &Params) -> Result<Value, String> {
+    async fn address_bar(&self, config: &Params) -> Result<Value, SynthesisError> {
         let Some(xml) = self.vm.accessibility().await? else { return Ok(Value::Null) };
         let prefix = config.get("goto_prefix").and_then(Value::as_str).unwrap_or("https://");
         let mut address = None;
@@ -286,7 +290,7 @@ impl<'a> Getting<'a> {
     }
 
     /// A setting of Chrome, in the format of OSWorld's getter.
-    async fn chrome(&self, kind: &str) -> Result<Value, String> {
+    async fn chrome(&self, kind: &str) -> Result<Value, SynthesisError> {
         let file = match kind {
             "bookmarks" => "Default/Bookmarks",
             "chrome_language" => "Local State",

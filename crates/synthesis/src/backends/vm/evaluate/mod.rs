@@ -15,6 +15,7 @@ use serde_json::{Map, Value, json};
 use super::driver::VirtualMachine;
 use super::setup::{self, Setting};
 use crate::answer::{Failure, code as codes};
+use crate::error::{SynthesisError, invalid};
 use getters::{Found, Getting};
 pub(super) use scorer::Scorer;
 
@@ -44,19 +45,19 @@ pub(super) async fn evaluate(
     setting: &Setting,
     scorer: &Scorer,
 ) -> Result<Value, Failure> {
-    let invalid = |why: String| Failure::new(codes::INVALID_INPUT, why);
+    let refused = |why: SynthesisError| Failure::new(codes::INVALID_INPUT, why);
     let broken = |why: String| Failure::new(codes::UNEXPECTED_ERROR, format!("[VM] Error: {why}"));
-    let parts = parts(evaluator).map_err(invalid)?;
+    let parts = parts(evaluator).map_err(refused)?;
     let is_or = match evaluator["conj"].as_str() {
         None | Some("and") => false,
         Some("or") => true,
-        Some(other) => return Err(invalid(format!("conj is {other:?}, and has to be and or or"))),
+        Some(other) => return Err(refused(invalid(format!("conj is {other:?}, and has to be and or or")))),
     };
     let wants_failure = parts.len() == 1 && parts[0].func == INFEASIBLE;
     let steps = match &evaluator["postconfig"] {
         Value::Null => &[],
         Value::Array(steps) => steps.as_slice(),
-        _ => return Err(invalid("postconfig has to be a list of steps".to_owned())),
+        _ => return Err(refused(invalid("postconfig has to be a list of steps"))),
     };
     setup::run(vm, steps, setting).await.map_err(|why| broken(format!("postconfig: {why}")))?;
     if wants_failure || last_action_failed {
@@ -70,7 +71,7 @@ pub(super) async fn evaluate(
     let (mut scores, mut details) = (Vec::new(), Vec::new());
     for (at, part) in parts.iter().enumerate() {
         let (score, detail) = score(&mut getting, scorer, at, part, dir.path()).await.map_err(|wrong| match wrong {
-            Wrong::Evaluator(why) => invalid(why),
+            Wrong::Evaluator(why) => refused(why),
             Wrong::Other(why) => broken(format!("{}: {why}", part.func)),
         })?;
         scores.push(score);
@@ -98,8 +99,8 @@ fn told(score: f64, results: Value, details: Value, evaluator: &Value, last_acti
 
 /// Errors of an evaluation.
 enum Wrong {
-    Evaluator(String),
-    Other(String),
+    Evaluator(SynthesisError),
+    Other(SynthesisError),
 }
 
 async fn score(
@@ -148,34 +149,34 @@ fn base(name: &str) -> &str {
 }
 
 /// The metrics of an evaluator, each with its inputs.
-fn parts(evaluator: &Value) -> Result<Vec<Part<'_>>, String> {
+fn parts(evaluator: &Value) -> Result<Vec<Part<'_>>, SynthesisError> {
     let given = |name: &str| Some(&evaluator[name]).filter(|value| !is_empty(value));
     let options = |value: Option<&Value>| match value {
         None => Ok(Value::Object(Map::new())),
         Some(Value::Object(options)) => Ok(Value::Object(options.clone())),
-        Some(_) => Err("options have to be objects".to_owned()),
+        Some(_) => Err(invalid("options have to be objects")),
     };
     let funcs = match &evaluator["func"] {
         Value::String(func) => {
             let only = |name: &str| given(name).filter(|value| value.is_object());
             if ["result", "expected"].into_iter().any(|name| given(name).is_some() && only(name).is_none()) {
-                return Err("result and expected have to be objects, as func is a text".to_owned());
+                return Err(invalid("result and expected have to be objects, as func is a text"));
             }
             let (result, expected) = (only("result"), only("expected"));
             return Ok(vec![Part { func, result, expected, options: options(given("options"))? }]);
         }
         Value::Array(funcs) if !funcs.is_empty() && funcs.len() <= MAX_METRICS => funcs,
-        _ => return Err(format!("evaluator.func has to be a metric's name, or a list of 1 to {MAX_METRICS}")),
+        _ => return Err(invalid(format!("evaluator.func has to be a metric's name, or a list of 1 to {MAX_METRICS}"))),
     };
     let list = |name: &str| match given(name) {
         None => Ok(None),
         Some(Value::Array(list)) if list.len() == funcs.len() => Ok(Some(list)),
-        Some(_) => Err(format!("{name} has to be a list as long as func")),
+        Some(_) => Err(invalid(format!("{name} has to be a list as long as func"))),
     };
     let (results, expecteds, all_options) = (list("result")?, list("expected")?, list("options")?);
     let mut parts = Vec::with_capacity(funcs.len());
     for (at, func) in funcs.iter().enumerate() {
-        let func = func.as_str().ok_or("func has to be a list of metrics' names")?;
+        let func = func.as_str().ok_or_else(|| invalid("func has to be a list of metrics' names"))?;
         let (result, expected) = (one(results, at), one(expecteds, at));
         parts.push(Part { func, result, expected, options: options(one(all_options, at))? });
     }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::Wrong;
 use super::getters::Found;
 use crate::answer::code as codes;
+use crate::error::{SynthesisError, plugin};
 use crate::plugin::Launch;
 use crate::plugin::aside::Aside;
 
@@ -60,18 +61,19 @@ impl Scorer {
             "options": options,
             "folder": folder,
         });
-        let _turn = self.turns.acquire().await.map_err(|error| Wrong::Other(error.to_string()))?;
-        let told = self.aside.call("osworld:score", &params, self.timeout).await.map_err(Wrong::Other)?;
+        let _turn = self.turns.acquire().await.map_err(SynthesisError::from)?;
+        let told = self.aside.call("osworld:score", &params, self.timeout).await?;
         match told.get("code").and_then(Value::as_i64) {
             Some(codes::SUCCESS) => {}
             code => {
-                let said = told.get("message").and_then(Value::as_str).unwrap_or("the metric failed").to_owned();
+                let said = told.get("message").and_then(Value::as_str).unwrap_or("the metric failed");
+                let said = SynthesisError::Program { message: said.to_owned() };
                 return Err(if code == Some(codes::INVALID_INPUT) { Wrong::Evaluator(said) } else { Wrong::Other(said) });
             }
         }
         let data = told.get("data").cloned().unwrap_or_default();
         let score = data["score"].as_f64().filter(|score| score.is_finite());
-        let score = score.ok_or_else(|| Wrong::Other("the metric answered without a score".to_owned()))?.clamp(0.0, 1.0);
+        let score = score.ok_or_else(|| plugin("the metric answered without a score"))?.clamp(0.0, 1.0);
         Ok(Judged { score, reason: data["reason"].as_str().map(str::to_owned) })
     }
 

@@ -10,6 +10,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
+use crate::error::{SynthesisError, machine, timeout};
 use crate::sandboxes::{GuestRequest, SandboxHandle};
 
 /// Timeout for a connection.
@@ -40,7 +41,7 @@ pub(in crate::backends::vm) struct Reply {
 pub(in crate::backends::vm) trait Http: Send + Sync {
     /// # Errors
     /// Why there is no answer, for the client.
-    async fn send(&self, request: Request<'_>) -> Result<Reply, String>;
+    async fn send(&self, request: Request<'_>) -> Result<Reply, SynthesisError>;
 }
 
 /// An agent at a port that this host can reach.
@@ -51,11 +52,11 @@ pub(in crate::backends::vm) struct Tcp {
 
 #[async_trait]
 impl Http for Tcp {
-    async fn send(&self, request: Request<'_>) -> Result<Reply, String> {
+    async fn send(&self, request: Request<'_>) -> Result<Reply, SynthesisError> {
         let connecting = tokio::time::timeout(CONNECT.min(request.timeout), TcpStream::connect(&self.address)).await;
         let stream = connecting
-            .map_err(|_| format!("{} can't be reached within {} s", self.address, CONNECT.as_secs()))?
-            .map_err(|error| format!("{} can't be reached: {error}", self.address))?;
+            .map_err(|_| timeout(format!("{} can't be reached within {} s", self.address, CONNECT.as_secs())))?
+            .map_err(|error| SynthesisError::io(format!("{} can't be reached", self.address), error))?;
         exchange(stream, &self.address, request).await
     }
 }
@@ -68,14 +69,14 @@ pub(in crate::backends::vm) struct InSandbox {
 
 #[async_trait]
 impl Http for InSandbox {
-    async fn send(&self, request: Request<'_>) -> Result<Reply, String> {
+    async fn send(&self, request: Request<'_>) -> Result<Reply, SynthesisError> {
         let Request { method, path, content_type, body, .. } = request;
         let sent = GuestRequest { port: self.port, method, path, content_type, body };
         let answering = self.handle.sandboxes.send(&self.handle.caller, &self.handle.name, sent);
         let seconds = request.timeout.as_secs();
         let (status, body) = tokio::time::timeout(request.timeout, answering)
             .await
-            .map_err(|_| format!("there was no answer within {seconds} s"))??;
+            .map_err(|_| timeout(format!("there was no answer within {seconds} s")))??;
         if body.len() > request.most {
             return Err(too_long(request.most));
         }
@@ -88,15 +89,15 @@ pub(in crate::backends::vm) async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     host: &str,
     request: Request<'_>,
-) -> Result<Reply, String> {
+) -> Result<Reply, SynthesisError> {
     let all = async {
-        let broken = |error: hyper::Error| format!("the connection to {host} broke: {error}");
+        let broken = |error: hyper::Error| machine(format!("the connection to {host} broke: {error}"));
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
         let mut head = hyper::Request::builder().method(request.method).uri(request.path).header(HOST, host);
         if let Some(kind) = request.content_type {
             head = head.header(CONTENT_TYPE, kind);
         }
-        let message = head.body(Full::new(Bytes::from(request.body))).map_err(|error| error.to_string())?;
+        let message = head.body(Full::new(Bytes::from(request.body))).map_err(machine)?;
         let answered = async {
             let answer = sender.send_request(message).await.map_err(broken)?;
             let status = answer.status().as_u16();
@@ -116,9 +117,9 @@ pub(in crate::backends::vm) async fn exchange(
         }
     };
     let seconds = request.timeout.as_secs();
-    tokio::time::timeout(request.timeout, all).await.map_err(|_| format!("{host} did not answer within {seconds} s"))?
+    tokio::time::timeout(request.timeout, all).await.map_err(|_| timeout(format!("{host} did not answer within {seconds} s")))?
 }
 
-fn too_long(most: usize) -> String {
-    format!("the answer is over {} KiB", most >> 10)
+fn too_long(most: usize) -> SynthesisError {
+    machine(format!("the answer is over {} KiB", most >> 10))
 }

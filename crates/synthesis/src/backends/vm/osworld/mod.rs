@@ -16,6 +16,8 @@ use tokio::sync::OnceCell;
 use super::driver::{Action, Output, Recording, VirtualMachine};
 use http::{Http, Reply, Request};
 
+use crate::error::{SynthesisError, invalid, machine};
+
 /// Limits in bytes: a picture, a tree or a command's output, a file, and a film.
 const MAX_PICTURE: usize = 64 << 20;
 const MAX_JSON: usize = 32 << 20;
@@ -43,11 +45,11 @@ impl OsWorld {
         Self { http, platform: OnceCell::new() }
     }
 
-    async fn get(&self, path: &str, timeout: Duration, most: usize) -> Result<Reply, String> {
+    async fn get(&self, path: &str, timeout: Duration, most: usize) -> Result<Reply, SynthesisError> {
         self.http.send(Request { method: "GET", path, content_type: None, body: Vec::new(), timeout, most }).await
     }
 
-    async fn post(&self, path: &str, body: &Value, timeout: Duration, most: usize) -> Result<Reply, String> {
+    async fn post(&self, path: &str, body: &Value, timeout: Duration, most: usize) -> Result<Reply, SynthesisError> {
         let body = body.to_string().into_bytes();
         let content_type = Some("application/json");
         self.http.send(Request { method: "POST", path, content_type, body, timeout, most }).await
@@ -58,25 +60,25 @@ impl OsWorld {
         self.get("/screenshot", timeout, MAX_PICTURE).await.is_ok_and(|reply| reply.status == 200)
     }
 
-    async fn platform(&self) -> Result<&str, String> {
+    async fn platform(&self) -> Result<&str, SynthesisError> {
         let asked = self.platform.get_or_try_init(|| async {
             let reply = self.get("/platform", MOMENT, 1 << 10).await?;
-            Ok::<_, String>(String::from_utf8_lossy(&good("its platform", reply)?).trim().to_owned())
+            Ok::<_, SynthesisError>(String::from_utf8_lossy(&good("its platform", reply)?).trim().to_owned())
         });
         asked.await.map(String::as_str)
     }
 
     /// Runs a command with the agent. The error is the agent's message if the command can't be started.
-    async fn execute(&self, path: &str, body: &Value, timeout: Duration) -> Result<Output, String> {
+    async fn execute(&self, path: &str, body: &Value, timeout: Duration) -> Result<Output, SynthesisError> {
         let said = object("the command", self.post(path, body, timeout, MAX_JSON).await?)?;
         let text = |name: &str| said[name].as_str().unwrap_or_default().to_owned();
-        let code = said["returncode"].as_i64().ok_or("the agent's answer has no return code")?;
+        let code = said["returncode"].as_i64().ok_or_else(|| machine("the agent's answer has no return code"))?;
         Ok(Output { stdout: text("output"), stderr: text("error"), code })
     }
 }
 
 /// The body of an answer that is not an error.
-fn good(what: &str, reply: Reply) -> Result<Vec<u8>, String> {
+fn good(what: &str, reply: Reply) -> Result<Vec<u8>, SynthesisError> {
     if (200..300).contains(&reply.status) {
         return Ok(reply.body);
     }
@@ -84,12 +86,12 @@ fn good(what: &str, reply: Reply) -> Result<Vec<u8>, String> {
     let told = serde_json::from_slice::<Value>(&reply.body).ok();
     let told = told.as_ref().and_then(|told| told["message"].as_str().or(told["error"].as_str())).unwrap_or(&text);
     let told: String = told.trim().chars().filter(|c| !c.is_control()).take(MAX_SAID).collect();
-    Err(format!("the VM refused {what} (status {}): {told}", reply.status))
+    Err(machine(format!("the VM refused {what} (status {}): {told}", reply.status)))
 }
 
-fn object(what: &str, reply: Reply) -> Result<Value, String> {
+fn object(what: &str, reply: Reply) -> Result<Value, SynthesisError> {
     let body = good(what, reply)?;
-    serde_json::from_slice(&body).map_err(|error| format!("the VM's answer to {what} is no JSON: {error}"))
+    serde_json::from_slice(&body).map_err(|error| machine(format!("the VM's answer to {what} is no JSON: {error}")))
 }
 
 fn whole(value: &Value) -> Option<u32> {
@@ -112,26 +114,26 @@ fn form(path: &str, content: &[u8]) -> (String, Vec<u8>) {
 
 #[async_trait]
 impl VirtualMachine for OsWorld {
-    async fn size(&self) -> Result<(u32, u32), String> {
+    async fn size(&self) -> Result<(u32, u32), SynthesisError> {
         let said = object("its screen's size", self.post("/screen_size", &json!({}), MOMENT, 1 << 16).await?)?;
         let size = whole(&said["width"]).zip(whole(&said["height"])).filter(|(width, height)| *width > 0 && *height > 0);
-        size.ok_or_else(|| "the VM does not say how large its screen is".to_owned())
+        size.ok_or_else(|| machine("the VM does not say how large its screen is"))
     }
 
-    async fn screenshot(&self) -> Result<Vec<u8>, String> {
+    async fn screenshot(&self) -> Result<Vec<u8>, SynthesisError> {
         let picture = good("a screenshot", self.get("/screenshot", MOMENT, MAX_PICTURE).await?)?;
         let is_png = picture.starts_with(b"\x89PNG\r\n\x1a\n");
-        if is_png { Ok(picture) } else { Err("the VM's screenshot is no PNG".to_owned()) }
+        if is_png { Ok(picture) } else { Err(machine("the VM's screenshot is no PNG")) }
     }
 
-    async fn tree(&self) -> Result<Option<String>, String> {
+    async fn tree(&self) -> Result<Option<String>, SynthesisError> {
         let Some(xml) = self.accessibility().await? else { return Ok(None) };
         // A large tree needs much CPU time, so it is parsed off the async threads.
         let made = tokio::task::spawn_blocking(move || table::table(&xml)).await;
-        made.map_err(|error| error.to_string())?.map(Some)
+        made?.map(Some)
     }
 
-    async fn accessibility(&self) -> Result<Option<String>, String> {
+    async fn accessibility(&self) -> Result<Option<String>, SynthesisError> {
         let reply = self.get("/accessibility", TREE, MAX_JSON).await?;
         if matches!(reply.status, 404 | 405 | 501) {
             return Ok(None);
@@ -142,19 +144,22 @@ impl VirtualMachine for OsWorld {
         }
     }
 
-    async fn terminal(&self) -> Result<Option<String>, String> {
+    async fn terminal(&self) -> Result<Option<String>, SynthesisError> {
         let reply = self.get("/terminal", TREE, MAX_JSON).await?;
         Ok(object("its terminal's text", reply)?["output"].as_str().map(str::to_owned))
     }
 
-    async fn act(&self, action: &Action) -> Result<(), String> {
+    async fn act(&self, action: &Action) -> Result<(), SynthesisError> {
         let takes = match action {
             Action::Drag { takes, .. } => *takes,
             Action::Type { text, interval } => interval.saturating_mul(u32::try_from(text.chars().count()).unwrap_or(u32::MAX)),
             _ => Duration::ZERO,
         };
         if takes > AGENT_PATIENCE {
-            return Err(format!("an action of more than {} s is given up by the VM; split it", AGENT_PATIENCE.as_secs()));
+            return Err(machine(format!(
+                "an action of more than {} s is given up by the VM; split it",
+                AGENT_PATIENCE.as_secs()
+            )));
         }
         let interpreter = if self.platform().await? == "Windows" { "python" } else { "python3" };
         let asked = json!({ "command": [interpreter, "-c", python::program(action)?], "shell": false });
@@ -163,12 +168,12 @@ impl VirtualMachine for OsWorld {
             return Ok(());
         }
         let why = done.stderr.trim().lines().last().unwrap_or("it does not say why");
-        Err(format!("the VM could not do it: {}", why.chars().take(MAX_SAID).collect::<String>()))
+        Err(machine(format!("the VM could not do it: {}", why.chars().take(MAX_SAID).collect::<String>())))
     }
 
-    async fn run(&self, command: &[String], timeout: Duration) -> Result<Output, String> {
+    async fn run(&self, command: &[String], timeout: Duration) -> Result<Output, SynthesisError> {
         if command.is_empty() {
-            return Err("the command is empty".to_owned());
+            return Err(invalid("the command is empty"));
         }
         let is_linux = self.platform().await? == "Linux";
         let seconds = timeout.as_secs_f64().max(0.001);
@@ -198,28 +203,28 @@ impl VirtualMachine for OsWorld {
         self.execute("/execute", &asked, timeout.min(AGENT_PATIENCE) + GRACE).await
     }
 
-    async fn launch(&self, command: &[String]) -> Result<(), String> {
+    async fn launch(&self, command: &[String]) -> Result<(), SynthesisError> {
         let asked = json!({ "command": command, "shell": false });
         good("to start a program", self.post("/setup/launch", &asked, MOMENT, 1 << 20).await?).map(drop)
     }
 
-    async fn read(&self, path: &str) -> Result<Vec<u8>, String> {
+    async fn read(&self, path: &str) -> Result<Vec<u8>, SynthesisError> {
         let body = format!("file_path={}", utf8_percent_encode(path, NON_ALPHANUMERIC)).into_bytes();
         let content_type = Some("application/x-www-form-urlencoded");
         let asked = Request { method: "POST", path: "/file", content_type, body, timeout: FILE, most: MAX_FILE };
         let reply = self.http.send(asked).await?;
         if reply.status == 404 {
-            return Err(format!("there is no file {path:?} in the VM"));
+            return Err(machine(format!("there is no file {path:?} in the VM")));
         }
         good(&format!("the file {path:?}"), reply)
     }
 
-    async fn write(&self, path: &str, content: &[u8]) -> Result<(), String> {
+    async fn write(&self, path: &str, content: &[u8]) -> Result<(), SynthesisError> {
         if content.len() > MAX_FILE {
-            return Err(format!("a file of more than {} MiB is not sent to a VM", MAX_FILE >> 20));
+            return Err(machine(format!("a file of more than {} MiB is not sent to a VM", MAX_FILE >> 20)));
         }
         if path.contains(['\r', '\n', '\0']) {
-            return Err(format!("{path:?} is no path"));
+            return Err(invalid(format!("{path:?} is no path")));
         }
         let (kind, body) = form(path, content);
         let content_type = Some(kind.as_str());
@@ -227,7 +232,7 @@ impl VirtualMachine for OsWorld {
         good(&format!("the file {path:?}"), self.http.send(asked).await?).map(drop)
     }
 
-    async fn record(&self, what: Recording) -> Result<Vec<u8>, String> {
+    async fn record(&self, what: Recording) -> Result<Vec<u8>, SynthesisError> {
         match what {
             Recording::Start => {
                 let reply = self.post("/start_recording", &json!({}), MOMENT, 1 << 20).await?;
@@ -237,8 +242,8 @@ impl VirtualMachine for OsWorld {
         }
     }
 
-    async fn reset(&self) -> Result<(), String> {
-        Err("OSWorld's agent can't put its VM back; that is for what runs the VM".to_owned())
+    async fn reset(&self) -> Result<(), SynthesisError> {
+        Err(machine("OSWorld's agent can't put its VM back; that is for what runs the VM"))
     }
 }
 

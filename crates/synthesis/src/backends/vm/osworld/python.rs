@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::backends::vm::driver::{Action, Button};
+use crate::error::{SynthesisError, invalid};
 
 /// Runs before each action. The fail-safe for corners is off: no person sits before the VM.
 const HEAD: &str = "import pyautogui, time\npyautogui.FAILSAFE = False\n";
@@ -49,8 +50,8 @@ fn button(button: Button) -> &'static str {
 }
 
 /// A number as Python source; positions are whole pixels.
-fn place(at: f64) -> Result<i64, String> {
-    if at.is_finite() && at.abs() < 1e6 { Ok(at.round() as i64) } else { Err(format!("{at} is no place on a screen")) }
+fn place(at: f64) -> Result<i64, SynthesisError> {
+    if at.is_finite() && at.abs() < 1e6 { Ok(at.round() as i64) } else { Err(invalid(format!("{at} is no place on a screen"))) }
 }
 
 fn keys(names: &[String]) -> String {
@@ -59,7 +60,7 @@ fn keys(names: &[String]) -> String {
 }
 
 /// The program for an action.
-pub(super) fn program(action: &Action) -> Result<String, String> {
+pub(super) fn program(action: &Action) -> Result<String, SynthesisError> {
     let body = match action {
         Action::Move { x, y } => format!("pyautogui.moveTo({}, {})", place(*x)?, place(*y)?),
         Action::Click { at, button: which, times } => {
@@ -95,7 +96,7 @@ pub(super) fn program(action: &Action) -> Result<String, String> {
         }
         Action::Type { text, interval } => typing(text, interval.as_secs_f64()),
         Action::Keys { keys: names } => match names.as_slice() {
-            [] => return Err("there is no key to press".to_owned()),
+            [] => return Err(invalid("there is no key to press")),
             [_] => format!("{}pyautogui.press(keys[0])", keys(names)),
             _ => format!("{}pyautogui.hotkey(*keys)", keys(names)),
         },

@@ -4,6 +4,8 @@ use quick_xml::XmlVersion;
 use quick_xml::events::{BytesStart, Event};
 use quick_xml::reader::Reader;
 
+use crate::error::{SynthesisError, machine};
+
 /// Largest XML, in bytes; it comes from an untrusted VM.
 const MAX_BYTES: usize = 16 << 20;
 const MAX_DEPTH: usize = 256;
@@ -74,7 +76,7 @@ pub(in crate::backends::vm) struct Node {
 ///
 /// # Errors
 /// Why the XML is refused.
-pub(super) fn table(xml: &str) -> Result<String, String> {
+pub(super) fn table(xml: &str) -> Result<String, SynthesisError> {
     let mut rows = Vec::new();
     walk(xml, |node, _| {
         if node.is_listed() {
@@ -98,11 +100,11 @@ pub(super) fn table(xml: &str) -> Result<String, String> {
 ///
 /// # Errors
 /// Why the XML is refused.
-pub(in crate::backends::vm) fn walk(xml: &str, mut each: impl FnMut(&Node, &[Node])) -> Result<(), String> {
+pub(in crate::backends::vm) fn walk(xml: &str, mut each: impl FnMut(&Node, &[Node])) -> Result<(), SynthesisError> {
     if xml.len() > MAX_BYTES {
-        return Err(format!("the accessibility tree is over {} MiB", MAX_BYTES >> 20));
+        return Err(machine(format!("the accessibility tree is over {} MiB", MAX_BYTES >> 20)));
     }
-    let broken = |error: &dyn std::fmt::Display| format!("the accessibility tree's XML is broken: {error}");
+    let broken = |error: &dyn std::fmt::Display| machine(format!("the accessibility tree's XML is broken: {error}"));
     let mut reader = Reader::from_str(xml);
     let (mut open, mut elements): (Vec<Node>, usize) = (Vec::new(), 0);
     loop {
@@ -110,10 +112,10 @@ pub(in crate::backends::vm) fn walk(xml: &str, mut each: impl FnMut(&Node, &[Nod
         if let Event::Start(start) | Event::Empty(start) = &event {
             elements += 1;
             if elements > MAX_ELEMENTS {
-                return Err(format!("the accessibility tree has more than {MAX_ELEMENTS} elements"));
+                return Err(machine(format!("the accessibility tree has more than {MAX_ELEMENTS} elements")));
             }
             if open.len() >= MAX_DEPTH {
-                return Err(format!("the accessibility tree is nested more than {MAX_DEPTH} deep"));
+                return Err(machine(format!("the accessibility tree is nested more than {MAX_DEPTH} deep")));
             }
             open.push(Node::parse(start, elements).map_err(|error| broken(&error))?);
         }
@@ -148,12 +150,12 @@ fn said(open: &mut [Node], text: &str) {
 }
 
 impl Node {
-    fn parse(start: &BytesStart<'_>, order: usize) -> Result<Self, String> {
+    fn parse(start: &BytesStart<'_>, order: usize) -> Result<Self, SynthesisError> {
         let mut node = Self { tag: start.local_name().into_inner().to_owned(), order, ..Self::default() };
         for attribute in start.attributes().with_checks(false) {
-            let attribute = attribute.map_err(|error| error.to_string())?;
+            let attribute = attribute.map_err(machine)?;
             // Documents with declarations were refused before, so only XML's own entities can occur.
-            let value = attribute.normalized_value(XmlVersion::Implicit1_0).map_err(|error| error.to_string())?;
+            let value = attribute.normalized_value(XmlVersion::Implicit1_0).map_err(machine)?;
             let is = value == "true";
             match (attribute.key.prefix().map(|prefix| prefix.into_inner()), attribute.key.local_name().into_inner()) {
                 (None, "name") => node.name = value.into_owned(),
@@ -236,10 +238,10 @@ pub(in crate::backends::vm) mod tests {
     #[test]
     fn hostile_trees_are_refused() {
         let bomb = r#"<!DOCTYPE a [<!ENTITY x "xxxxxxxxxx"><!ENTITY y "&x;&x;">]><a name="&y;">&y;</a>"#;
-        assert!(table(bomb).unwrap_err().contains("document type"));
-        assert!(table("<a>&nope;</a>").unwrap_err().contains("no entity"));
-        assert!(table(&"<a>".repeat(300)).unwrap_err().contains("deep"));
-        assert!(table(&format!("<a>{}</a>", "<b/>".repeat(60_000))).unwrap_err().contains("elements"));
+        assert!(table(bomb).unwrap_err().to_string().contains("document type"));
+        assert!(table("<a>&nope;</a>").unwrap_err().to_string().contains("no entity"));
+        assert!(table(&"<a>".repeat(300)).unwrap_err().to_string().contains("deep"));
+        assert!(table(&format!("<a>{}</a>", "<b/>".repeat(60_000))).unwrap_err().to_string().contains("elements"));
         for broken in ["", "<a", "</a>", "<a></b>", "text", "<a name=\"&#0;\"/>"] {
             assert!(table(broken).is_err(), "{broken:?}");
         }

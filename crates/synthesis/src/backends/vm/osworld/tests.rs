@@ -2,6 +2,7 @@
 
 use super::fake::{FakeAgent, PNG};
 use super::*;
+use crate::error::{SynthesisError, machine};
 use crate::sandboxes::{Caller, GuestAnswer, GuestRequest, SandboxHandle, SandboxRequest, Sandboxes};
 
 async fn vm() -> (OsWorld, FakeAgent) {
@@ -17,14 +18,14 @@ fn words(text: &str) -> Vec<String> {
 async fn it_looks_and_reads_and_writes() {
     let (vm, agent) = vm().await;
     assert!(vm.is_ready(MOMENT).await);
-    assert_eq!(vm.size().await, Ok((1920, 1080)));
+    assert_eq!(vm.size().await.unwrap(), (1920, 1080));
     assert_eq!(vm.screenshot().await.unwrap(), PNG);
     assert!(vm.tree().await.unwrap().unwrap().contains("push-button\tSave & go"));
     assert_eq!(vm.terminal().await.unwrap().as_deref(), Some("$ ls"));
     let content = b"\x00--\r\n\r\n--arenite\xff";
     vm.write("/home/user/a b+&\u{e9}.bin", content).await.unwrap();
     assert_eq!(vm.read("/home/user/a b+&\u{e9}.bin").await.unwrap(), content);
-    assert!(vm.read("/nothing").await.unwrap_err().contains("there is no file \"/nothing\""));
+    assert!(vm.read("/nothing").await.unwrap_err().to_string().contains("there is no file \"/nothing\""));
     assert!(vm.write("/a\r\nb", b"").await.is_err());
     vm.record(Recording::Start).await.unwrap();
     assert_eq!(vm.record(Recording::Stop).await.unwrap(), b"film");
@@ -54,24 +55,24 @@ async fn what_the_machine_can_not_do_is_said_in_its_words() {
         agent.state.lock().unwrap().instead.insert(path.to_owned(), (status, body.to_vec()));
     };
     say("/execute", 500, br#"{"status": "error", "message": "no such\nprogram"}"#);
-    let error = vm.run(&words("nope"), MOMENT).await.unwrap_err();
+    let error = vm.run(&words("nope"), MOMENT).await.unwrap_err().to_string();
     assert_eq!(error, "the VM refused the command (status 500): no suchprogram");
     say("/execute", 200, br#"{"output": "", "error": "Traceback\nthere is no key 'warp'\n", "returncode": 1}"#);
-    let error = vm.act(&Action::KeyDown { key: "warp".to_owned() }).await.unwrap_err();
+    let error = vm.act(&Action::KeyDown { key: "warp".to_owned() }).await.unwrap_err().to_string();
     assert_eq!(error, "the VM could not do it: there is no key 'warp'");
     say("/screenshot", 200, b"<html>");
-    assert!(vm.screenshot().await.unwrap_err().contains("no PNG"));
+    assert!(vm.screenshot().await.unwrap_err().to_string().contains("no PNG"));
     say("/screen_size", 200, br#"{"width": 0, "height": -1}"#);
     assert!(vm.size().await.is_err());
     say("/accessibility", 200, br#"{"AT": "<!DOCTYPE a []><a/>"}"#);
-    assert!(vm.tree().await.unwrap_err().contains("document type"));
+    assert!(vm.tree().await.unwrap_err().to_string().contains("document type"));
     say("/accessibility", 404, b"");
-    assert_eq!(vm.tree().await, Ok(None));
+    assert_eq!(vm.tree().await.unwrap(), None);
     say("/platform", 200, &vec![b'x'; 2 << 10]);
     let other = OsWorld::new(Box::new(http::Tcp { address: agent.address.clone() }));
-    assert!(other.platform().await.unwrap_err().contains("is over"));
+    assert!(other.platform().await.unwrap_err().to_string().contains("is over"));
     let away = OsWorld::new(Box::new(http::Tcp { address: "127.0.0.1:1".to_owned() }));
-    assert!(away.size().await.unwrap_err().contains("can't be reached"));
+    assert!(away.size().await.unwrap_err().to_string().contains("can't be reached"));
 }
 
 /// Fake sandboxes that only record requests.
@@ -85,8 +86,8 @@ impl Sandboxes for FakeSandboxes {
         _: &Caller,
         _: &SandboxRequest,
         _: std::collections::BTreeMap<String, String>,
-    ) -> Result<String, String> {
-        Err("there are none".to_owned())
+    ) -> Result<String, SynthesisError> {
+        Err(machine("there are none"))
     }
     async fn remove(&self, _: &Caller, _: &str) {}
     async fn is_there(&self, _: &Caller, _: &str) -> bool {
@@ -95,10 +96,10 @@ impl Sandboxes for FakeSandboxes {
     async fn labelled(&self, _: &arenite_model::TenantId, _: &str) -> Vec<String> {
         Vec::new()
     }
-    async fn call(&self, _: &Caller, _: &str, _: &str, _: Option<&Value>) -> Result<GuestAnswer, String> {
-        Err("there are none".to_owned())
+    async fn call(&self, _: &Caller, _: &str, _: &str, _: Option<&Value>) -> Result<GuestAnswer, SynthesisError> {
+        Err(machine("there are none"))
     }
-    async fn send(&self, _: &Caller, name: &str, request: GuestRequest<'_>) -> Result<(u16, Vec<u8>), String> {
+    async fn send(&self, _: &Caller, name: &str, request: GuestRequest<'_>) -> Result<(u16, Vec<u8>), SynthesisError> {
         self.0.lock().unwrap().push(format!("{name}:{} {} {}", request.port, request.method, request.path));
         Ok((200, if request.path.ends_with("screenshot") { PNG.to_vec() } else { vec![b' '; 2 << 20] }))
     }
@@ -111,6 +112,6 @@ async fn an_agent_in_a_sandbox_is_reached_by_its_port() {
     let handle = SandboxHandle { sandboxes: sandboxes.clone(), caller, name: "box".to_owned() };
     let vm = OsWorld::new(Box::new(http::InSandbox { handle, port: 5000 }));
     assert_eq!(vm.screenshot().await.unwrap(), PNG);
-    assert_eq!(vm.size().await, Err("the answer is over 64 KiB".to_owned()));
+    assert_eq!(vm.size().await.unwrap_err().to_string(), "the answer is over 64 KiB");
     assert_eq!(*sandboxes.0.lock().unwrap(), ["box:5000 GET /screenshot", "box:5000 POST /screen_size"]);
 }

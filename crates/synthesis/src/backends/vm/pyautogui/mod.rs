@@ -8,6 +8,8 @@ use std::time::Duration;
 use super::driver::{Action, Button, VirtualMachine};
 use parse::{CallExpression, Literal, Statement, parse};
 
+use crate::error::{SynthesisError, invalid};
+
 /// The most key strokes, and clicks, of one call.
 const MAX_PRESSES: f64 = 1000.0;
 const MAX_CLICKS: f64 = 100.0;
@@ -40,18 +42,18 @@ pub(super) struct Script(Vec<Op>);
 impl Script {
     /// # Errors
     /// What can't be parsed, or is not allowed.
-    pub(super) fn read(command: &str) -> Result<Self, String> {
+    pub(super) fn read(command: &str) -> Result<Self, SynthesisError> {
         let mut ops = Vec::new();
         for statement in parse(command)? {
             match statement {
-                Statement::CallExpression(call) => ops.extend(ops_of(&call).map_err(|error| format!("{}: {error}", call.name))?),
+                Statement::CallExpression(call) => ops.extend(ops_of(&call).map_err(|error| error.within(&call.name))?),
                 Statement::Import(modules) => {
                     if let Some(other) = modules.iter().find(|module| !MODULES.contains(&module.as_str())) {
-                        return Err(format!("{other} is not there; only pyautogui and time are"));
+                        return Err(invalid(format!("{other} is not there; only pyautogui and time are")));
                     }
                 }
                 Statement::Set(name) if SETTINGS.contains(&name.as_str()) => {}
-                Statement::Set(name) => return Err(format!("{name} can't be set")),
+                Statement::Set(name) => return Err(invalid(format!("{name} can't be set"))),
             }
         }
         Ok(Self(ops))
@@ -61,7 +63,7 @@ impl Script {
     ///
     /// # Errors
     /// The first failure; later calls don't run.
-    pub(super) async fn run(&self, vm: &dyn VirtualMachine) -> Result<String, String> {
+    pub(super) async fn run(&self, vm: &dyn VirtualMachine) -> Result<String, SynthesisError> {
         let mut told = Vec::new();
         for op in &self.0 {
             match op {
@@ -94,7 +96,7 @@ impl Script {
 }
 
 /// The pointer's position after a relative move. It stops at the edges, as a mouse does.
-async fn after_way(vm: &dyn VirtualMachine, (right, down): (f64, f64)) -> Result<(f64, f64), String> {
+async fn after_way(vm: &dyn VirtualMachine, (right, down): (f64, f64)) -> Result<(f64, f64), SynthesisError> {
     let ((x, y), (width, height)) = (vm.pointer().await?, vm.size().await?);
     let stop = |at: f64, side: u32| at.clamp(0.0, f64::from(side.max(1) - 1));
     Ok((stop(x + right, width), stop(y + down, height)))
@@ -107,16 +109,16 @@ struct Arguments<'a> {
 }
 
 impl<'a> Arguments<'a> {
-    fn new(call: &'a CallExpression, names: &'static [&'static str]) -> Result<Self, String> {
+    fn new(call: &'a CallExpression, names: &'static [&'static str]) -> Result<Self, SynthesisError> {
         if call.positional.len() > names.len() {
-            return Err(format!("it takes {} arguments, and there are {}", names.len(), call.positional.len()));
+            return Err(invalid(format!("it takes {} arguments, and there are {}", names.len(), call.positional.len())));
         }
         for (name, _) in &call.named {
             match names.iter().position(|known| known == name) {
-                Some(at) if at < call.positional.len() => return Err(format!("{name} is given twice")),
+                Some(at) if at < call.positional.len() => return Err(invalid(format!("{name} is given twice"))),
                 // These arguments control how input reaches the screen, which has no meaning here.
                 None if !["tween", "logScreenshot", "_pause", "mouseDownUp"].contains(&name.as_str()) => {
-                    return Err(format!("it has no argument {name}"));
+                    return Err(invalid(format!("it has no argument {name}")));
                 }
                 _ => {}
             }
@@ -131,46 +133,46 @@ impl<'a> Arguments<'a> {
         given.or_else(named).filter(|value| **value != Literal::None)
     }
 
-    fn number(&self, name: &str, most: f64) -> Result<Option<f64>, String> {
+    fn number(&self, name: &str, most: f64) -> Result<Option<f64>, SynthesisError> {
         match self.get(name) {
             None => Ok(None),
             Some(Literal::Number(number)) if number.abs() <= most => Ok(Some(*number)),
-            Some(Literal::Number(number)) => Err(format!("{name} is {number}, and can be {most} at most")),
-            Some(_) => Err(format!("{name} has to be a number")),
+            Some(Literal::Number(number)) => Err(invalid(format!("{name} is {number}, and can be {most} at most"))),
+            Some(_) => Err(invalid(format!("{name} has to be a number"))),
         }
     }
 
-    fn needed(&self, name: &str, most: f64) -> Result<f64, String> {
-        self.number(name, most)?.ok_or_else(|| format!("{name} is missing"))
+    fn needed(&self, name: &str, most: f64) -> Result<f64, SynthesisError> {
+        self.number(name, most)?.ok_or_else(|| invalid(format!("{name} is missing")))
     }
 
-    fn count(&self, name: &str, most: f64) -> Result<u32, String> {
+    fn count(&self, name: &str, most: f64) -> Result<u32, SynthesisError> {
         let count = self.number(name, most)?.unwrap_or(1.0);
         if count < 0.0 || count.fract() != 0.0 {
-            return Err(format!("{name} has to be a whole number that is not negative"));
+            return Err(invalid(format!("{name} has to be a whole number that is not negative")));
         }
         Ok(count as u32)
     }
 
-    fn time(&self, name: &str) -> Result<Duration, String> {
+    fn time(&self, name: &str) -> Result<Duration, SynthesisError> {
         let seconds = self.number(name, MAX_SECONDS)?.unwrap_or(0.0);
-        Duration::try_from_secs_f64(seconds).map_err(|_| format!("{name} is negative"))
+        Duration::try_from_secs_f64(seconds).map_err(|_| invalid(format!("{name} is negative")))
     }
 
-    fn text(&self, name: &str) -> Result<Option<&'a str>, String> {
+    fn text(&self, name: &str) -> Result<Option<&'a str>, SynthesisError> {
         match self.get(name) {
             None => Ok(None),
             Some(Literal::Text(text)) => Ok(Some(text)),
-            Some(_) => Err(format!("{name} has to be a string")),
+            Some(_) => Err(invalid(format!("{name} has to be a string"))),
         }
     }
 
-    fn key(&self, name: &str) -> Result<String, String> {
-        self.text(name)?.filter(|key| !key.is_empty()).map(str::to_owned).ok_or_else(|| format!("{name} is missing"))
+    fn key(&self, name: &str) -> Result<String, SynthesisError> {
+        self.text(name)?.filter(|key| !key.is_empty()).map(str::to_owned).ok_or_else(|| invalid(format!("{name} is missing")))
     }
 
     /// One key, or a list of keys.
-    fn keys(&self, name: &str) -> Result<Vec<String>, String> {
+    fn keys(&self, name: &str) -> Result<Vec<String>, SynthesisError> {
         match self.get(name) {
             Some(Literal::List(keys)) => keys.iter().map(key).collect(),
             _ => Ok(vec![self.key(name)?]),
@@ -178,35 +180,35 @@ impl<'a> Arguments<'a> {
     }
 
     /// The position in `x` and `y`; `x` may be a pair.
-    fn place(&self) -> Result<Option<(f64, f64)>, String> {
+    fn place(&self) -> Result<Option<(f64, f64)>, SynthesisError> {
         if let Some(Literal::List(pair)) = self.get("x") {
             return match pair[..] {
                 [Literal::Number(x), Literal::Number(y)] if x.abs().max(y.abs()) <= MAX_PIXELS => Ok(Some((x, y))),
-                _ => Err("a place has to be two numbers".to_owned()),
+                _ => Err(invalid("a place has to be two numbers")),
             };
         }
         if let Some(Literal::Text(_)) = self.get("x") {
-            return Err("pictures are not looked for on the screen; name a place".to_owned());
+            return Err(invalid("pictures are not looked for on the screen; name a place"));
         }
         match (self.number("x", MAX_PIXELS)?, self.number("y", MAX_PIXELS)?) {
             (None, None) => Ok(None),
             (Some(x), Some(y)) => Ok(Some((x, y))),
-            _ => Err("x and y belong together".to_owned()),
+            _ => Err(invalid("x and y belong together")),
         }
     }
 
-    fn button(&self) -> Result<Button, String> {
+    fn button(&self) -> Result<Button, SynthesisError> {
         match self.text("button")? {
             None => Ok(Button::Left),
-            Some(name) => super::button(&name.to_lowercase()).ok_or_else(|| format!("there is no button {name:?}")),
+            Some(name) => super::button(&name.to_lowercase()).ok_or_else(|| invalid(format!("there is no button {name:?}"))),
         }
     }
 }
 
-fn key(literal: &Literal) -> Result<String, String> {
+fn key(literal: &Literal) -> Result<String, SynthesisError> {
     match literal {
         Literal::Text(key) if !key.is_empty() => Ok(key.clone()),
-        _ => Err("a key has to be a string".to_owned()),
+        _ => Err(invalid("a key has to be a string")),
     }
 }
 
@@ -233,10 +235,12 @@ fn press(key: &str) -> Op {
     Op::Act(Action::Keys { keys: vec![key.to_owned()] })
 }
 
-fn ops_of(call: &CallExpression) -> Result<Vec<Op>, String> {
+fn ops_of(call: &CallExpression) -> Result<Vec<Op>, SynthesisError> {
     let function = match call.name.as_str() {
         "time.sleep" | "sleep" => "sleep",
-        name => name.strip_prefix("pyautogui.").ok_or("only functions of pyautogui and time.sleep can be called")?,
+        name => {
+            name.strip_prefix("pyautogui.").ok_or_else(|| invalid("only functions of pyautogui and time.sleep can be called"))?
+        }
     };
     Ok(match function {
         "click" => {
@@ -259,7 +263,7 @@ fn ops_of(call: &CallExpression) -> Result<Vec<Op>, String> {
         }
         "moveTo" => {
             let given = Arguments::new(call, &["x", "y", "duration", "tween"])?;
-            let (x, y) = given.place()?.ok_or("x and y are missing")?;
+            let (x, y) = given.place()?.ok_or_else(|| invalid("x and y are missing"))?;
             vec![Op::Act(Action::Move { x, y })]
         }
         "moveRel" | "move" => {
@@ -269,7 +273,7 @@ fn ops_of(call: &CallExpression) -> Result<Vec<Op>, String> {
         }
         "dragTo" => {
             let given = Arguments::new(call, &["x", "y", "duration", "tween", "button"])?;
-            let to = given.place()?.ok_or("x and y are missing")?;
+            let to = given.place()?.ok_or_else(|| invalid("x and y are missing"))?;
             vec![Op::DragTo { to, button: given.button()?, takes: given.time("duration")? }]
         }
         "dragRel" | "drag" => {
@@ -295,7 +299,7 @@ fn ops_of(call: &CallExpression) -> Result<Vec<Op>, String> {
             let given = Arguments::new(call, &["keys", "presses", "interval"])?;
             let (keys, times) = (given.keys("keys")?, given.count("presses", MAX_PRESSES)?);
             if keys.len() as f64 * f64::from(times) > MAX_PRESSES {
-                return Err(format!("it presses more than {MAX_PRESSES} keys"));
+                return Err(invalid(format!("it presses more than {MAX_PRESSES} keys")));
             }
             spaced((0..times).flat_map(|_| keys.iter().map(|key| press(key))), given.time("interval")?)
         }
@@ -303,14 +307,14 @@ fn ops_of(call: &CallExpression) -> Result<Vec<Op>, String> {
         "keyUp" => vec![Op::Act(Action::KeyUp { key: Arguments::new(call, &["key"])?.key("key")? })],
         "hotkey" => {
             if let Some((name, _)) = call.named.iter().find(|(name, _)| name != "interval" && name != "_pause") {
-                return Err(format!("it has no argument {name}"));
+                return Err(invalid(format!("it has no argument {name}")));
             }
             let keys = match &call.positional[..] {
                 [Literal::List(keys)] => keys.iter().map(key).collect::<Result<Vec<_>, _>>()?,
                 keys => keys.iter().map(key).collect::<Result<Vec<_>, _>>()?,
             };
             if keys.is_empty() {
-                return Err("its keys are missing".to_owned());
+                return Err(invalid("its keys are missing"));
             }
             vec![Op::Act(Action::Keys { keys })]
         }
@@ -320,7 +324,7 @@ fn ops_of(call: &CallExpression) -> Result<Vec<Op>, String> {
             match given.get("message") {
                 Some(Literal::List(_)) => spaced(given.keys("message")?.iter().map(|key| press(key)), interval),
                 _ => {
-                    let text = given.text("message")?.ok_or("message is missing")?.to_owned();
+                    let text = given.text("message")?.ok_or_else(|| invalid("message is missing"))?.to_owned();
                     vec![Op::Act(Action::Type { text, interval })]
                 }
             }
@@ -334,7 +338,7 @@ fn ops_of(call: &CallExpression) -> Result<Vec<Op>, String> {
         "position" => vec![Op::TellPointer],
         // Screenshots are taken with vm:screenshot.
         "screenshot" => Vec::new(),
-        other => return Err(format!("there is no {other} here")),
+        other => return Err(invalid(format!("there is no {other} here"))),
     })
 }
 
@@ -343,7 +347,7 @@ mod tests {
     use super::super::fake::FakeVm;
     use super::*;
 
-    async fn ran(command: &str) -> (Result<String, String>, Vec<String>) {
+    async fn ran(command: &str) -> (Result<String, SynthesisError>, Vec<String>) {
         let vm = FakeVm::default();
         let told = Script::read(command).unwrap().run(&vm).await;
         (told, vm.done())
@@ -377,7 +381,7 @@ mod tests {
             ("import time\ntime.sleep(0)\npyautogui.screenshot()", ""),
         ] {
             let (told, done) = ran(command).await;
-            assert_eq!(told, Ok(String::new()), "{command}");
+            assert_eq!(told.unwrap(), "", "{command}");
             assert_eq!(done.join("|"), wanted, "{command}");
         }
         let (told, _) = ran("pyautogui.size(); pyautogui.position()").await;
@@ -388,7 +392,7 @@ mod tests {
     async fn what_fails_ends_its_command() {
         let vm = FakeVm::default();
         let script = Script::read("pyautogui.click(1, 1); pyautogui.click(5000, 1); pyautogui.click(2, 2)").unwrap();
-        assert!(script.run(&vm).await.unwrap_err().contains("800x600"));
+        assert!(script.run(&vm).await.unwrap_err().to_string().contains("800x600"));
         assert_eq!(vm.done(), ["click left 1 at 1,1"]);
     }
 
@@ -421,7 +425,7 @@ mod tests {
             ("time.sleep()", "seconds"),
             ("pyautogui.moveTo()", "missing"),
         ] {
-            let refused = Script::read(hostile).unwrap_err();
+            let refused = Script::read(hostile).unwrap_err().to_string();
             assert!(refused.contains(name), "{hostile}: {refused}");
         }
     }

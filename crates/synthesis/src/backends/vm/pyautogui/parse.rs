@@ -3,6 +3,8 @@
 use std::iter::Peekable;
 use std::str::Chars;
 
+use crate::error::{SynthesisError, invalid};
+
 /// Longest text, in characters.
 const MAX_TEXT: usize = 256 << 10;
 /// The most calls in one text.
@@ -48,9 +50,9 @@ pub(super) enum Statement {
 ///
 /// # Errors
 /// What can't be parsed, and its position.
-pub(super) fn parse(text: &str) -> Result<Vec<Statement>, String> {
+pub(super) fn parse(text: &str) -> Result<Vec<Statement>, SynthesisError> {
     if text.chars().nth(MAX_TEXT).is_some() {
-        return Err(format!("it is longer than {MAX_TEXT} characters"));
+        return Err(invalid(format!("it is longer than {MAX_TEXT} characters")));
     }
     let mut reader = Reader { rest: text.chars().peekable(), line: 1 };
     let mut statements = Vec::new();
@@ -60,10 +62,10 @@ pub(super) fn parse(text: &str) -> Result<Vec<Statement>, String> {
             return Ok(statements);
         }
         if statements.len() == MAX_CALLS {
-            return Err(format!("it has more than {MAX_CALLS} calls"));
+            return Err(invalid(format!("it has more than {MAX_CALLS} calls")));
         }
         let line = reader.line;
-        statements.push(reader.statement().map_err(|error| format!("line {line}: {error}"))?);
+        statements.push(reader.statement().map_err(|error| error.within(format!("line {line}")))?);
     }
 }
 
@@ -93,8 +95,8 @@ impl Reader<'_> {
         there
     }
 
-    fn need(&mut self, wanted: char) -> Result<(), String> {
-        if self.take(wanted) { Ok(()) } else { Err(format!("{wanted:?} is expected, and there is {}", self.found())) }
+    fn need(&mut self, wanted: char) -> Result<(), SynthesisError> {
+        if self.take(wanted) { Ok(()) } else { Err(invalid(format!("{wanted:?} is expected, and there is {}", self.found()))) }
     }
 
     fn found(&mut self) -> String {
@@ -137,35 +139,35 @@ impl Reader<'_> {
         }
     }
 
-    fn word(&mut self) -> Result<String, String> {
+    fn word(&mut self) -> Result<String, SynthesisError> {
         let mut word = String::new();
         while let Some(c) = self.peek().filter(|c| c.is_alphanumeric() || *c == '_') {
             if word.is_empty() && c.is_numeric() {
                 break;
             }
             if word.len() >= MAX_NAME {
-                return Err(format!("a name is longer than {MAX_NAME} bytes"));
+                return Err(invalid(format!("a name is longer than {MAX_NAME} bytes")));
             }
             word.push(c);
             self.next();
         }
-        if word.is_empty() { Err(format!("a name is expected, and there is {}", self.found())) } else { Ok(word) }
+        if word.is_empty() { Err(invalid(format!("a name is expected, and there is {}", self.found()))) } else { Ok(word) }
     }
 
     /// `a.b.c`.
-    fn dotted(&mut self) -> Result<String, String> {
+    fn dotted(&mut self) -> Result<String, SynthesisError> {
         let mut name = self.word()?;
         while self.take('.') {
             name.push('.');
             name.push_str(&self.word()?);
             if name.len() > MAX_NAME {
-                return Err(format!("a name is longer than {MAX_NAME} bytes"));
+                return Err(invalid(format!("a name is longer than {MAX_NAME} bytes")));
             }
         }
         Ok(name)
     }
 
-    fn statement(&mut self) -> Result<Statement, String> {
+    fn statement(&mut self) -> Result<Statement, SynthesisError> {
         let name = self.dotted()?;
         self.blanks();
         let statement = match self.peek() {
@@ -181,7 +183,7 @@ impl Reader<'_> {
                 self.blanks();
                 while self.take(',') {
                     if modules.len() == MAX_ITEMS {
-                        return Err(format!("there are more than {MAX_ITEMS} imports"));
+                        return Err(invalid(format!("there are more than {MAX_ITEMS} imports")));
                     }
                     self.blanks();
                     modules.push(self.dotted()?);
@@ -189,17 +191,17 @@ impl Reader<'_> {
                 }
                 Statement::Import(modules)
             }
-            _ => return Err(format!("{name} is no call")),
+            _ => return Err(invalid(format!("{name} is no call"))),
         };
         self.blanks();
         self.comment();
         match self.peek() {
             None | Some(';' | '\n') => Ok(statement),
-            _ => Err(format!("after a call a new line or ; is expected, and there is {}", self.found())),
+            _ => Err(invalid(format!("after a call a new line or ; is expected, and there is {}", self.found()))),
         }
     }
 
-    fn call(&mut self, name: String, depth: usize) -> Result<CallExpression, String> {
+    fn call(&mut self, name: String, depth: usize) -> Result<CallExpression, SynthesisError> {
         self.need('(')?;
         let mut call = CallExpression { name, positional: Vec::new(), named: Vec::new() };
         loop {
@@ -208,7 +210,7 @@ impl Reader<'_> {
                 return Ok(call);
             }
             if call.positional.len() + call.named.len() == MAX_ITEMS {
-                return Err(format!("a call has more than {MAX_ITEMS} arguments"));
+                return Err(invalid(format!("a call has more than {MAX_ITEMS} arguments")));
             }
             let value = self.literal(depth + 1)?;
             self.space();
@@ -216,12 +218,12 @@ impl Reader<'_> {
                 Literal::Name(word) if self.take('=') => {
                     self.space();
                     if call.named.iter().any(|(known, _)| *known == word) {
-                        return Err(format!("{word} is given twice"));
+                        return Err(invalid(format!("{word} is given twice")));
                     }
                     call.named.push((word, self.literal(depth + 1)?));
                 }
                 _ if !call.named.is_empty() => {
-                    return Err("an argument without a name stands after one with a name".to_owned());
+                    return Err(invalid("an argument without a name stands after one with a name"));
                 }
                 value => call.positional.push(value),
             }
@@ -233,9 +235,9 @@ impl Reader<'_> {
         }
     }
 
-    fn literal(&mut self, depth: usize) -> Result<Literal, String> {
+    fn literal(&mut self, depth: usize) -> Result<Literal, SynthesisError> {
         if depth > MAX_DEPTH {
-            return Err(format!("brackets are more than {MAX_DEPTH} deep"));
+            return Err(invalid(format!("brackets are more than {MAX_DEPTH} deep")));
         }
         match self.peek() {
             Some('[') => self.list(']', depth),
@@ -249,19 +251,19 @@ impl Reader<'_> {
                     ("True", _) => Ok(Literal::Bool(true)),
                     ("False", _) => Ok(Literal::Bool(false)),
                     ("r" | "R" | "u" | "U", Some('"' | '\'')) => self.string(name.eq_ignore_ascii_case("r")).map(Literal::Text),
-                    (_, Some('"' | '\'')) => Err(format!("strings with {name} before them are not read here")),
+                    (_, Some('"' | '\'')) => Err(invalid(format!("strings with {name} before them are not read here"))),
                     (_, Some('(')) => {
-                        Err(format!("{name} is called within a call; only values that are written out are read here"))
+                        Err(invalid(format!("{name} is called within a call; only values that are written out are read here")))
                     }
                     _ => Ok(Literal::Name(name)),
                 }
             }
-            _ => Err(format!("a value is expected, and there is {}", self.found())),
+            _ => Err(invalid(format!("a value is expected, and there is {}", self.found()))),
         }
     }
 
     /// A list or a tuple; in round brackets, one value without a comma is the value itself.
-    fn list(&mut self, end: char, depth: usize) -> Result<Literal, String> {
+    fn list(&mut self, end: char, depth: usize) -> Result<Literal, SynthesisError> {
         self.next();
         let mut items = Vec::new();
         loop {
@@ -270,7 +272,7 @@ impl Reader<'_> {
                 return Ok(Literal::List(items));
             }
             if items.len() == MAX_ITEMS {
-                return Err(format!("a list has more than {MAX_ITEMS} items"));
+                return Err(invalid(format!("a list has more than {MAX_ITEMS} items")));
             }
             items.push(self.literal(depth + 1)?);
             self.space();
@@ -284,7 +286,7 @@ impl Reader<'_> {
         }
     }
 
-    fn number(&mut self) -> Result<Literal, String> {
+    fn number(&mut self) -> Result<Literal, SynthesisError> {
         let mut sign = 1.0;
         while let Some(c) = self.peek().filter(|c| matches!(c, '-' | '+')) {
             self.next();
@@ -300,7 +302,7 @@ impl Reader<'_> {
                 break;
             }
             if digits.len() >= MAX_NAME {
-                return Err("a number is too long".to_owned());
+                return Err(invalid("a number is too long"));
             }
             digits.push(c);
             self.next();
@@ -308,11 +310,11 @@ impl Reader<'_> {
         // Rust parses words as numbers that Python doesn't.
         let is_plain = digits.bytes().all(|b| b.is_ascii_digit() || b"._eE+-".contains(&b));
         let number = digits.replace('_', "").parse::<f64>().ok().filter(|number| is_plain && number.is_finite());
-        number.map(|number| Literal::Number(sign * number)).ok_or_else(|| format!("{digits:?} is no number"))
+        number.map(|number| Literal::Number(sign * number)).ok_or_else(|| invalid(format!("{digits:?} is no number")))
     }
 
     /// A string, with adjacent strings appended.
-    fn strings(&mut self) -> Result<Literal, String> {
+    fn strings(&mut self) -> Result<Literal, SynthesisError> {
         let mut text = self.string(false)?;
         loop {
             self.blanks();
@@ -323,7 +325,7 @@ impl Reader<'_> {
         }
     }
 
-    fn string(&mut self, raw: bool) -> Result<String, String> {
+    fn string(&mut self, raw: bool) -> Result<String, SynthesisError> {
         let quote = self.next().unwrap_or('"');
         let mut text = String::new();
         let is_long = if !self.take(quote) {
@@ -333,7 +335,7 @@ impl Reader<'_> {
         } else {
             return Ok(text);
         };
-        let unended = || "a string does not end".to_owned();
+        let unended = || invalid("a string does not end");
         loop {
             match self.next().ok_or_else(unended)? {
                 c if c == quote => {
@@ -362,7 +364,7 @@ impl Reader<'_> {
         }
     }
 
-    fn escape(&mut self, escaped: char, text: &mut String) -> Result<(), String> {
+    fn escape(&mut self, escaped: char, text: &mut String) -> Result<(), SynthesisError> {
         let character = match escaped {
             '\n' => return Ok(()),
             'n' => '\n',
@@ -385,7 +387,7 @@ impl Reader<'_> {
                 }
                 char::from_u32(code).unwrap_or('\u{fffd}')
             }
-            'N' => return Err("characters by their name (\\N) are not read here".to_owned()),
+            'N' => return Err(invalid("characters by their name (\\N) are not read here")),
             // As in Python, both characters stay.
             other => {
                 text.push('\\');
@@ -396,13 +398,14 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn coded(&mut self, digits: usize) -> Result<char, String> {
+    fn coded(&mut self, digits: usize) -> Result<char, SynthesisError> {
         let mut code = 0_u32;
         for _ in 0..digits {
-            let digit = self.next().and_then(|c| c.to_digit(16)).ok_or("an escaped character has too few digits")?;
+            let digit =
+                self.next().and_then(|c| c.to_digit(16)).ok_or_else(|| invalid("an escaped character has too few digits"))?;
             code = code.wrapping_mul(16).wrapping_add(digit);
         }
-        char::from_u32(code).ok_or_else(|| format!("{code:#x} is no character"))
+        char::from_u32(code).ok_or_else(|| invalid(format!("{code:#x} is no character")))
     }
 }
 
@@ -426,7 +429,7 @@ mod tests {
             "import pyautogui, time # both\npyautogui.click(100, -2.5, button='left',) ; time.sleep(.5)\n\n\
              pyautogui.write('a;b\\n\\'c\\x41\\u4e16\\101' \"d\", interval=1e-2)\npyautogui.hotkey(*[])",
         );
-        assert!(read.unwrap_err().starts_with("line 5: "));
+        assert!(read.unwrap_err().to_string().starts_with("line 5: "));
         let read = parse(
             "import pyautogui, time # both\npyautogui.click(100, -2.5, button='left',) ; time.sleep(.5)\n\n\
              pyautogui.write('a;b\\n\\'c\\x41\\u4e16\\101' \"d\", interval=1e-2)\n# end\npyautogui.PAUSE = 1\n\
@@ -495,15 +498,15 @@ mod tests {
     #[test]
     fn huge_and_deep_input_is_refused_before_it_costs_anything() {
         let deep = format!("pyautogui.click({}", "[".repeat(100_000));
-        assert!(parse(&deep).unwrap_err().contains("deep"));
+        assert!(parse(&deep).unwrap_err().to_string().contains("deep"));
         let wide = format!("pyautogui.press([{}])", "1,".repeat(50_000));
-        assert!(parse(&wide).unwrap_err().contains("items"));
+        assert!(parse(&wide).unwrap_err().to_string().contains("items"));
         let many = "pyautogui.click()\n".repeat(1001);
-        assert!(parse(&many).unwrap_err().contains("calls"));
-        assert!(parse(&"x".repeat(MAX_TEXT + 1)).unwrap_err().contains("longer"));
-        assert!(parse(&format!("a{}", ".b".repeat(10_000))).unwrap_err().contains("name"));
+        assert!(parse(&many).unwrap_err().to_string().contains("calls"));
+        assert!(parse(&"x".repeat(MAX_TEXT + 1)).unwrap_err().to_string().contains("longer"));
+        assert!(parse(&format!("a{}", ".b".repeat(10_000))).unwrap_err().to_string().contains("name"));
         assert!(parse(&format!("pyautogui.click({}1)", "-".repeat(100_000))).is_ok());
-        assert!(parse(&format!("import {}", "a,".repeat(2000))).unwrap_err().contains("imports"));
+        assert!(parse(&format!("import {}", "a,".repeat(2000))).unwrap_err().to_string().contains("imports"));
     }
 
     #[test]

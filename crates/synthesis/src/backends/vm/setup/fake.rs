@@ -9,6 +9,8 @@ use async_trait::async_trait;
 
 use super::super::driver::{Action, Output, Recording, VirtualMachine};
 
+use crate::error::{SynthesisError, machine};
+
 pub(in crate::backends::vm) struct FakeVm {
     dir: tempfile::TempDir,
     pub(in crate::backends::vm) noted: Mutex<Vec<String>>,
@@ -44,49 +46,49 @@ impl FakeVm {
 
 #[async_trait]
 impl VirtualMachine for FakeVm {
-    async fn size(&self) -> Result<(u32, u32), String> {
+    async fn size(&self) -> Result<(u32, u32), SynthesisError> {
         Ok((1920, 1080))
     }
-    async fn screenshot(&self) -> Result<Vec<u8>, String> {
+    async fn screenshot(&self) -> Result<Vec<u8>, SynthesisError> {
         Ok(Vec::new())
     }
-    async fn tree(&self) -> Result<Option<String>, String> {
+    async fn tree(&self) -> Result<Option<String>, SynthesisError> {
         Ok(None)
     }
-    async fn accessibility(&self) -> Result<Option<String>, String> {
+    async fn accessibility(&self) -> Result<Option<String>, SynthesisError> {
         Ok(self.xml.clone())
     }
-    async fn terminal(&self) -> Result<Option<String>, String> {
+    async fn terminal(&self) -> Result<Option<String>, SynthesisError> {
         Ok(self.terminal.clone())
     }
-    async fn act(&self, action: &Action) -> Result<(), String> {
+    async fn act(&self, action: &Action) -> Result<(), SynthesisError> {
         self.noted().push(format!("{action:?}"));
         Ok(())
     }
-    async fn run(&self, command: &[String], timeout: Duration) -> Result<Output, String> {
+    async fn run(&self, command: &[String], timeout: Duration) -> Result<Output, SynthesisError> {
         let bin = self.dir.path().join("bin");
         let mut started = tokio::process::Command::new(&command[0]);
         started.args(&command[1..]).env_clear().env("HOME", self.home()).current_dir(self.home()).kill_on_drop(true);
         started.env("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin", bin.display()));
-        let done = tokio::time::timeout(timeout, started.output()).await.map_err(|_| "it took too long".to_owned())?;
-        let done = done.map_err(|error| format!("{} can't be started: {error}", command[0]))?;
+        let done = tokio::time::timeout(timeout, started.output()).await.map_err(|_| machine("it took too long"))?;
+        let done = done.map_err(|error| machine(format!("{} can't be started: {error}", command[0])))?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         Ok(Output { stdout: text(&done.stdout), stderr: text(&done.stderr), code: done.status.code().unwrap_or(-1).into() })
     }
-    async fn launch(&self, command: &[String]) -> Result<(), String> {
+    async fn launch(&self, command: &[String]) -> Result<(), SynthesisError> {
         self.noted().push(format!("launch {command:?}"));
         Ok(())
     }
-    async fn read(&self, path: &str) -> Result<Vec<u8>, String> {
-        std::fs::read(self.home().join(path)).map_err(|_| format!("there is no file {path:?} in the VM"))
+    async fn read(&self, path: &str) -> Result<Vec<u8>, SynthesisError> {
+        std::fs::read(self.home().join(path)).map_err(|_| machine(format!("there is no file {path:?} in the VM")))
     }
-    async fn write(&self, path: &str, content: &[u8]) -> Result<(), String> {
-        std::fs::write(self.home().join(path), content).map_err(|error| error.to_string())
+    async fn write(&self, path: &str, content: &[u8]) -> Result<(), SynthesisError> {
+        std::fs::write(self.home().join(path), content).map_err(machine)
     }
-    async fn record(&self, _: Recording) -> Result<Vec<u8>, String> {
+    async fn record(&self, _: Recording) -> Result<Vec<u8>, SynthesisError> {
         Ok(Vec::new())
     }
-    async fn reset(&self) -> Result<(), String> {
+    async fn reset(&self) -> Result<(), SynthesisError> {
         Ok(())
     }
 }

@@ -15,6 +15,8 @@ use serde_json::{Map, Value};
 use super::driver::{Output, VirtualMachine};
 use scripts::{CLOSE_OR_ACTIVATE, DOWNLOAD, HISTORY, OPENED, PROXY, WALLPAPER};
 
+use crate::error::{SynthesisError, invalid, timeout};
+
 /// Limits: steps of one list, actions of one step, and seconds that a step may sleep or wait.
 const MAX_STEPS: usize = 200;
 const MAX_ACTIONS: usize = 1000;
@@ -48,14 +50,14 @@ pub(super) struct Setting {
 ///
 /// # Errors
 /// Which step failed, and why.
-pub(super) async fn run(vm: &dyn VirtualMachine, steps: &[Value], setting: &Setting) -> Result<(), String> {
+pub(super) async fn run(vm: &dyn VirtualMachine, steps: &[Value], setting: &Setting) -> Result<(), SynthesisError> {
     if steps.len() > MAX_STEPS {
-        return Err(format!("there are {} steps of setup, and {MAX_STEPS} is the most", steps.len()));
+        return Err(invalid(format!("there are {} steps of setup, and {MAX_STEPS} is the most", steps.len())));
     }
     let mut run = Run::new(vm, setting);
     for (at, step) in steps.iter().enumerate() {
         let kind = step["type"].as_str().unwrap_or_default().to_owned();
-        run.step(&kind, step).await.map_err(|why| format!("step {} of the setup ({kind}) failed: {why}", at + 1))?;
+        run.step(&kind, step).await.map_err(|why| why.within(format!("step {} of the setup ({kind}) failed", at + 1)))?;
     }
     Ok(())
 }
@@ -77,11 +79,11 @@ impl<'a> Run<'a> {
         Self { vm, setting, home: None, is_proxied: false }
     }
 
-    async fn step(&mut self, kind: &str, step: &Value) -> Result<(), String> {
+    async fn step(&mut self, kind: &str, step: &Value) -> Result<(), SynthesisError> {
         let mut params = match &step["parameters"] {
             Value::Null => Value::Object(Params::new()),
             Value::Object(params) => Value::Object(params.clone()),
-            _ => return Err("its parameters have to be an object".to_owned()),
+            _ => return Err(invalid("its parameters have to be an object")),
         };
         self.fill(&mut params).await?;
         let Value::Object(params) = params else { return Ok(()) };
@@ -97,7 +99,7 @@ impl<'a> Run<'a> {
             "execute" | "command" => self.execute(&params).await,
             "execute_with_verification" => self.execute_with_verification(&params).await,
             "sleep" => {
-                let seconds = number(&params, "seconds")?.ok_or("it has no seconds")?;
+                let seconds = number(&params, "seconds")?.ok_or_else(|| invalid("it has no seconds"))?;
                 tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
                 Ok(())
             }
@@ -109,14 +111,17 @@ impl<'a> Run<'a> {
             "chrome_open_tabs" => chrome::open(self.vm, self.port(), &texts(&params, "urls_to_open")?).await,
             "chrome_close_tabs" => chrome::close(self.vm, self.port(), &texts(&params, "urls_to_close")?).await,
             "update_browse_history" => {
-                let history = params.get("history").filter(|history| history.is_array()).ok_or("history has to be a list")?;
+                let history = params
+                    .get("history")
+                    .filter(|history| history.is_array())
+                    .ok_or_else(|| invalid("history has to be a list"))?;
                 self.script("the browser's history", HISTORY, &[&history.to_string()], MOMENT).await.map(drop)
             }
             "googledrive" | "login" => {
-                Err("it needs an account and its secrets, which this server has none of; prepare the VM's disk".to_owned())
+                Err(invalid("it needs an account and its secrets, which this server has none of; prepare the VM's disk"))
             }
-            "" => Err("it has no type".to_owned()),
-            _ => Err("there is no such step".to_owned()),
+            "" => Err(invalid("it has no type")),
+            _ => Err(invalid("there is no such step")),
         }
     }
 
@@ -125,7 +130,7 @@ impl<'a> Run<'a> {
     }
 
     /// Replaces `{CLIENT_PASSWORD}` and similar placeholders by their values.
-    pub(super) async fn fill(&self, params: &mut Value) -> Result<(), String> {
+    pub(super) async fn fill(&self, params: &mut Value) -> Result<(), SynthesisError> {
         let text = params.to_string();
         if !text.contains("{SCREEN_") && !text.contains("{CLIENT_PASSWORD}") {
             return Ok(());
@@ -143,7 +148,7 @@ impl<'a> Run<'a> {
     }
 
     /// A path with the VM's `~` resolved.
-    pub(super) async fn path(&mut self, given: &str) -> Result<String, String> {
+    pub(super) async fn path(&mut self, given: &str) -> Result<String, SynthesisError> {
         let Some(rest) = given.strip_prefix("~/") else { return Ok(given.to_owned()) };
         if self.home.is_none() {
             let command = ["sh".to_owned(), "-c".to_owned(), "printf %s \"$HOME\"".to_owned()];
@@ -154,19 +159,25 @@ impl<'a> Run<'a> {
     }
 
     /// Runs one of Arenite's scripts. Its arguments can't become part of the script.
-    pub(super) async fn script(&self, what: &str, script: &str, arguments: &[&str], timeout: Duration) -> Result<Output, String> {
+    pub(super) async fn script(
+        &self,
+        what: &str,
+        script: &str,
+        arguments: &[&str],
+        timeout: Duration,
+    ) -> Result<Output, SynthesisError> {
         let mut command = vec!["sh".to_owned(), "-c".to_owned(), script.to_owned(), "sh".to_owned()];
         command.extend(arguments.iter().map(|argument| (*argument).to_owned()));
         let done = self.vm.run(&command, timeout).await?;
-        if done.code == 0 { Ok(done) } else { Err(format!("{what}: {}", said(&done))) }
+        if done.code == 0 { Ok(done) } else { Err(SynthesisError::Program { message: format!("{what}: {}", said(&done)) }) }
     }
 
-    async fn download(&mut self, params: &Params) -> Result<(), String> {
+    async fn download(&mut self, params: &Params) -> Result<(), SynthesisError> {
         for file in list(params, "files")? {
-            let file = file.as_object().ok_or("files has to be a list of objects with url and path")?;
+            let file = file.as_object().ok_or_else(|| invalid("files has to be a list of objects with url and path"))?;
             let (url, path) = (text(file, "url")?, self.path(text(file, "path")?).await?);
             if !url.starts_with("https://") && !url.starts_with("http://") {
-                return Err(format!("{url:?} is no address of http or https"));
+                return Err(invalid(format!("{url:?} is no address of http or https")));
             }
             let most = MAX_DOWNLOAD.to_string();
             self.script(url, DOWNLOAD, &[url, &path, &most], DOWNLOADING).await?;
@@ -174,9 +185,9 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    async fn upload(&mut self, params: &Params) -> Result<(), String> {
+    async fn upload(&mut self, params: &Params) -> Result<(), SynthesisError> {
         for file in list(params, "files")? {
-            let file = file.as_object().ok_or("files has to be a list of objects with local_path and path")?;
+            let file = file.as_object().ok_or_else(|| invalid("files has to be a list of objects with local_path and path"))?;
             let (local, path) = (text(file, "local_path")?, self.path(text(file, "path")?).await?);
             let content = self.local(local).await?;
             self.vm.write(&path, &content).await?;
@@ -185,14 +196,15 @@ impl<'a> Run<'a> {
     }
 
     /// A file of the server in a step.
-    async fn local(&self, given: &str) -> Result<Vec<u8>, String> {
-        let root = self.setting.files.clone().ok_or("no folder of files is configured that could be sent to a VM")?;
+    async fn local(&self, given: &str) -> Result<Vec<u8>, SynthesisError> {
+        let root =
+            self.setting.files.clone().ok_or_else(|| invalid("no folder of files is configured that could be sent to a VM"))?;
         let given = given.to_owned();
         let read = tokio::task::spawn_blocking(move || local(&root, &given)).await;
-        read.map_err(|error| error.to_string())?
+        read?
     }
 
-    async fn open(&mut self, params: &Params) -> Result<(), String> {
+    async fn open(&mut self, params: &Params) -> Result<(), SynthesisError> {
         let path = self.path(text(params, "path")?).await?;
         let kind = self.script(&path, scripts::OPENABLE, &[&path], MOMENT).await?;
         let is_file = kind.stdout.trim() == "file";
@@ -203,7 +215,7 @@ impl<'a> Run<'a> {
         self.script(name, OPENED, &[name, short, WINDOW], Duration::from_secs(90)).await.map(drop)
     }
 
-    async fn launch(&mut self, params: &Params) -> Result<(), String> {
+    async fn launch(&mut self, params: &Params) -> Result<(), SynthesisError> {
         let mut command = self.command(params).await?;
         let is_chrome = command.first().is_some_and(|program| program == "google-chrome" || program == "chromium");
         if let Some(proxy) = self.setting.proxy.as_ref().filter(|_| is_chrome && self.is_proxied) {
@@ -213,7 +225,7 @@ impl<'a> Run<'a> {
     }
 
     /// The words of a command, which is a text or a list, with or without a shell.
-    pub(super) async fn command(&mut self, params: &Params) -> Result<Vec<String>, String> {
+    pub(super) async fn command(&mut self, params: &Params) -> Result<Vec<String>, SynthesisError> {
         let for_shell = params.get("shell").and_then(Value::as_bool).unwrap_or(false);
         let words = match (params.get("command"), for_shell) {
             (Some(Value::String(line)), true) => vec!["sh".to_owned(), "-c".to_owned(), line.clone()],
@@ -224,10 +236,10 @@ impl<'a> Run<'a> {
                 ["sh".to_owned(), "-c".to_owned()].into_iter().chain(given).collect()
             }
             (Some(Value::Array(_)), false) => texts(params, "command")?,
-            _ => return Err("command has to be a text or a list of texts".to_owned()),
+            _ => return Err(invalid("command has to be a text or a list of texts")),
         };
         if words.is_empty() || words.iter().any(|word| word.contains('\0')) {
-            return Err("the command is empty".to_owned());
+            return Err(invalid("the command is empty"));
         }
         let mut resolved = Vec::with_capacity(words.len());
         for word in words {
@@ -237,14 +249,14 @@ impl<'a> Run<'a> {
     }
 
     /// Runs a command and waits for its end. Its exit status does not matter, unless the step states until when it is repeated.
-    async fn execute(&mut self, params: &Params) -> Result<(), String> {
+    async fn execute(&mut self, params: &Params) -> Result<(), SynthesisError> {
         let command = self.command(params).await?;
         let until = params.get("until").and_then(Value::as_object).filter(|until| !until.is_empty());
         let Some(until) = until else {
             let done = self.vm.run(&command, COMMAND).await?;
             // Some VMs report a missing program only by the exit code.
             let is_missing = matches!(done.code, 126 | 127) && command[0] != "sh";
-            return if is_missing { Err(said(&done)) } else { Ok(()) };
+            return if is_missing { Err(SynthesisError::Program { message: said(&done) }) } else { Ok(()) };
         };
         let is_met = |done: &Output| {
             until.get("returncode").is_some_and(|code| code.as_i64() == Some(done.code))
@@ -259,10 +271,10 @@ impl<'a> Run<'a> {
         };
         tokio::time::timeout(COMMAND, trying)
             .await
-            .unwrap_or_else(|_| Err(format!("what it is run until did not come within {} s", COMMAND.as_secs())))
+            .unwrap_or_else(|_| Err(timeout(format!("what it is run until did not come within {} s", COMMAND.as_secs()))))
     }
 
-    async fn execute_with_verification(&mut self, params: &Params) -> Result<(), String> {
+    async fn execute_with_verification(&mut self, params: &Params) -> Result<(), SynthesisError> {
         let command = self.command(params).await?;
         self.vm.run(&command, COMMAND).await?;
         let Some(wanted) = params.get("verification").and_then(Value::as_object) else { return Ok(()) };
@@ -289,16 +301,16 @@ impl<'a> Run<'a> {
             }
         };
         let looked = tokio::time::timeout(Duration::from_secs_f64(wait), looking).await;
-        looked.map_err(|_| format!("what it should lead to was not so within {wait} s"))
+        looked.map_err(|_| timeout(format!("what it should lead to was not so within {wait} s")))
     }
 
-    async fn act(&self, actions: Option<&Value>) -> Result<(), String> {
-        let actions = actions.and_then(Value::as_array).ok_or("action_seq has to be a list of actions")?;
+    async fn act(&self, actions: Option<&Value>) -> Result<(), SynthesisError> {
+        let actions = actions.and_then(Value::as_array).ok_or_else(|| invalid("action_seq has to be a list of actions"))?;
         if actions.len() > MAX_ACTIONS {
-            return Err(format!("there are {} actions, and {MAX_ACTIONS} is the most", actions.len()));
+            return Err(invalid(format!("there are {} actions, and {MAX_ACTIONS} is the most", actions.len())));
         }
         for (at, action) in actions.iter().enumerate() {
-            let failed = |why: String| format!("action {}: {why}", at + 1);
+            let failed = |why: SynthesisError| why.within(format!("action {}", at + 1));
             for part in acts::read(action).map_err(failed)? {
                 match part {
                     acts::Part::Wait(wait) => tokio::time::sleep(wait).await,
@@ -311,9 +323,9 @@ impl<'a> Run<'a> {
     }
 
     /// The actions of a file: a list in JSON, or one action a line.
-    async fn replay(&self, params: &Params) -> Result<(), String> {
+    async fn replay(&self, params: &Params) -> Result<(), SynthesisError> {
         let content = self.local(text(params, "trajectory")?).await?;
-        let content = String::from_utf8(content).map_err(|_| "the trajectory is no text".to_owned())?;
+        let content = String::from_utf8(content).map_err(|_| invalid("the trajectory is no text"))?;
         let actions = match serde_json::from_str::<Value>(&content) {
             Ok(Value::Array(actions)) => actions,
             _ => {
@@ -325,7 +337,7 @@ impl<'a> Run<'a> {
         self.act(Some(&Value::Array(actions))).await
     }
 
-    async fn window(&self, params: &Params, what: &str) -> Result<(), String> {
+    async fn window(&self, params: &Params, what: &str) -> Result<(), SynthesisError> {
         let name = text(params, "window_name")?;
         let is_on = |flag: &str| params.get(flag).and_then(Value::as_bool).unwrap_or(false);
         let by_class = if is_on("by_class") { "x" } else { "" };
@@ -334,10 +346,12 @@ impl<'a> Run<'a> {
         self.script(&format!("the window {name:?}"), CLOSE_OR_ACTIVATE, &[&flags, name], MOMENT).await.map(drop)
     }
 
-    async fn proxy(&mut self) -> Result<(), String> {
-        let proxy = self.setting.proxy.as_deref().ok_or("no proxy is configured; set proxy in the configuration")?;
+    async fn proxy(&mut self) -> Result<(), SynthesisError> {
+        let proxy =
+            self.setting.proxy.as_deref().ok_or_else(|| invalid("no proxy is configured; set proxy in the configuration"))?;
         let address = proxy.strip_prefix("http://").unwrap_or(proxy).trim_end_matches('/');
-        let (host, port) = address.rsplit_once(':').ok_or_else(|| format!("{proxy:?} is not of the form http://host:port"))?;
+        let (host, port) =
+            address.rsplit_once(':').ok_or_else(|| invalid(format!("{proxy:?} is not of the form http://host:port")))?;
         self.script("the proxy", PROXY, &[proxy, host, port], MOMENT).await?;
         self.is_proxied = true;
         Ok(())
@@ -367,49 +381,50 @@ fn fill(value: &mut Value, known: &[(&str, String)]) {
 }
 
 /// A file in the configured folder; links that lead out of it are refused.
-pub(super) fn local(root: &Path, given: &str) -> Result<Vec<u8>, String> {
-    let outside = || format!("{given:?} is not in the folder of files that may be sent to a VM");
-    let root = root.canonicalize().map_err(|error| format!("the folder of files can't be used: {error}"))?;
+pub(super) fn local(root: &Path, given: &str) -> Result<Vec<u8>, SynthesisError> {
+    let outside = || invalid(format!("{given:?} is not in the folder of files that may be sent to a VM"));
+    let unread = |error| SynthesisError::io(format!("{given:?} can't be read"), error);
+    let root = root.canonicalize().map_err(|error| SynthesisError::io("the folder of files can't be used", error))?;
     let path = root.join(given).canonicalize().map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => format!("there is no {given:?} in the folder of files"),
+        std::io::ErrorKind::NotFound => invalid(format!("there is no {given:?} in the folder of files")),
         _ => outside(),
     })?;
     if !path.starts_with(&root) {
         return Err(outside());
     }
-    let facts = std::fs::metadata(&path).map_err(|error| format!("{given:?} can't be read: {error}"))?;
+    let facts = std::fs::metadata(&path).map_err(unread)?;
     if !facts.is_file() || facts.len() > MAX_UPLOAD {
-        return Err(format!("{given:?} is no file of at most {} MiB", MAX_UPLOAD >> 20));
+        return Err(invalid(format!("{given:?} is no file of at most {} MiB", MAX_UPLOAD >> 20)));
     }
-    std::fs::read(&path).map_err(|error| format!("{given:?} can't be read: {error}"))
+    std::fs::read(&path).map_err(unread)
 }
 
-pub(super) fn text<'a>(params: &'a Params, name: &str) -> Result<&'a str, String> {
+pub(super) fn text<'a>(params: &'a Params, name: &str) -> Result<&'a str, SynthesisError> {
     let text = params.get(name).and_then(Value::as_str).filter(|text| !text.is_empty() && !text.contains('\0'));
-    text.ok_or_else(|| format!("{name} has to be a text"))
+    text.ok_or_else(|| invalid(format!("{name} has to be a text")))
 }
 
-fn list<'a>(params: &'a Params, name: &str) -> Result<&'a [Value], String> {
-    params.get(name).and_then(Value::as_array).map(Vec::as_slice).ok_or_else(|| format!("{name} has to be a list"))
+fn list<'a>(params: &'a Params, name: &str) -> Result<&'a [Value], SynthesisError> {
+    params.get(name).and_then(Value::as_array).map(Vec::as_slice).ok_or_else(|| invalid(format!("{name} has to be a list")))
 }
 
-pub(super) fn texts(params: &Params, name: &str) -> Result<Vec<String>, String> {
+pub(super) fn texts(params: &Params, name: &str) -> Result<Vec<String>, SynthesisError> {
     let all = list(params, name)?.iter().map(|item| item.as_str().map(str::to_owned));
-    all.collect::<Option<_>>().ok_or_else(|| format!("{name} has to be a list of texts"))
+    all.collect::<Option<_>>().ok_or_else(|| invalid(format!("{name} has to be a list of texts")))
 }
 
-fn number(params: &Params, name: &str) -> Result<Option<f64>, String> {
+fn number(params: &Params, name: &str) -> Result<Option<f64>, SynthesisError> {
     match params.get(name) {
         None | Some(Value::Null) => Ok(None),
         Some(value) => {
             let number = value.as_f64().filter(|number| (0.0..=MAX_WAIT).contains(number));
-            number.map(Some).ok_or_else(|| format!("{name} has to be a number of seconds from 0 to {MAX_WAIT}"))
+            number.map(Some).ok_or_else(|| invalid(format!("{name} has to be a number of seconds from 0 to {MAX_WAIT}")))
         }
     }
 }
 
 /// Splits a line into words, with quotes and backslashes as in shells, and no other shell syntax.
-pub(super) fn words(line: &str) -> Result<Vec<String>, String> {
+pub(super) fn words(line: &str) -> Result<Vec<String>, SynthesisError> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
     let mut rest = line.chars();
     while let Some(c) = rest.next() {
@@ -420,7 +435,7 @@ pub(super) fn words(line: &str) -> Result<Vec<String>, String> {
             }
             (Some(open), c) if open == c => quote = None,
             (None | Some('"'), '\\') => {
-                let next = rest.next().ok_or("the command ends with a backslash")?;
+                let next = rest.next().ok_or_else(|| invalid("the command ends with a backslash"))?;
                 if quote.is_some() && !matches!(next, '"' | '\\') {
                     word.get_or_insert_default().push('\\');
                 }
@@ -431,7 +446,7 @@ pub(super) fn words(line: &str) -> Result<Vec<String>, String> {
         }
     }
     if quote.is_some() {
-        return Err("the command has a quote without its end".to_owned());
+        return Err(invalid("the command has a quote without its end"));
     }
     words.extend(word);
     Ok(words)

@@ -6,7 +6,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::fake::FakeVm;
 use super::*;
 
-async fn one(vm: &FakeVm, setting: &Setting, kind: &str, parameters: Value) -> Result<(), String> {
+use crate::error::SynthesisError;
+
+async fn one(vm: &FakeVm, setting: &Setting, kind: &str, parameters: Value) -> Result<(), SynthesisError> {
     run(vm, &[json!({ "type": kind, "parameters": parameters })], setting).await
 }
 
@@ -34,11 +36,11 @@ async fn the_machine_fetches_for_itself() {
     one(&vm, &Setting::default(), "download", json!({ "files": files })).await.unwrap();
     assert_eq!(std::fs::read(vm.home().join("deep/er/file")).unwrap(), b"content");
     let missing = json!({ "files": [{ "url": format!("{site}/missing"), "path": "~/other" }] });
-    let error = one(&vm, &Setting::default(), "download", missing).await.unwrap_err();
+    let error = one(&vm, &Setting::default(), "download", missing).await.unwrap_err().to_string();
     assert!(error.starts_with("step 1 of the setup (download) failed: ") && error.contains("could not be fetched"), "{error}");
     assert_eq!(std::fs::read_dir(vm.home()).unwrap().count(), 1, "nothing of it is left");
     let file = json!({ "files": [{ "url": "file:///etc/passwd", "path": "~/other" }] });
-    assert!(one(&vm, &Setting::default(), "download", file).await.unwrap_err().contains("http"));
+    assert!(one(&vm, &Setting::default(), "download", file).await.unwrap_err().to_string().contains("http"));
 }
 
 #[tokio::test]
@@ -56,7 +58,7 @@ async fn only_files_of_the_one_folder_are_sent() {
     for outside in ["../secret", "link", "/etc/passwd", "."] {
         assert!(one(&vm, &setting, "upload_file", send(outside)).await.is_err(), "{outside}");
     }
-    let error = one(&vm, &Setting::default(), "upload_file", send("a")).await.unwrap_err();
+    let error = one(&vm, &Setting::default(), "upload_file", send("a")).await.unwrap_err().to_string();
     assert!(error.contains("no folder of files is configured"), "{error}");
 }
 
@@ -76,7 +78,13 @@ async fn commands_are_filled_in_and_run() {
     assert_eq!(std::fs::read_to_string(vm.home().join("n")).unwrap(), "x\nx\nx\n");
     let verified = |check: &str| json!({ "command": ["true"], "verification": { "command_success": check }, "max_wait_time": 0.3, "check_interval": 0.1 });
     one(&vm, &setting, "execute_with_verification", verified("test -e n")).await.unwrap();
-    assert!(one(&vm, &setting, "execute_with_verification", verified("test -e nothing")).await.unwrap_err().contains("0.3 s"));
+    assert!(
+        one(&vm, &setting, "execute_with_verification", verified("test -e nothing"))
+            .await
+            .unwrap_err()
+            .to_string()
+            .contains("0.3 s")
+    );
 }
 
 #[tokio::test]
@@ -94,11 +102,12 @@ async fn windows_are_opened_found_and_closed() {
         .await
         .unwrap();
     one(&vm, &Setting::default(), "activate_window", json!({ "window_name": "Editor" })).await.unwrap();
-    let error = one(&vm, &Setting::default(), "activate_window", json!({ "window_name": "Other" })).await.unwrap_err();
+    let error =
+        one(&vm, &Setting::default(), "activate_window", json!({ "window_name": "Other" })).await.unwrap_err().to_string();
     assert!(error.contains("the window \"Other\": there is no such window"), "{error}");
     let asked = std::fs::read_to_string(vm.home().join("asked")).unwrap();
     assert_eq!(asked, "-l\n-i -a 0x01\n-xFc Edit\n-a Editor\n-a Other\n");
-    let error = one(&vm, &Setting::default(), "open", json!({ "path": "/no/such/file" })).await.unwrap_err();
+    let error = one(&vm, &Setting::default(), "open", json!({ "path": "/no/such/file" })).await.unwrap_err().to_string();
     assert!(error.contains("there is no file or program"), "{error}");
 }
 
@@ -165,7 +174,7 @@ async fn actions_and_their_faults() {
         json!({ "type": "sleep", "parameters": { "seconds": 0 } }),
         json!({ "type": "act", "parameters": { "action_seq": [1] } }),
     ];
-    let error = run(&vm, &steps, &setting).await.unwrap_err();
+    let error = run(&vm, &steps, &setting).await.unwrap_err().to_string();
     assert_eq!(error, "step 2 of the setup (act) failed: action 1: an action is a text, or an object with action_type");
     for (kind, parameters) in [
         ("login", json!({})),
@@ -183,7 +192,7 @@ async fn actions_and_their_faults() {
     ] {
         assert!(one(&vm, &setting, kind, parameters).await.is_err(), "{kind}");
     }
-    assert!(run(&vm, &vec![json!({}); 201], &setting).await.unwrap_err().contains("200 is the most"));
+    assert!(run(&vm, &vec![json!({}); 201], &setting).await.unwrap_err().to_string().contains("200 is the most"));
 }
 
 #[test]
