@@ -15,7 +15,8 @@ from typing import Any
 
 import httpx
 import pytest
-from arenite_server import REPOSITORY, Server, binary, free_port
+from arenite_server import Server, binary, free_port
+from documents import blocks
 from workers import DEMO, OURS, Worker
 
 CALLS = 100
@@ -92,10 +93,8 @@ def data(server: Server) -> Iterator[Path]:
 
 
 def documented(name: str) -> str:
-    """A block of code of PLUGINS.md by its first line."""
-    text = (REPOSITORY / "docs/PLUGINS.md").read_text()
-    block = next(block for block in text.split("```")[1::2] if name in block)
-    return block.partition("\n")[2]
+    """A block of code of PLUGINS.md by a part of its text."""
+    return next(block.text for block in blocks("docs/PLUGINS.md") if name in block.text)
 
 
 def test_the_start_command_of_plugins_md_works_as_written(data: Path, tmp_path: Path) -> None:
