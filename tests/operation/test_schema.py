@@ -13,7 +13,7 @@ from arenite_server import Server
 from openapi_spec_validator import validate
 from sandboxes import LiveSandbox
 
-SECONDS = 90
+SECONDS = 60
 
 
 @pytest.mark.parametrize("path", ["/v1/openapi.json", "/sandbox/any/v1/openapi.json", "/api/v2/openapi.json", "/openapi.json"])

@@ -79,7 +79,7 @@ impl Operation {
                 let name = schema(schemas);
                 (status, "Done", json!({ "application/json": { "schema": reference(&name) } }))
             }
-            Answers::Content(kind) => (200, "The content", json!({ kind: { "schema": { "type": "string" } } })),
+            Answers::Content(kind) => (200, "The content", json!({ kind: {} })),
         };
         for kind in self.also {
             content[*kind] = json!({});

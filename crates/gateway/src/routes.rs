@@ -298,7 +298,8 @@ static ROUTES: &[Route] = &[
     Route::new(At::Server, &TRAJECTORIES, GET, "/api/v1/trajectories/{id}/verify", |e| Box::pin(trajectories::verify(e)))
         .doc(Operation::new("trajectories", "verify_trajectory", "Checks a trajectory, and lists what was altered").answers::<Verification>(200)),
     Route::new(At::Server, &TRAJECTORIES, GET, "/api/v1/trajectories/{id}/export", |e| Box::pin(trajectories::export(e)))
-        .doc(Operation::new("trajectories", "export_trajectory", "Exports a trajectory as a file").query(&[("format", "string", "The format of the file; `jsonl` by default"), ORIGIN, RESULT])),
+        .doc(Operation::new("trajectories", "export_trajectory", "Exports a trajectory as a file").query(&[("format", "string", "The format of the file; `jsonl` by default"), ORIGIN, RESULT])
+            .sends(LINES).also(&["application/json", "application/x-asciicast"])),
     Route::new(At::Server, &TRAJECTORIES, GET, "/api/v1/trajectories/{id}/blobs/{digest}", |e| Box::pin(trajectories::blob(e)))
         .doc(Operation::new("trajectories", "get_blob", "Returns a large body by its BLAKE3 hash")),
     Route::new(At::Server, &TRAJECTORIES, ANY, "/api/v1/trajectories/**", |e| Box::pin(trajectories::unknown(e))),
