@@ -8,9 +8,8 @@ use bytes::Bytes;
 use http::{Request, Response};
 
 use super::call::GuestRequest;
-use super::incoming::Given;
 use super::relay::Relay;
-use super::{Act, begin, call, headers, preview, uri};
+use super::{Act, begin, call, headers, incoming, preview, uri};
 use crate::gateway::{Context, Gateway};
 use crate::preview::Preview;
 use crate::proxy::record::Record;
@@ -27,6 +26,7 @@ pub(crate) async fn call_guest(
 ) -> Result<Response<Body>, Refusal> {
     let lease = target::lease(&gateway.control, &context.tenant, &target.sandbox_ref).await?;
     let (parts, bytes) = request.into_parts();
+    let given = incoming::hold(gateway, bytes.clone()).await?;
     let uri = uri(&target.path, parts.uri.query())?;
     let act = Act { context, sandbox: &lease.sandbox, method: &parts.method, uri: &uri, path: &target.path.decoded };
     let record = match steps::is_step(&parts.method, act.path, false) {
@@ -34,7 +34,6 @@ pub(crate) async fn call_guest(
         false => Record::default(),
     };
     let headers = headers::to_guest(&parts.headers, context, &target.prefix, false, false);
-    let given = Given::Held { bytes, permit: None };
     let request = GuestRequest { method: &parts.method, uri, headers, given, upgrade: false };
     let called = call::call_guest(gateway, lease, record, request).await?;
     if !headers::is_told_as_json(called.answer.headers()) {

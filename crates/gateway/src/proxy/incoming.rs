@@ -40,6 +40,16 @@ pub(super) async fn read(gateway: &Gateway, parts: &Parts, body: Body) -> Result
     Ok(Given::Held { bytes, permit })
 }
 
+/// A body that is in memory already. Waits for its share of the memory for bodies.
+pub(super) async fn hold(gateway: &Gateway, bytes: Bytes) -> Result<Given, Refusal> {
+    let permit = match bytes.len() {
+        0..=SMALL => None,
+        length if length as u64 > MAX_JSON_BYTES => return Err(too_large()),
+        length => Some(wait_for_permit(gateway, length as u64).await?),
+    };
+    Ok(Given::Held { bytes, permit })
+}
+
 /// Reads a whole body, before anything is done.
 pub(crate) async fn read_whole(
     gateway: &Gateway,
