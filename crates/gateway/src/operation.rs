@@ -1,4 +1,4 @@
-//! Descriptions of routes, and the OpenAPI document that is made of them.
+//! Descriptions of routes, and the OpenAPI document with them.
 
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;

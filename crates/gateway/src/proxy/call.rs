@@ -29,7 +29,7 @@ pub(super) struct GuestRequest<'a> {
     pub(super) upgrade: bool,
 }
 
-/// A call whose answer has begun. Its body is still on the connection, which holds the sandbox.
+/// A call with the head of its answer. The body is still on the connection, which holds the sandbox.
 pub(super) struct Called {
     pub(super) link: Link,
     pub(super) lease: Lease,
