@@ -36,6 +36,8 @@ def test_no_answer_of_the_api_is_a_server_error_or_breaks_the_document(server: S
         [
             Path(sys.executable).with_name("schemathesis"), "run", f"{server.url}/api/v2/openapi.json",
             "--checks", "not_a_server_error,response_schema_conformance,content_type_conformance,status_code_conformance",
+            # It calls with names that it read in answers, and other tests have sandboxes on this server.
+            "--exclude-method", "DELETE",
             # Streams of events don't end by themselves: they are read for the time of a request.
             "--max-examples", "20", "--max-time", str(SECONDS), "--request-timeout", "15", "--generation-deterministic",
             "--continue-on-failure", "--warnings", "off", "--no-color",
