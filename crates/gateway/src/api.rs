@@ -25,7 +25,10 @@ use crate::proxy::{self, InternalAnswer};
 use crate::refusal::{Refusal, json_response};
 use crate::{follow, trajectories};
 
-use types::{CreateSandbox, ImageList, Nothing, SandboxInfo, SandboxList, SandboxUsage, ServerInfo, Stage, TemplateList, Urls};
+use types::{
+    CreateSandbox, DeletedSandbox, ImageList, Nothing, SandboxInfo, SandboxList, SandboxUsage, ServerInfo, Stage, TemplateList,
+    Urls,
+};
 
 pub(crate) const PATH: &str = "/api/v2";
 pub(crate) const DIALECT: &str = "api";
@@ -89,7 +92,7 @@ pub(crate) async fn templates(exchange: &mut Exchange) -> Answered {
 
 /// The name in the path.
 fn named(exchange: &Exchange) -> Result<SandboxName, Refusal> {
-    sandbox_name(exchange.param("name"))
+    Ok(exchange.param("name").parse()?)
 }
 
 /// The sandbox in the path.
@@ -124,11 +127,7 @@ pub(crate) async fn start(exchange: &mut Exchange) -> Answered {
     transition(exchange, Transition::Start, "start").await
 }
 
-fn sandbox_name(text: &str) -> Result<SandboxName, Refusal> {
-    text.parse().map_err(|error: arenite_model::IdError| Refusal::bad_request(error.to_string()))
-}
-
-/// Reads a JSON body; an empty one means an object without fields. Errors name the position.
+/// Reads a JSON body; an empty one means an object without fields.
 pub(crate) async fn read_json<T: DeserializeOwned + Default>(body: Body) -> Result<(T, Value), Refusal> {
     let bytes = read(body).await?;
     if bytes.trim_ascii().is_empty() {
@@ -138,11 +137,15 @@ pub(crate) async fn read_json<T: DeserializeOwned + Default>(body: Body) -> Resu
     if !value.is_object() {
         return Err(Refusal::bad_request("the body is not a JSON object"));
     }
-    let read = serde_path_to_error::deserialize(&value).map_err(|error| {
+    Ok((deserialize(&value)?, value))
+}
+
+/// Reads a type from JSON. Errors name the position.
+pub(crate) fn deserialize<T: DeserializeOwned>(value: &Value) -> Result<T, Refusal> {
+    serde_path_to_error::deserialize(value).map_err(|error| {
         let (path, inner) = (error.path().to_string(), error.into_inner());
         Refusal::bad_request(if path == "." { inner.to_string() } else { format!("{path}: {inner}") })
-    })?;
-    Ok((read, value))
+    })
 }
 
 /// Reads a whole body up to its limit.
@@ -224,7 +227,10 @@ pub(crate) async fn create(exchange: &mut Exchange) -> Answered {
 pub(crate) async fn delete(exchange: &mut Exchange) -> Answered {
     let name = named(exchange)?;
     let call = LifecycleCall { dialect: DIALECT, action: format!("DELETE {PATH}/sandboxes/{name}"), arguments: None };
-    let answer = |sandbox: Sandbox| (StatusCode::OK, json!({ "name": sandbox.name, "id": sandbox.id, "deleted": true }));
+    let answer = |sandbox: Sandbox| {
+        let deleted = DeletedSandbox { name: sandbox.name, id: sandbox.id, deleted: true };
+        (StatusCode::OK, json!(deleted))
+    };
     let (status, body) = lifecycle::delete(&exchange.gateway, &exchange.context, call, name, answer).await?;
     Ok(json_response(status, &body))
 }

@@ -13,6 +13,7 @@ use arenite_trajectory::{Intent, OpenStep, Origin, Outcome, OutcomeKind, Traject
 use http::StatusCode;
 use serde_json::Value;
 
+use crate::api::types::RemovedSandbox;
 use crate::gateway::{Context, Gateway};
 use crate::refusal::Refusal;
 
@@ -155,7 +156,7 @@ pub(crate) async fn remove_quarantined(
     let (gateway, context) = (Arc::clone(gateway), context.clone());
     detached(&Arc::clone(&gateway), async move {
         gateway.control.remove_quarantined(&id).await?;
-        let answer = (StatusCode::OK, serde_json::json!({ "id": id, "deleted": true }));
+        let answer = (StatusCode::OK, serde_json::json!(RemovedSandbox { id: id.clone(), deleted: true }));
         let answer = match begin_at(&gateway, &context, id.as_str(), id.as_str(), call) {
             Ok(step) => done(step, answer),
             Err(error) => {

@@ -110,10 +110,13 @@ fn reference(name: &str) -> Value {
 }
 
 /// The document of routes with a description.
-pub(crate) fn document<'a>(info: Value, tags: &[(&str, &str)], routes: impl Iterator<Item = &'a Route>) -> Value {
+pub(crate) fn document<'a>(
+    info: Value,
+    tags: &[(&str, &str)],
+    routes: impl Iterator<Item = (&'a Route, &'a Operation)>,
+) -> Value {
     let (mut paths, mut schemas) = (Map::new(), Schemas::new());
-    for route in routes {
-        let Some(operation) = &route.operation else { continue };
+    for (route, operation) in routes {
         let path = paths.entry(route.pattern).or_insert_with(|| json!({}));
         for method in route.methods.unwrap_or_default() {
             path[method.as_str().to_ascii_lowercase()] = operation.json(route, &mut schemas);

@@ -28,7 +28,7 @@ pub(crate) async fn list(exchange: &mut Exchange) -> Answered {
 
 pub(crate) async fn remove(exchange: &mut Exchange) -> Answered {
     check(exchange)?;
-    let id = sandbox_id(exchange.param("id"))?;
+    let id: SandboxId = exchange.param("id").parse()?;
     let call = LifecycleCall { dialect: DIALECT, action: format!("DELETE {PATH}/quarantine/{id}"), arguments: None };
     let (status, body) = lifecycle::remove_quarantined(&exchange.gateway, &exchange.context, call, id).await?;
     Ok(json_response(status, &body))
@@ -36,7 +36,7 @@ pub(crate) async fn remove(exchange: &mut Exchange) -> Answered {
 
 pub(crate) async fn adopt(exchange: &mut Exchange) -> Answered {
     check(exchange)?;
-    let id = sandbox_id(exchange.param("id"))?;
+    let id: SandboxId = exchange.param("id").parse()?;
     let (adopt, arguments) = exchange.json::<AdoptSandbox>().await?;
     let action = format!("POST {PATH}/quarantine/{id}/adopt");
     let call = LifecycleCall { dialect: DIALECT, action, arguments: Some(arguments) };
@@ -44,10 +44,6 @@ pub(crate) async fn adopt(exchange: &mut Exchange) -> Answered {
     let answer = move |sandbox| (StatusCode::OK, shape(&gateway, &context, sandbox));
     let (status, body) = lifecycle::adopt(&exchange.gateway, &exchange.context, call, id, adopt.name, answer).await?;
     Ok(json_response(status, &body))
-}
-
-fn sandbox_id(text: &str) -> Result<SandboxId, Refusal> {
-    text.parse().map_err(|error: arenite_model::IdError| Refusal::bad_request(error.to_string()))
 }
 
 #[cfg(test)]

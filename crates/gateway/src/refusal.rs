@@ -1,13 +1,15 @@
 //! Refusals, in the format of each dialect.
 
 use arenite_control::ControlError;
-use arenite_model::ErrorCode;
+use arenite_model::{ErrorCode, IdError};
 use arenite_trajectory::TrajectoryError;
 use axum::body::Body;
 use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, Method, Response, StatusCode};
 use serde::Serialize;
 use serde_json::json;
+
+use crate::api::types::ApiError;
 
 /// The reason for a refused request.
 #[derive(Debug, Clone)]
@@ -65,7 +67,7 @@ impl Refusal {
 
     /// The format of Arenite's own API.
     pub(crate) fn api(&self) -> Response<Body> {
-        let body = json!({ "code": self.code, "message": self.message, "hint": self.hint });
+        let body = ApiError { code: self.code, message: self.message.clone(), hint: self.hint.clone() };
         self.finish(json_response(self.status, &body))
     }
 
@@ -94,6 +96,12 @@ impl From<ControlError> for Refusal {
             retry_after: error.retry_after().map(|d| d.as_secs().max(1)),
             ..refusal
         }
+    }
+}
+
+impl From<IdError> for Refusal {
+    fn from(error: IdError) -> Self {
+        Self::bad_request(error.to_string())
     }
 }
 

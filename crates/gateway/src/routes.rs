@@ -48,7 +48,7 @@ pub(crate) struct Route {
     leads_into_sandbox: bool,
     pub(crate) handler: Handler,
     /// Its description, if an OpenAPI document has it.
-    pub(crate) operation: Option<Operation>,
+    operation: Option<Operation>,
 }
 
 /// Where a route exists.
@@ -166,10 +166,13 @@ impl Route {
         Self { operation: Some(operation), ..self }
     }
 
+    const fn runs_in_sandbox(self) -> Self {
+        Self { runs_in_sandbox: true, ..self }
+    }
+
     /// Everything below a path of the sandbox's guest.
     const fn guest(pattern: &'static str) -> Self {
-        let route = Self::new(At::Both, &AIO, ANY, pattern, |e| Box::pin(proxy::serve(e))).leads_into_sandbox();
-        Self { runs_in_sandbox: true, ..route }
+        Self::new(At::Both, &AIO, ANY, pattern, |e| Box::pin(proxy::serve(e))).leads_into_sandbox().runs_in_sandbox()
     }
 
     /// What is below the prefix of a pattern that ends with `/**`.
@@ -180,6 +183,13 @@ impl Route {
     fn takes(&self, method: &Method) -> bool {
         let implied = *method == Method::HEAD && self.surface.has_head;
         self.methods.is_none_or(|methods| methods.contains(method) || implied && methods.contains(&Method::GET))
+    }
+
+    /// The methods to name to a caller with another one.
+    fn allowed(&self) -> Vec<Method> {
+        let methods = self.methods.unwrap_or_default();
+        let head = (self.surface.has_head && methods.contains(&Method::GET)).then_some(Method::HEAD);
+        methods.iter().cloned().chain(head).collect()
     }
 }
 
@@ -367,8 +377,7 @@ const STEPS: &[Query] = &[
 ];
 
 static NOWHERE: Route = Route::new(At::Both, &UNKNOWN, ANY, OTHER, |e| Box::pin(unknown(e)));
-static PORT: Route =
-    Route { runs_in_sandbox: true, ..Route::new(At::Both, &PREVIEW, ANY, OTHER, |e| Box::pin(proxy::preview::serve(e))) }.page();
+static PORT: Route = Route::new(At::Both, &PREVIEW, ANY, OTHER, |e| Box::pin(proxy::preview::serve(e))).page().runs_in_sandbox();
 
 /// The name in metrics of a path without its own route.
 const OTHER: &str = "other";
@@ -428,14 +437,6 @@ impl Table {
     }
 }
 
-impl Route {
-    fn allowed(&self) -> Vec<Method> {
-        let methods = self.methods.unwrap_or_default();
-        let head = (self.surface.has_head && methods.contains(&Method::GET)).then_some(Method::HEAD);
-        methods.iter().cloned().chain(head).collect()
-    }
-}
-
 /// The routes at the root of the server's own hosts.
 static SERVER: LazyLock<Table> = LazyLock::new(|| Table::new([At::Server, At::Both]));
 /// Those of a sandbox: below its prefix, or on its own host. There are no control routes.
@@ -461,8 +462,8 @@ impl Found {
 }
 
 /// All routes with a description.
-pub(crate) fn described() -> impl Iterator<Item = &'static Route> {
-    ROUTES.iter().filter(|route| route.operation.is_some())
+pub(crate) fn described() -> impl Iterator<Item = (&'static Route, &'static Operation)> {
+    ROUTES.iter().filter_map(|route| Some((route, route.operation.as_ref()?)))
 }
 
 /// Whether a path is `root` itself or below it.
@@ -475,10 +476,16 @@ pub(crate) fn find(path: &str, host: &HostKind, method: &Method) -> Found {
     if *host != HostKind::Server {
         return SANDBOX.find(path, method);
     }
-    match path.strip_prefix("/sandbox/") {
-        Some(rest) => SANDBOX.find(rest.find('/').map_or("/", |at| &rest[at..]), method),
+    match in_sandbox(path) {
+        Some(path) => SANDBOX.find(path, method),
         None => SERVER.find(path, method),
     }
+}
+
+/// What comes after `/sandbox/{name}`.
+fn in_sandbox(path: &str) -> Option<&str> {
+    let rest = path.strip_prefix("/sandbox/")?;
+    Some(rest.find('/').map_or("/", |at| &rest[at..]))
 }
 
 /// Whether a path of the server's own host leads only into a sandbox.
@@ -491,10 +498,8 @@ pub(crate) fn metric_name(gateway: &Gateway, route: &'static Route, path: &crate
     if !route.runs_in_sandbox {
         return route.prefix().map_or(route.pattern, |_| OTHER);
     }
-    let path = path.decoded.as_str();
-    let in_sandbox = path.strip_prefix("/sandbox/").and_then(|rest| rest.find('/').map(|at| &rest[at..])).unwrap_or(path);
-    let in_sandbox = in_sandbox.strip_suffix('/').filter(|rest| !rest.is_empty()).unwrap_or(in_sandbox);
-    gateway.guest_routes().at(in_sandbox).map_or(OTHER, |found| *found.value)
+    let path = in_sandbox(&path.decoded).unwrap_or(&path.decoded);
+    gateway.guest_routes().at(path.strip_suffix('/').unwrap_or(path)).map_or(OTHER, |found| *found.value)
 }
 
 async fn unknown(exchange: &mut Exchange) -> Answered {

@@ -78,7 +78,7 @@ pub(crate) fn named(headers: &HeaderMap) -> Result<SandboxRef, Refusal> {
 }
 
 fn parse(name: &str) -> Result<SandboxName, Refusal> {
-    name.parse().map_err(|error: arenite_model::IdError| Refusal::bad_request(error.to_string()))
+    Ok(name.parse()?)
 }
 
 /// Holds the sandbox for the call. Resumes or creates it if needed.

@@ -11,7 +11,6 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use crate::api::types::{SessionList, StepPage, TrajectoryList};
 use crate::exchange::{Answered, Exchange};
-use crate::gateway::Gateway;
 use crate::path::query_value;
 use crate::refusal::{Refusal, json_response};
 use crate::{export, follow, target};
@@ -115,7 +114,7 @@ pub(crate) async fn steps_of_sandbox(exchange: &Exchange, sandbox: &Sandbox) -> 
     match serve_steps(exchange, id.clone()).await {
         Err(refusal) if refusal.code == ErrorCode::NotFound => {
             if follow::is_wanted(&exchange.parts) {
-                return begin_to_follow(&exchange.gateway, exchange.context.tenant.clone(), id, &exchange.parts).await;
+                return begin_to_follow(exchange, id).await;
             }
             Ok(json_response(StatusCode::OK, &StepPage { trajectory: id, steps: Vec::new(), next_after: None }))
         }
@@ -125,13 +124,13 @@ pub(crate) async fn steps_of_sandbox(exchange: &Exchange, sandbox: &Sandbox) -> 
 
 /// The steps of a trajectory: a page of them, a file, or events as they come.
 async fn serve_steps(exchange: &Exchange, id: String) -> Answered {
-    let (recorder, tenant, parts) = (exchange.gateway.recorder.clone(), exchange.context.tenant.clone(), &exchange.parts);
-    if follow::is_wanted(parts) {
-        let (owner, trajectory) = (tenant.clone(), id.clone());
-        blocking(move || recorder.steps(&owner, &trajectory, 0, 1)).await?;
-        return begin_to_follow(&exchange.gateway, tenant, id, parts).await;
+    let (recorder, tenant) = (exchange.gateway.recorder.clone(), exchange.context.tenant.clone());
+    if follow::is_wanted(&exchange.parts) {
+        let trajectory = id.clone();
+        blocking(move || recorder.steps(&tenant, &trajectory, 0, 1)).await?;
+        return begin_to_follow(exchange, id).await;
     }
-    page(recorder, tenant, id, parts).await
+    page(recorder, tenant, id, &exchange.parts).await
 }
 
 /// The arguments or the observation of a step.
@@ -145,10 +144,11 @@ pub(crate) async fn serve_step(exchange: &Exchange, id: String) -> Answered {
     step_body(recorder, tenant, id, number, part == "observation").await
 }
 
-async fn begin_to_follow(gateway: &Gateway, tenant: TenantId, id: String, parts: &Parts) -> Result<Response<Body>, Refusal> {
+async fn begin_to_follow(exchange: &Exchange, id: String) -> Answered {
+    let Exchange { gateway, context, parts, .. } = exchange;
     let after = follow::last_event(parts).map_or_else(|| number(parts, "after", 0), Ok)?;
     let tail = query_value(parts.uri.query(), "tail").map(|_| number(parts, "tail", 0)).transpose()?;
-    let recorder = gateway.recorder.clone();
+    let (recorder, tenant) = (gateway.recorder.clone(), context.tenant.clone());
     let begun = blocking(move || recorder.follow(&tenant, &id, after, tail)).await?;
     Ok(follow::steps(gateway, begun))
 }

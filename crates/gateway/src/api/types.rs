@@ -18,10 +18,10 @@ use crate::config::ImageEntry;
 /// A refused request.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ApiError {
-    code: ErrorCode,
-    message: String,
+    pub(crate) code: ErrorCode,
+    pub(crate) message: String,
     /// How to go on.
-    hint: Option<String>,
+    pub(crate) hint: Option<String>,
 }
 
 /// A request for a sandbox. Fields that it does not have are refused.

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arenite_control::{CreateRequest, ResourcesOverlay, Sandbox, SpecOverlay};
-use arenite_model::{ErrorCode, IdError, IdlePolicy, Resources, SandboxName};
+use arenite_model::{ErrorCode, IdlePolicy, ImageName, Resources, SandboxName};
 use axum::body::Body;
 use http::{Response, StatusCode};
 use jiff::Timestamp;
@@ -263,11 +263,8 @@ fn created(name: &SandboxName) -> String {
 pub(super) async fn create(gateway: &Arc<Gateway>, context: &Context, call: LifecycleCall) -> Result<SandboxName, Refusal> {
     let arguments = call.arguments.as_ref().filter(|arguments| arguments.is_object());
     let arguments = arguments.ok_or_else(|| Refusal::bad_request("the body is not a JSON object"))?;
-    let create: Create = serde_path_to_error::deserialize(arguments).map_err(|error| {
-        let (path, inner) = (error.path().to_string(), error.into_inner());
-        Refusal::bad_request(if path == "." { inner.to_string() } else { format!("{path}: {inner}") })
-    })?;
-    let name = given(&create.name).map(str::parse).transpose().map_err(refused)?;
+    let create: Create = api::deserialize(arguments)?;
+    let name = given(&create.name).map(str::parse::<SandboxName>).transpose()?;
     let (environment, request) = request(gateway, create, name.clone())?;
     let made = |request| {
         let answer = |sandbox: Sandbox| success(created(&sandbox.name).into());
@@ -279,7 +276,7 @@ pub(super) async fn create(gateway: &Arc<Gateway>, context: &Context, call: Life
     }
     let seconds = Timestamp::now().as_second();
     for number in 1..=MAX_NAMES {
-        let name: SandboxName = made_up(&environment, seconds, number).parse().map_err(refused)?;
+        let name: SandboxName = made_up(&environment, seconds, number).parse()?;
         match made(CreateRequest { name: Some(name.clone()), ..request.clone() }).await {
             Err(refusal) if refusal.code == ErrorCode::AlreadyExists => {}
             Err(refusal) => return Err(in_its_words(refusal)),
@@ -299,10 +296,6 @@ fn in_its_words(mut refusal: Refusal) -> Refusal {
     refusal
 }
 
-fn refused(error: IdError) -> Refusal {
-    Refusal::bad_request(error.to_string())
-}
-
 /// A text that is not empty.
 fn given(text: &Option<String>) -> Option<&str> {
     text.as_deref().filter(|text| !text.is_empty())
@@ -319,7 +312,7 @@ fn made_up(environment: &str, seconds: i64, number: usize) -> String {
 
 /// Converts the request for `control`, and names its environment. Defaults are this dialect's.
 fn request(gateway: &Gateway, create: Create, name: Option<SandboxName>) -> Result<(String, CreateRequest), Refusal> {
-    let image = given(&create.image).map(str::parse).transpose().map_err(refused)?;
+    let image = given(&create.image).map(str::parse::<ImageName>).transpose()?;
     let template = given(&create.environment).map(str::to_owned);
     let environment = template.clone().unwrap_or_else(|| if image.is_some() { CUSTOM } else { AIO }.to_owned());
     // The settings of an environment's file override this dialect's defaults. `control` refuses unknown environments.
