@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use arenite_engine::{Engine, EngineError};
-use arenite_model::{SandboxName, TenantId};
+use arenite_model::{SandboxId, SandboxName, TenantId};
 use tokio::sync::{OwnedRwLockReadGuard, Semaphore, broadcast};
 use tokio::task::JoinSet;
 
@@ -112,6 +112,12 @@ impl Control {
     /// A sandbox in its current state.
     pub async fn get(&self, tenant: &TenantId, name: &SandboxName) -> Result<Sandbox, ControlError> {
         Ok(self.find(tenant, name)?.current())
+    }
+
+    /// The same by id. Another tenant's sandbox is not found.
+    pub async fn get_by_id(&self, tenant: &TenantId, id: &SandboxId) -> Result<Sandbox, ControlError> {
+        let entry = self.registry().owned(tenant, id).cloned();
+        Ok(entry.ok_or_else(|| ControlError::NoSuchId { id: id.clone() })?.current())
     }
 
     /// A tenant's sandboxes, the oldest first.

@@ -119,8 +119,8 @@ impl Control {
         let gone = || ControlError::NoSuchId { id: id.clone() };
         let mut last = None;
         for _ in 0..MOST_ROUNDS {
-            // Compared before the lease, which would wake it and record a use.
-            let entry = self.registry().by_id(id).filter(|entry| entry.tenant == *tenant).cloned().ok_or_else(gone)?;
+            // The tenant is compared before the lease, which would wake it and record a use.
+            let entry = self.registry().owned(tenant, id).cloned().ok_or_else(gone)?;
             if let Some(lease) = self.try_lease(&entry) {
                 return Ok(lease);
             }

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use arenite_model::{IdlePolicy, SandboxId, SandboxState};
+use arenite_model::{IdlePolicy, SandboxId, SandboxState, TenantId};
 use jiff::Timestamp;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
@@ -104,10 +104,10 @@ impl Fate {
 }
 
 impl Control {
-    /// The next timeout of a sandbox, if any.
-    pub fn next_deadline(&self, id: &SandboxId) -> Option<Deadline> {
+    /// The next timeout of a tenant's sandbox, if any.
+    pub fn next_deadline(&self, tenant: &TenantId, id: &SandboxId) -> Option<Deadline> {
         use DeadlineAction::{Delete, Pause};
-        let entry = self.registry().by_id(id).cloned()?;
+        let entry = self.registry().owned(tenant, id).cloned()?;
         let (at, fate) = self.deadline(&entry)?;
         let (reason, action) = match fate {
             Fate::Expired => (DeadlineReason::Timeout, Delete),

@@ -202,6 +202,11 @@ impl Registry {
         self.by_id.get(id)
     }
 
+    /// A tenant's sandbox by id. Another tenant's sandbox is not found.
+    pub(crate) fn owned(&self, tenant: &TenantId, id: &SandboxId) -> Option<&Arc<Entry>> {
+        self.by_id(id).filter(|entry| entry.tenant == *tenant)
+    }
+
     pub(crate) fn by_name(&self, tenant: &TenantId, name: &SandboxName) -> Option<&Arc<Entry>> {
         self.by_name.get(tenant)?.entries.get(name)
     }

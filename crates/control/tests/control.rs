@@ -80,8 +80,12 @@ async fn anothers_sandbox_is_not_woken_by_its_id() {
     let control = start(config(), &engine).await;
     let made = control.create(&tenant(), named("demo")).await.unwrap();
     let paused = control.pause(&tenant(), &name("demo")).await.unwrap();
-    let refused = control.lease_by_id(&"other".parse().unwrap(), &made.id).await.err().unwrap();
+    let other = "other".parse().unwrap();
+    let refused = control.lease_by_id(&other, &made.id).await.err().unwrap();
     assert_eq!(refused.code(), ErrorCode::NotFound);
+    assert_eq!(control.get_by_id(&other, &made.id).await.unwrap_err().code(), ErrorCode::NotFound);
+    assert_eq!(control.next_deadline(&other, &made.id), None);
+    assert_eq!(control.get_by_id(&tenant(), &made.id).await.unwrap().name, name("demo"));
     let now = control.get(&tenant(), &name("demo")).await.unwrap();
     assert_eq!((now.state, now.last_used_at), (SandboxState::Paused, paused.last_used_at));
     assert!(!engine.is_running(&made.id));

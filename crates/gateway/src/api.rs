@@ -301,7 +301,7 @@ pub(crate) fn shape(gateway: &Gateway, context: &Context, sandbox: Sandbox) -> V
 fn described(gateway: &Gateway, context: &Context, sandbox: Sandbox) -> SandboxInfo {
     SandboxInfo {
         urls: urls(gateway, context, &sandbox),
-        deadline: gateway.control.next_deadline(&sandbox.id),
+        deadline: gateway.control.next_deadline(&context.tenant, &sandbox.id),
         stages: sandbox.stages.into_iter().map(|(name, ms)| Stage { name, ms }).collect(),
         id: sandbox.id,
         name: sandbox.name,

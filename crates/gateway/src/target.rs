@@ -1,6 +1,6 @@
 //! Finds the sandbox of a request, and the part of the path that belongs to it.
 
-use arenite_control::{Control, ControlError, Lease, Sandbox};
+use arenite_control::{Control, Lease, Sandbox};
 use arenite_model::{SandboxId, SandboxName, TenantId};
 use http::HeaderMap;
 
@@ -93,10 +93,7 @@ pub(crate) async fn lease(control: &Control, tenant: &TenantId, sandbox_ref: &Sa
 pub(crate) async fn look_up(control: &Control, tenant: &TenantId, sandbox_ref: &SandboxRef) -> Result<Sandbox, Refusal> {
     match sandbox_ref {
         SandboxRef::Name(name) => Ok(control.get(tenant, name).await?),
-        SandboxRef::Id(id) => {
-            let all = control.list(tenant).await?;
-            all.into_iter().find(|sandbox| sandbox.id == *id).ok_or_else(|| ControlError::NoSuchId { id: id.clone() }.into())
-        }
+        SandboxRef::Id(id) => Ok(control.get_by_id(tenant, id).await?),
     }
 }
 
