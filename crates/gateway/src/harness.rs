@@ -56,6 +56,10 @@ impl Harness {
 
     pub(crate) async fn bytes(&self, method: &str, path: &str, body: Vec<u8>) -> TestResponse {
         let request = Request::builder().method(method).uri(path).header(HOST, "127.0.0.1:8080").body(Body::from(body)).unwrap();
+        self.send(request).await
+    }
+
+    pub(crate) async fn send(&self, request: Request<Body>) -> TestResponse {
         let answer = exchange::answer(Arc::clone(&self.gateway), [127, 0, 0, 1].into(), request).await;
         let (parts, body) = answer.into_parts();
         let text = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();

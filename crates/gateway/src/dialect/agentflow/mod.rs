@@ -9,6 +9,8 @@
 mod check;
 mod control;
 pub(crate) mod openapi;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use control::*;
 
