@@ -5,37 +5,26 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use arenite_isolation::{descriptors, spawner};
-use arenite_model::protocol::GuestConfig;
+use arenite_isolation::Given;
+use arenite_model::protocol::{self, GuestConfig};
 
 use crate::Guest;
 use crate::process::{Command, Exit, Processes};
 use crate::users::User;
 use crate::vm;
 
-/// Whether this process was started for a build: `ARENITE_OUTPUT_FD` is the command's output.
-pub(crate) fn output() -> io::Result<Option<OwnedFd>> {
-    descriptors::inherited("ARENITE_OUTPUT_FD")
-}
-
-/// Runs the configuration's `args` and writes the exit code, or the error, to `ARENITE_STATUS_FD`.
-pub(crate) fn run(output: OwnedFd) -> io::Result<()> {
+/// Runs the configuration's `args` and writes the exit code, or the error, to the status pipe.
+pub(crate) fn run(output: OwnedFd, mut given: Given) -> io::Result<()> {
     let missing = || io::Error::new(io::ErrorKind::InvalidInput, "a build step needs its descriptors");
-    let config: GuestConfig = match descriptors::inherited("ARENITE_CONFIG_FD")? {
-        Some(fd) => serde_json::from_reader(io::BufReader::new(File::from(fd)))?,
-        None => return Err(missing()),
-    };
-    let mut status = File::from(descriptors::inherited("ARENITE_STATUS_FD")?.ok_or_else(missing)?);
-    let socket = match descriptors::inherited("ARENITE_SPAWNER_FD")? {
-        Some(socket) => socket,
-        None => spawner::fork_off()?,
-    };
+    let config = File::from(given.named.remove(protocol::CONFIG).ok_or_else(missing)?);
+    let config: GuestConfig = serde_json::from_reader(io::BufReader::new(config))?;
+    let mut status = File::from(given.named.remove(protocol::STATUS).ok_or_else(missing)?);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let exit = runtime.block_on(async move {
         let name = config.user.clone().unwrap_or_else(|| "root".to_owned());
         let user = User::find(&name).or_else(|| (name == "root").then(User::root));
         let user = user.ok_or_else(|| format!("the image has no user {name:?}"))?;
-        let processes = Processes::start(socket, Vec::new()).map_err(|e| e.to_string())?;
+        let processes = Processes::start(given.spawner, Vec::new()).map_err(|e| e.to_string())?;
         let guest = Guest { user, ..Guest::new(config, processes, Default::default()) };
         let config = guest.config();
         let words: Vec<&str> = config.args.iter().map(String::as_str).collect();

@@ -47,8 +47,9 @@ pub mod util;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use arenite_isolation::FirstProcess;
 use arenite_isolation::counters::Counters;
-use arenite_model::protocol::{Assignment, GuestConfig};
+use arenite_model::protocol::{self, Assignment, GuestConfig};
 
 /// Runs `arenite guest`: the server of a sandbox, one step of an image build, or a reader of untrusted input for the server. Call
 /// it in a process with one thread.
@@ -56,11 +57,15 @@ pub fn main() -> std::io::Result<()> {
     if std::env::args_os().nth(2).is_some_and(|argument| argument == confined::ARGUMENT) {
         return confined::main();
     }
-    match build_step::output()? {
-        Some(output) => build_step::run(output),
+    let Some(first) = FirstProcess::prepare()? else {
+        return Err(std::io::Error::other("the launcher of a server starts this, in a sandbox"));
+    };
+    let mut given = first.begin();
+    match given.named.remove(protocol::OUTPUT) {
+        Some(output) => build_step::run(output, given),
         None => {
             log::start();
-            server::run(server::Start::from_environment()?)
+            server::run(server::Start::from_given(given)?)
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arenite_isolation::counters::Counters;
-use arenite_isolation::{descriptors, memory, spawner};
+use arenite_isolation::{Given, memory, spawner};
 use arenite_model::protocol::{self, Assignment, GuestConfig, Hello};
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderName, HeaderValue, Response, StatusCode};
@@ -27,7 +27,7 @@ use crate::{Guest, SharedGuest, activity, ahead, guard, hooks, main_command, mcp
 /// Time without a call from the host after which a sandbox counts as idle.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// The guest's start parameters. In a sandbox, all come from inherited descriptors: see [`Start::from_environment`].
+/// The guest's start parameters. In a sandbox, they come from the server: see [`Start::from_given`].
 #[derive(Debug)]
 pub struct Start {
     pub config: GuestConfig,
@@ -44,22 +44,23 @@ pub struct Start {
 }
 
 impl Start {
-    /// Takes the listener, the spawner's socket, the configuration and the workload's cgroups from
-    /// `ARENITE_{LISTEN,SPAWNER,CONFIG,WORK_n}_FD`, and the files of the sandbox's cgroups.
-    pub fn from_environment() -> io::Result<Self> {
-        let config = match descriptors::inherited("ARENITE_CONFIG_FD")? {
-            Some(fd) => serde_json::from_reader(std::io::BufReader::new(std::fs::File::from(fd)))?,
+    /// Takes the listener, the configuration, and the counters of the sandbox's cgroups.
+    ///
+    /// # Errors
+    /// The configuration can't be read.
+    pub fn from_given(given: Given) -> io::Result<Self> {
+        let Given { mut named, spawner, work_entrances } = given;
+        let config = match named.remove(protocol::CONFIG) {
+            Some(fd) => serde_json::from_reader(io::BufReader::new(std::fs::File::from(fd)))?,
             None => GuestConfig::default(),
         };
         Ok(Self {
             config,
-            host_listener: descriptors::inherited("ARENITE_LISTEN_FD")?,
-            spawner: descriptors::inherited("ARENITE_SPAWNER_FD")?,
-            work_entrances: (0..)
-                .map_while(|n| descriptors::inherited(&spawner::entrance_variable(n)).transpose())
-                .collect::<Result<_, _>>()?,
+            host_listener: named.remove(protocol::LISTENER),
+            spawner: Some(spawner),
+            work_entrances,
             inside: Some(([127, 0, 0, 1], protocol::INSIDE_PORT).into()),
-            counters: Counters::inherited()?,
+            counters: Counters::take(&mut named),
         })
     }
 }

@@ -3,13 +3,13 @@
 //! A sandbox has no cgroup file system: a directory of it would lead to those of others. It gets the single files that count
 //! its usage, opened for reading by the host, and keeps them for its life.
 
+use std::collections::BTreeMap;
 use std::fs::File;
-use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use crate::cgroup::{Cgroups, Layout};
-use crate::descriptors;
 
 /// Maximum size of such a file, in bytes.
 const MAX_BYTES: usize = 16 << 10;
@@ -31,15 +31,15 @@ use Counter::{CpuStat, CpuUsage, MemoryEvents, MemoryLimit, MemoryStat, MemoryUs
 const ALL: [Counter; 6] = [MemoryUsed, MemoryLimit, MemoryStat, MemoryEvents, CpuStat, CpuUsage];
 
 impl Counter {
-    /// The environment variable that names its descriptor.
-    pub fn variable(self) -> &'static str {
+    /// The name of its descriptor among those that a first process gets.
+    pub fn name(self) -> &'static str {
         match self {
-            MemoryUsed => "ARENITE_MEMORY_USED_FD",
-            MemoryLimit => "ARENITE_MEMORY_LIMIT_FD",
-            MemoryStat => "ARENITE_MEMORY_STAT_FD",
-            MemoryEvents => "ARENITE_MEMORY_EVENTS_FD",
-            CpuStat => "ARENITE_CPU_STAT_FD",
-            CpuUsage => "ARENITE_CPU_USAGE_FD",
+            MemoryUsed => "memory used",
+            MemoryLimit => "memory limit",
+            MemoryStat => "memory stat",
+            MemoryEvents => "memory events",
+            CpuStat => "cpu stat",
+            CpuUsage => "cpu usage",
         }
     }
 
@@ -101,13 +101,9 @@ pub struct Figures {
 pub struct Counters(Vec<(Counter, File)>);
 
 impl Counters {
-    /// Takes the inherited files. Outside a sandbox, there are none.
-    pub fn inherited() -> io::Result<Self> {
-        let mut files = Vec::new();
-        for counter in ALL {
-            files.extend(descriptors::inherited(counter.variable())?.map(|fd| (counter, File::from(fd))));
-        }
-        Ok(Self(files))
+    /// Takes the files from a first process's descriptors.
+    pub fn take(named: &mut BTreeMap<String, OwnedFd>) -> Self {
+        Self(ALL.iter().filter_map(|counter| Some((*counter, File::from(named.remove(counter.name())?)))).collect())
     }
 
     fn text(&self, wanted: Counter) -> Option<String> {

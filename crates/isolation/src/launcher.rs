@@ -9,12 +9,12 @@
 //! sandbox has separate limits.
 //!
 //! ```text
-//!  server ──Prepare + descriptors──► launcher ──clone3──► PID 1 of a sandbox ──fork──► its spawner
+//!  server ──Prepare + descriptors──► launcher ──clone3──► PID 1 of a sandbox ──exec, fork──► its spawner
 //!         ◄──pid + pidfd────────────                         │
-//!         ◄══════════════ control socket ════════════════════╯   Ready … Begin … Executing, or the stage that failed
+//!         ◄══════════════ control socket ════════════════════╯   Ready … Begin … Running, or the stage that failed
 //! ```
 //!
-//! A prepared sandbox that was not started ends when its control socket closes. One that executes its guest outlives both.
+//! A prepared sandbox that was not started ends when its control socket closes. A running one outlives both.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -34,7 +34,6 @@ use crate::descriptors::{self, MAX_MESSAGE};
 use crate::devices;
 use crate::mounts::{leave_old_root, mount, pivot_here};
 use crate::sandbox::{self, InitArgs};
-use crate::seccomp::Filters;
 
 /// The ids of one sandbox: `uid_base` up to `uid_base + IDS - 1` on the host are 0 up to `IDS - 1` inside.
 pub const IDS: u32 = 65_536;
@@ -63,6 +62,8 @@ pub struct Prepare {
     pub kvm: bool,
     /// The program's name in its directory.
     pub program: String,
+    /// The program's arguments, its name first.
+    pub argv: Vec<String>,
     pub guest_entrances: usize,
 }
 
@@ -273,7 +274,7 @@ pub fn main() -> ! {
         let bytes = serde_json::to_vec(answer).unwrap_or_default();
         descriptors::send(socket.as_fd(), &bytes, given)
     };
-    let (filters, host_net) = match own_set_up() {
+    let host_net = match own_set_up() {
         Ok(made) => {
             if reply(&Answer::Ready, &[]).is_err() {
                 std::process::exit(1);
@@ -293,7 +294,7 @@ pub fn main() -> ! {
         };
         let sent = match serde_json::from_slice(&buffer[..length]) {
             Ok(Request::Ping) => reply(&Answer::Ready, &[]),
-            Ok(Request::Prepare(request)) => match prepare(request, given, &filters, &host_net, &socket) {
+            Ok(Request::Prepare(request)) => match prepare(request, given, &host_net, &socket) {
                 Ok((pid, pidfd)) => reply(&Answer::Prepared { pid }, &[pidfd.as_fd()]),
                 Err(failure) => reply(&Answer::Failed(failure), &[]),
             },
@@ -313,12 +314,11 @@ fn move_stdin_away() -> io::Result<OwnedFd> {
 }
 
 /// Leaves the host's mount namespace for one that holds only what sandboxes need.
-fn own_set_up() -> Result<(Filters, OwnedFd), Failure> {
+fn own_set_up() -> Result<OwnedFd, Failure> {
     let stage = |stage: &'static str| move |error: io::Error| Failure::new(stage, &error);
     // Children are never waited for here: the server watches them by pidfd.
     // SAFETY: setting a signal's disposition to "ignore" in a process with one thread.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
-    let filters = Filters::compile().map_err(stage("seccomp"))?;
     keep_capabilities_of_all_ids().map_err(stage("capabilities"))?;
     let host_net: OwnedFd = fs::File::open("/proc/self/ns/net").map_err(stage("host network"))?.into();
     // SAFETY: a plain system call in a process with one thread.
@@ -326,7 +326,7 @@ fn own_set_up() -> Result<(Filters, OwnedFd), Failure> {
         return Err(Failure::new("mount namespace", &io::Error::last_os_error()));
     }
     own_mounts().map_err(stage("launcher's mounts"))?;
-    Ok((filters, host_net))
+    Ok(host_net)
 }
 
 fn own_mounts() -> io::Result<()> {
@@ -381,13 +381,7 @@ fn invalid() -> Failure {
     Failure { stage: "request".to_owned(), errno: libc::EINVAL }
 }
 
-fn prepare(
-    request: Prepare,
-    given: Vec<OwnedFd>,
-    filters: &Filters,
-    host_net: &OwnedFd,
-    socket: &OwnedFd,
-) -> Result<(i32, OwnedFd), Failure> {
+fn prepare(request: Prepare, given: Vec<OwnedFd>, host_net: &OwnedFd, socket: &OwnedFd) -> Result<(i32, OwnedFd), Failure> {
     let stage = |stage: &'static str| move |error: io::Error| Failure::new(stage, &error);
     let mut given = given.into_iter();
     let control = given.next().ok_or_else(invalid)?;
@@ -428,7 +422,7 @@ fn prepare(
         close(socket.as_raw_fd());
         close(host_net.as_raw_fd());
         let program = (programs, request.program);
-        sandbox::run(InitArgs { control, program, guest_entrances, work_entrances, filters, devices })
+        sandbox::run(&InitArgs { control, program, argv: request.argv, guest_entrances, work_entrances, devices })
     }
     // A launcher that keeps a changed id or namespace would create the next sandbox in this one's network, or under its id. The
     // server starts another. The child has no mapped ids yet and ends with this process.

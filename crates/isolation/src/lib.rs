@@ -9,6 +9,7 @@ pub mod cgroup;
 pub mod counters;
 pub mod descriptors;
 mod devices;
+mod first_process;
 pub mod identity;
 pub mod launcher;
 pub mod loopdev;
@@ -20,4 +21,4 @@ mod seccomp;
 pub mod spawner;
 pub mod uts;
 
-pub use sandbox::{Begin, Bind, Report};
+pub use first_process::{Begin, Bind, FirstProcess, Given, Report};

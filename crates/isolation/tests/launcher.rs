@@ -16,7 +16,7 @@ use arenite_isolation::cgroup::{Cgroups, Entrances, Layout};
 use arenite_isolation::launcher::{Launcher, Prepare, Prepared};
 use arenite_isolation::mounts::{Attributes, detached};
 use arenite_isolation::spawner::{self, Request};
-use arenite_isolation::{Begin, Report, descriptors};
+use arenite_isolation::{Begin, FirstProcess, Given, Report, descriptors};
 use arenite_model::Resources;
 
 fn main() {
@@ -110,8 +110,7 @@ fn test() {
         hostname: "quarry".to_owned(),
         shm_bytes: 8 << 20,
         open_files: 4096,
-        argv: vec!["probe".to_owned(), "probe".to_owned()],
-        inherit: vec!["ANSWER_FD".to_owned()],
+        given: vec!["answer".to_owned()],
         scratch: Vec::new(),
         command: Some("/bin/again".to_owned()),
         binds: Vec::new(),
@@ -120,11 +119,11 @@ fn test() {
     let given = [lowest.as_fd(), lower.as_fd(), upper_mount.as_fd(), answer.as_fd()];
     descriptors::send(control.as_fd(), &serde_json::to_vec(&begin).unwrap(), &given).unwrap();
     match report(&control) {
-        Some(Report::Executing) => {}
+        Some(Report::Running) => {}
         other => panic!("{other:?}"),
     }
-    assert!(report(&control).is_none(), "hangs up at exec");
-    println!("begin to exec: {:?}", started.elapsed());
+    println!("begin to running: {:?}", started.elapsed());
+    assert!(report(&control).is_none(), "hangs up");
     drop(answer);
     let mut text = String::new();
     output.read_to_string(&mut text).unwrap();
@@ -141,7 +140,7 @@ fn test() {
     expect("write", "ok");
     expect("host files", "absent");
     // Its standard ones, the answer's, the spawner's, and an entrance of each of the workload's cgroups.
-    expect("descriptors", &format!("{:?}", (0..5 + work_entrances).collect::<Vec<_>>()));
+    expect("descriptors", &(5 + work_entrances).to_string());
     expect("cgroup", "/");
     expect("mount", "Operation not permitted (os error 1)");
     expect("unshare user", "Operation not permitted (os error 1)");
@@ -199,6 +198,7 @@ fn prepared(launcher: &Launcher, programs: &Path, entrances: &Entrances, kvm: bo
         host_network: true,
         kvm,
         program: "probe".to_owned(),
+        argv: vec!["probe".to_owned(), "probe".to_owned()],
         guest_entrances: entrances.guest.len(),
     };
     let first = launcher.prepare(request, &given).unwrap();
@@ -215,6 +215,7 @@ fn report(control: &OwnedFd) -> Option<Report> {
 
 /// Runs as PID 1 of the sandbox.
 fn probe() {
+    let given = FirstProcess::prepare().unwrap().expect("the launcher starts it").begin();
     std::panic::set_hook(Box::new(|panic| drop(fs::write("/panic", panic.to_string()))));
     let mut seen = BTreeMap::new();
     let mut see = |key: &str, value: String| drop(seen.insert(key.to_owned(), value));
@@ -224,11 +225,8 @@ fn probe() {
         names.sort();
         names
     };
-    // The directory's own descriptor is among them: it is the highest.
-    let mut fds: Vec<i32> = open("/proc/self/fd").iter().map(|n| n.parse().unwrap()).collect();
-    fds.sort_unstable();
-    fds.pop();
-    see("descriptors", format!("{fds:?}"));
+    // The directory's own descriptor is among them.
+    see("descriptors", (open("/proc/self/fd").len() - 1).to_string());
     see("pid", std::process::id().to_string());
     see("uid", rustix::process::geteuid().as_raw().to_string());
     see("hostname", rustix::system::uname().nodename().to_string_lossy().into_owned());
@@ -278,7 +276,7 @@ fn probe() {
         pids.iter().map(i32::to_string).collect::<Vec<_>>().join(" ")
     });
 
-    let socket = descriptors::inherited("ARENITE_SPAWNER_FD").unwrap().unwrap();
+    let Given { mut named, spawner: socket, work_entrances } = given;
     let ask = |socket: &OwnedFd, argv: &[&str]| {
         let (mut output, write) = std::io::pipe().unwrap();
         let null = File::open("/dev/null").unwrap();
@@ -315,12 +313,10 @@ fn probe() {
     see("child", ask(&socket, &["probe", "child"]));
     see("missing program", ask(&socket, &["no-such-program"]));
     drop(socket);
-    let entrances: Vec<OwnedFd> = (0..).map_while(|n| descriptors::inherited(&spawner::entrance_variable(n)).unwrap()).collect();
-    let second = spawner::restart(&entrances).unwrap();
+    let second = spawner::restart(&work_entrances).unwrap();
     see("child of a second spawner", ask(&second, &["probe", "child"]));
     see("its cgroup", ask(&second, &["probe", "cgroup"]));
-    let answer = descriptors::inherited("ANSWER_FD").unwrap().unwrap();
-    File::from(answer).write_all(&serde_json::to_vec(&seen).unwrap()).unwrap();
+    File::from(named.remove("answer").unwrap()).write_all(&serde_json::to_vec(&seen).unwrap()).unwrap();
 }
 
 /// The first cgroup of this process that is not the root of its view.

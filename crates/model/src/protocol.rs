@@ -50,7 +50,16 @@ pub enum Assignment {
     Assigned,
 }
 
-/// The guest's configuration: JSON, read once from the descriptor named by `ARENITE_CONFIG_FD`, or from a file in development.
+/// Names of the descriptors that the engine gives to a sandbox's first process. The listener that the host dials.
+pub const LISTENER: &str = "listener";
+/// The guest's configuration: see [`GuestConfig`].
+pub const CONFIG: &str = "configuration";
+/// The output of a build step's command. The first process of a build step runs that command alone.
+pub const OUTPUT: &str = "output";
+/// The pipe for a build step's exit code.
+pub const STATUS: &str = "status";
+
+/// The guest's configuration: JSON, read once from the descriptor [`CONFIG`], or from a file in development.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GuestConfig {

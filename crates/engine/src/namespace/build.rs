@@ -10,7 +10,7 @@ use std::time::Duration;
 use arenite_image::{BuildEnv, BuildRunner, ImageStore, RunStep, RunnerError, StepOutput};
 use arenite_isolation::mounts::{self, Attributes};
 use arenite_isolation::{Begin, Bind};
-use arenite_model::protocol::GuestConfig;
+use arenite_model::protocol::{self, GuestConfig};
 use arenite_model::{NetworkMode, Resources, SandboxId};
 use async_trait::async_trait;
 use tokio::io::AsyncReadExt;
@@ -143,8 +143,7 @@ impl Builder {
             hostname: "build".to_owned(),
             shm_bytes: slot.limits.shm_bytes,
             open_files: self.host.config.open_files,
-            argv: vec!["arenite".to_owned(), "guest".to_owned()],
-            inherit: ["ARENITE_OUTPUT_FD", "ARENITE_STATUS_FD", "ARENITE_CONFIG_FD"].map(str::to_owned).into(),
+            given: [protocol::OUTPUT, protocol::STATUS, protocol::CONFIG].map(str::to_owned).into(),
             scratch: vec!["/run".to_owned()],
             command: None,
             binds: files.into_iter().map(|(_, target)| Bind { target, directory: false }).collect(),

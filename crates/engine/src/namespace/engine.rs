@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use arenite_image::Image;
 use arenite_isolation::Begin;
 use arenite_isolation::mounts::{self, Attributes};
-use arenite_model::protocol::{Assignment, GuestConfig, hosts_file};
+use arenite_model::protocol::{self, Assignment, GuestConfig, hosts_file};
 use arenite_model::{NetworkMode, SandboxId, SandboxName, SandboxSpec};
 use async_trait::async_trait;
 use tokio::io::unix::AsyncFd;
@@ -292,8 +292,8 @@ impl EngineShared {
             .chain(counters.iter().map(|(_, file)| file.as_fd()))
             .chain(binds.iter().map(|(_, tree)| tree.as_fd()))
             .collect();
-        let inherit = ["ARENITE_LISTEN_FD", "ARENITE_CONFIG_FD"].into_iter();
-        let inherit = inherit.chain(counters.iter().map(|(counter, _)| counter.variable())).map(str::to_owned).collect();
+        let names = [protocol::LISTENER, protocol::CONFIG].into_iter();
+        let names = names.chain(counters.iter().map(|(counter, _)| counter.name())).map(str::to_owned).collect();
         let begin = Begin {
             layers: layers.len(),
             upper: "upper".to_owned(),
@@ -301,8 +301,7 @@ impl EngineShared {
             hostname,
             shm_bytes: spec.resources.shm_bytes,
             open_files: host.config.open_files,
-            argv: vec!["arenite".to_owned(), "guest".to_owned()],
-            inherit,
+            given: names,
             scratch: Vec::new(),
             command,
             binds: binds.iter().map(|(bind, _)| bind.clone()).collect(),

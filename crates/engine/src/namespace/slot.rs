@@ -199,6 +199,7 @@ impl Host {
             host_network: netns.is_none(),
             kvm,
             program: self.program.name().to_owned(),
+            argv: vec!["arenite".to_owned(), "guest".to_owned()],
             guest_entrances: entrances.guest.len(),
         };
         let given: Vec<BorrowedFd<'_>> = entrances.guest.iter().chain(&entrances.work).map(|f| f.as_fd()).collect();
@@ -292,19 +293,14 @@ fn resolver(gateway: Option<Ipv4Addr>) -> String {
 }
 
 impl Slot {
-    /// Sends the configuration, and waits until the program runs.
+    /// Sends the configuration, and waits until the guest runs.
     pub(super) fn begin(&self, begin: &arenite_isolation::Begin, given: &[BorrowedFd<'_>]) -> Result<(), EngineError> {
         let message = serde_json::to_vec(begin).map_err(|e| at("request", e.into()))?;
         descriptors::send(self.control.as_fd(), &message, given).map_err(|e| at("control socket", e))?;
-        let mut executing = false;
-        loop {
-            match report(&self.control)? {
-                Some(Report::Executing) => executing = true,
-                Some(Report::Failed(failure)) => return Err(stage(failure)),
-                Some(Report::Ready) => {}
-                None if executing => return Ok(()),
-                None => return Err(at("first process", io::ErrorKind::UnexpectedEof.into())),
-            }
+        match report(&self.control)? {
+            Some(Report::Running) => Ok(()),
+            Some(Report::Failed(failure)) => Err(stage(failure)),
+            Some(Report::Ready) | None => Err(at("first process", io::ErrorKind::UnexpectedEof.into())),
         }
     }
 }
