@@ -20,7 +20,7 @@ pub(crate) fn router(guest: &SharedGuest) -> Router {
 /// Starts a kernel, if the image has one. Returns whether a spare kernel is ready.
 async fn prepare(State(guest): State<SharedGuest>) -> Reply<bool> {
     let prepared = whole::<_, ApiError>(async move {
-        match guest.jupyter.prepare(&guest).await {
+        match guest.jupyter.prepare().await {
             Ok(waits) => Ok(waits),
             Err(JupyterError::NoKernels) => Ok(false),
             Err(error) => Err(error.into()),
@@ -30,7 +30,7 @@ async fn prepare(State(guest): State<SharedGuest>) -> Reply<bool> {
 }
 
 async fn become_sandbox(State(guest): State<SharedGuest>, Json(told): Json<Become>) -> Reply<()> {
-    if guest.config().assignment == Assignment::Assigned {
+    if guest.runtime.config().assignment == Assignment::Assigned {
         return Err(already_assigned());
     }
     name_files(&told.hostname)
@@ -39,7 +39,7 @@ async fn become_sandbox(State(guest): State<SharedGuest>, Json(told): Json<Becom
         return Err(already_assigned());
     }
     server::begin(&guest).await;
-    guest.jupyter.expire_prepared(&guest);
+    guest.jupyter.expire_prepared();
     ok(())
 }
 

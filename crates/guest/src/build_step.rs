@@ -3,13 +3,13 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 
 use arenite_isolation::Given;
 use arenite_model::protocol::{self, GuestConfig};
 
-use crate::Guest;
 use crate::process::{Command, Exit, Processes};
+use crate::proxy::ProxySettings;
+use crate::runtime::Runtime;
 use crate::users::User;
 use crate::vm;
 
@@ -17,16 +17,19 @@ use crate::vm;
 pub(crate) fn run(output: OwnedFd, mut given: Given) -> io::Result<()> {
     let missing = || io::Error::new(io::ErrorKind::InvalidInput, "a build step needs its descriptors");
     let config = File::from(given.named.remove(protocol::CONFIG).ok_or_else(missing)?);
-    let config: GuestConfig = serde_json::from_reader(io::BufReader::new(config))?;
+    let mut config: GuestConfig = serde_json::from_reader(io::BufReader::new(config))?;
     let mut status = File::from(given.named.remove(protocol::STATUS).ok_or_else(missing)?);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let exit = runtime.block_on(async move {
+    let executor = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let exit = executor.block_on(async move {
         let name = config.user.clone().unwrap_or_else(|| "root".to_owned());
         let user = User::find(&name).or_else(|| (name == "root").then(User::root));
         let user = user.ok_or_else(|| format!("the image has no user {name:?}"))?;
         let processes = Processes::start(given.spawner, Vec::new()).map_err(|e| e.to_string())?;
-        let guest = Guest { user, ..Guest::new(config, processes, Default::default()) };
-        let config = guest.config();
+        // A command must not see the proxy's credentials.
+        drop(ProxySettings::take(&mut config.env));
+        let mut runtime = Runtime::new(config, processes);
+        runtime.user = user;
+        let config = runtime.config();
         let words: Vec<&str> = config.args.iter().map(String::as_str).collect();
         let of_vm = match words[..] {
             [vm::KEEP_READY, ..] => Some(None),
@@ -34,11 +37,10 @@ pub(crate) fn run(output: OwnedFd, mut given: Given) -> io::Result<()> {
             _ => None,
         };
         if let Some(probe) = of_vm {
-            let guest = Arc::new(guest);
             let mut output = File::from(output);
             let ready = match probe {
-                Some(seconds) => vm::probe_kvm(&guest, seconds).await,
-                None => vm::keep_ready(&guest).await,
+                Some(seconds) => vm::probe_kvm(&runtime, seconds).await,
+                None => vm::keep_ready(&runtime).await,
             };
             return match ready {
                 // The builder decides whether to read it.
@@ -55,14 +57,14 @@ pub(crate) fn run(output: OwnedFd, mut given: Given) -> io::Result<()> {
         let stdio =
             || -> io::Result<[OwnedFd; 3]> { Ok([File::open("/dev/null")?.into(), output.try_clone()?, output.try_clone()?]) };
         let command = Command {
-            argv: guest.config().args.clone(),
-            env: guest.environment(&guest.user, &[]),
-            cwd: guest.config().workdir.clone().unwrap_or_else(|| "/".to_owned()),
-            user: &guest.user,
+            argv: runtime.config().args.clone(),
+            env: runtime.environment(&runtime.user, &[]),
+            cwd: runtime.config().workdir.clone().unwrap_or_else(|| "/".to_owned()),
+            user: &runtime.user,
             stdio: stdio().map_err(|e| e.to_string())?,
             controlling_tty: false,
         };
-        let mut child = guest.processes.spawn(command).await.map_err(|e| e.to_string())?;
+        let mut child = runtime.processes.spawn(command).await.map_err(|e| e.to_string())?;
         Ok::<Exit, String>(child.wait().await)
     });
     // Its background processes end with this process, the first of the sandbox.

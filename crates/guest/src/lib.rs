@@ -28,10 +28,13 @@ mod main_command;
 pub mod mcp;
 pub mod nodejs;
 pub mod observe;
+mod packages;
 pub mod pages;
 mod ports;
 pub mod process;
+pub mod programs;
 pub mod proxy;
+pub mod runtime;
 pub mod sandbox;
 pub mod server;
 mod services;
@@ -39,17 +42,19 @@ mod sessions;
 pub mod shell;
 pub mod skills;
 pub mod vm;
+pub mod workers;
 pub use tools::descriptions as tool_descriptions;
 mod tools;
 pub mod users;
 pub mod util;
 
-use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use arenite_isolation::FirstProcess;
 use arenite_isolation::counters::Counters;
-use arenite_model::protocol::{self, Assignment, GuestConfig};
+use arenite_model::protocol::{self, GuestConfig};
+
+use crate::runtime::Runtime;
 
 /// Runs `arenite guest`: the server of a sandbox, one step of an image build, or a reader of untrusted input for the server. Call
 /// it in a process with one thread.
@@ -70,49 +75,45 @@ pub fn main() -> std::io::Result<()> {
     }
 }
 
-/// The state that all services share.
+/// All services of a sandbox. Each has handles to those that it uses, and a service costs next to nothing until its first call.
 #[derive(Debug)]
 pub struct Guest {
-    /// Replaced once, when a pooled sandbox is assigned.
-    config: RwLock<Arc<GuestConfig>>,
-    /// Starts and reaps processes.
-    pub processes: process::Processes,
-    /// The user that runs commands.
-    pub user: users::User,
-    /// Root, for calls with `sudo: true`.
-    pub root_user: users::User,
+    /// Configuration, users, processes, and threads.
+    pub runtime: Arc<Runtime>,
     /// Shell sessions.
-    pub shell: shell::ShellService,
+    pub shell: Arc<shell::ShellService>,
     /// Bash sessions.
-    pub bash: bash::BashService,
+    pub bash: Arc<bash::BashService>,
     /// Jupyter kernels and their sessions.
-    pub jupyter: jupyter::JupyterService,
+    pub jupyter: Arc<jupyter::JupyterService>,
     /// Node.js processes and their sessions.
-    pub nodejs: nodejs::NodeService,
-    /// Editor histories and the threads that touch files.
+    pub nodejs: Arc<nodejs::NodeService>,
+    /// Code in either.
+    pub code: Arc<code::CodeService>,
+    /// Editor histories and watches.
     pub files: Arc<files::Files>,
+    /// Conversion to Markdown.
+    pub converter: Arc<util::Converter>,
     /// The screen.
-    pub desktop: desktop::DesktopService,
+    pub desktop: Arc<desktop::DesktopService>,
     /// The browser on it.
-    pub browser: browser::BrowserService,
+    pub browser: Arc<browser::BrowserService>,
     /// The VM, which replaces the screen.
-    pub vm: vm::VmService,
+    pub vm: Arc<vm::VmService>,
     /// VS Code and JupyterLab.
-    pub pages: pages::PagesService,
+    pub pages: Arc<pages::PagesService>,
     /// Commands that run when the sandbox ends.
-    pub hooks: hooks::Hooks,
+    pub hooks: Arc<hooks::Hooks>,
     /// Observations of resource usage.
-    pub observe: observe::Observer,
+    pub observer: Arc<observe::Observer>,
     /// MCP servers.
-    pub mcp: mcp::McpService,
+    pub mcp: Arc<mcp::McpService>,
     /// The forward proxy for processes of the sandbox.
-    pub proxy: proxy::ProxyService,
-    /// Versions of programs, cached on first use.
-    pub sandbox: sandbox::Versions,
+    pub proxy: Arc<proxy::ProxyService>,
+    /// What the sandbox is, and what is installed in it.
+    pub sandbox: Arc<sandbox::SandboxService>,
     /// Registered skills.
-    pub skills: skills::Skills,
-    /// Processes that read untrusted input.
-    pub confined: confined::Confined,
+    pub skills: Arc<skills::Skills>,
 }
 
 /// The shared state that handlers receive.
@@ -125,88 +126,46 @@ fn random_id() -> String {
 }
 
 impl Guest {
-    /// Creates the state. Commands run as the user named by `USER` in the environment, if the image has it, otherwise as the
-    /// configured one. If the image has neither, logs an error and uses root.
+    /// Creates the services.
     pub fn new(mut config: GuestConfig, processes: process::Processes, counters: Counters) -> Self {
-        let wanted = config.user.as_deref();
-        let by_name = config.env.get("USER").and_then(|name| users::User::find(name));
-        let user = by_name.or_else(|| users::User::find(wanted.unwrap_or("gem")));
-        if let (None, Some(name)) = (&user, wanted) {
-            tracing::error!(name, "the image's user is not in its /etc/passwd: commands run as root");
-        }
-        let proxy = proxy::ProxyService::default();
-        proxy.configure(&mut config.env);
+        let settings = proxy::ProxySettings::take(&mut config.env);
+        let runtime = Arc::new(Runtime::new(config, processes));
+        let proxy = Arc::new(proxy::ProxyService::new(runtime.clone(), settings));
+        let versions = Arc::new(programs::Versions::new(runtime.clone()));
+        let confined = Arc::new(confined::Confined::new(runtime.clone()));
+        let files = Arc::new(files::Files::new(runtime.clone(), confined.clone()));
+        let shell = Arc::new(shell::ShellService::new(runtime.clone()));
+        let jupyter = Arc::new(jupyter::JupyterService::new(runtime.clone()));
+        let nodejs = Arc::new(nodejs::NodeService::new(runtime.clone(), versions.clone()));
+        let vm = Arc::new(vm::VmService::new(runtime.clone()));
+        let desktop = Arc::new(desktop::DesktopService::new(runtime.clone(), vm.clone()));
+        let browser = Arc::new(browser::BrowserService::new(runtime.clone(), desktop.clone(), confined.clone()));
+        let window: Arc<dyn desktop::BrowserWindow> = browser.clone();
+        desktop.register_browser(Arc::downgrade(&window));
         Self {
-            config: RwLock::new(Arc::new(config)),
-            processes,
-            user: user.unwrap_or_else(users::User::root),
-            root_user: users::User::root(),
-            shell: Default::default(),
-            bash: Default::default(),
-            jupyter: Default::default(),
-            nodejs: Default::default(),
-            files: Arc::default(),
-            desktop: Default::default(),
-            browser: Default::default(),
-            vm: Default::default(),
-            pages: Default::default(),
-            hooks: Default::default(),
-            observe: observe::Observer::new(counters),
-            mcp: Default::default(),
+            bash: Arc::new(bash::BashService::new(runtime.clone())),
+            code: Arc::new(code::CodeService::new(runtime.clone(), versions.clone(), jupyter.clone(), nodejs.clone())),
+            converter: Arc::new(util::Converter::new(runtime.clone(), files.clone(), confined.clone())),
+            pages: Arc::new(pages::PagesService::new(runtime.clone(), shell.clone())),
+            hooks: Arc::new(hooks::Hooks::new(runtime.clone())),
+            observer: Arc::new(observe::Observer::new(runtime.clone(), counters)),
+            mcp: Arc::new(mcp::McpService::new(runtime.clone())),
+            sandbox: Arc::new(sandbox::SandboxService::new(runtime.clone(), versions)),
+            skills: Arc::new(skills::Skills::new(runtime.clone(), confined)),
+            shell,
+            jupyter,
+            nodejs,
+            files,
+            desktop,
+            browser,
+            vm,
             proxy,
-            sandbox: Default::default(),
-            skills: Default::default(),
-            confined: Default::default(),
+            runtime,
         }
     }
 
-    /// The current configuration.
-    pub fn config(&self) -> Arc<GuestConfig> {
-        Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Assigns a pooled sandbox to a client. Processes started from now on get the new environment and directory. Returns false
-    /// if it was assigned already.
-    fn assign(&self, mut config: GuestConfig) -> bool {
-        let mut current = self.config.write().unwrap_or_else(PoisonError::into_inner);
-        if current.assignment == Assignment::Assigned {
-            return false;
-        }
-        self.proxy.configure(&mut config.env);
-        config.assignment = Assignment::Assigned;
-        *current = Arc::new(config);
-        true
-    }
-
-    /// The default directory of commands, in this order: `WORKSPACE` of the environment, configured, the user's home, `/`.
-    pub fn default_dir(&self) -> PathBuf {
-        let configured = self.config().default_dir().map(PathBuf::from);
-        configured.into_iter().chain([self.user.home.clone()]).find(|d| d.is_dir()).unwrap_or_else(|| "/".into())
-    }
-
-    /// Makes a path absolute as the user's commands would: relative paths start at the default directory.
-    pub fn absolute(&self, path: &str) -> PathBuf {
-        match path.strip_prefix("~/").or((path == "~").then_some("")) {
-            Some(rest) => self.user.home.join(rest),
-            None => self.default_dir().join(path),
-        }
-    }
-
-    /// The environment of a command: the configured one over the user's basics, `extra` over both.
-    pub fn environment(&self, user: &users::User, extra: &[(String, String)]) -> Vec<(String, String)> {
-        let mut env: std::collections::BTreeMap<String, String> = [
-            ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()),
-            ("HOME", user.home.display().to_string()),
-            ("USER", user.name.clone()),
-            ("LOGNAME", user.name.clone()),
-            ("SHELL", user.shell.clone()),
-            ("LANG", "C.UTF-8".to_owned()),
-        ]
-        .map(|(k, v)| (k.to_owned(), v))
-        .into();
-        env.extend(self.proxy.environment());
-        env.extend(self.config().env.clone());
-        env.extend(extra.iter().cloned());
-        env.into_iter().collect()
+    /// Assigns a pooled sandbox to a client: see [`Runtime::assign`].
+    fn assign(&self, config: GuestConfig) -> bool {
+        self.runtime.assign(config, |env| self.proxy.configure(proxy::ProxySettings::take(env)))
     }
 }

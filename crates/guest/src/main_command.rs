@@ -3,20 +3,21 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
-use crate::SharedGuest;
 use crate::process::Command;
+use crate::runtime::Runtime;
 
 /// The directory for its output and the guest's own log. It is on the sandbox's disk, so the disk limit bounds them.
 pub(crate) const LOG_DIR: &str = "/var/log/arenite";
 
 /// Starts it, if there is one. Failures are written to its log, where users look for them.
-pub(crate) fn start(guest: SharedGuest) {
-    if guest.config().args.is_empty() {
+pub(crate) fn start(runtime: Arc<Runtime>) {
+    if runtime.config().args.is_empty() {
         return;
     }
     tokio::spawn(async move {
-        let outcome = match run(&guest).await {
+        let outcome = match run(&runtime).await {
             Ok(exit) => format!("arenite: the main command ended: {exit:?}\n"),
             Err(error) => format!("arenite: the main command could not run: {error}\n"),
         };
@@ -32,15 +33,15 @@ fn log() -> io::Result<File> {
     OpenOptions::new().create(true).append(true).open(format!("{LOG_DIR}/main.log"))
 }
 
-async fn run(guest: &SharedGuest) -> Result<crate::process::Exit, Box<dyn std::error::Error + Send + Sync>> {
+async fn run(runtime: &Runtime) -> Result<crate::process::Exit, Box<dyn std::error::Error + Send + Sync>> {
     let output = OwnedFd::from(log()?);
     let command = Command {
-        argv: guest.config().args.clone(),
-        env: guest.environment(&guest.user, &[]),
-        cwd: guest.default_dir().display().to_string(),
-        user: &guest.user,
+        argv: runtime.config().args.clone(),
+        env: runtime.environment(&runtime.user, &[]),
+        cwd: runtime.default_dir().display().to_string(),
+        user: &runtime.user,
         stdio: [File::open("/dev/null")?.into(), output.try_clone()?, output],
         controlling_tty: false,
     };
-    Ok(guest.processes.spawn(command).await?.wait().await)
+    Ok(runtime.processes.spawn(command).await?.wait().await)
 }

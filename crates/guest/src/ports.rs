@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use arenite_model::protocol::{INTERNAL_PORTS, PORT_UPGRADE, PORTS_PATH};
+use arenite_model::protocol::{PORT_UPGRADE, PORTS_PATH};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, Request};
@@ -39,14 +39,15 @@ async fn connect(guest: SharedGuest, places: Arc<Semaphore>, port: u16, mut requ
     if request.headers().get(UPGRADE).is_none_or(|wanted| wanted != PORT_UPGRADE) {
         return StatusCode::UPGRADE_REQUIRED.into_response();
     }
-    if port == 0 || INTERNAL_PORTS.contains(&port) || guest.browser.port() == Some(port) {
+    if port == 0 || guest.runtime.internal_ports().any(|internal| internal == port) {
         return StatusCode::FORBIDDEN.into_response();
     }
     let Ok(place) = places.try_acquire_owned() else {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     };
     // The agent in a VM runs when the VM does, and the VM goes on booting when the caller leaves.
-    if let Err(error) = whole(async move { guest.vm.ready_for(&guest, port).await }).await {
+    let vm = Arc::clone(&guest.vm);
+    if let Err(error) = whole(async move { vm.ready_for(port).await }).await {
         return (StatusCode::BAD_GATEWAY, error.message).into_response();
     }
     let mut local = match timeout(CONNECT, dial(port)).await {

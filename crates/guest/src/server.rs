@@ -129,20 +129,20 @@ async fn give_back_when_idle(called: Arc<Notify>) {
 /// Runs the configured steps before the first call, and starts those that run beside the calls.
 pub(crate) async fn begin(guest: &SharedGuest) {
     make_workdir(guest);
-    if guest.config().assignment == Assignment::Pooled {
+    if guest.runtime.config().assignment == Assignment::Pooled {
         // The rest runs once, when the sandbox is assigned.
         return;
     }
-    hooks::before_services(guest).await;
-    guest.proxy.begin(guest).await;
-    main_command::start(guest.clone());
-    hooks::when_ready(guest.clone());
+    hooks::before_services(&guest.hooks).await;
+    guest.proxy.begin().await;
+    main_command::start(guest.runtime.clone());
+    hooks::when_ready(guest.hooks.clone());
 }
 
 /// Creates a configured directory that the image does not have, owned by the user, as Dockerfiles' WORKDIR does.
 fn make_workdir(guest: &Guest) {
-    let Some(dir) = guest.config().default_dir().map(PathBuf::from).filter(|d| !d.is_dir()) else { return };
-    let owner = (Some(guest.user.uid), Some(guest.user.gid));
+    let Some(dir) = guest.runtime.config().default_dir().map(PathBuf::from).filter(|d| !d.is_dir()) else { return };
+    let owner = (Some(guest.runtime.user.uid), Some(guest.runtime.user.gid));
     let made = std::fs::create_dir_all(&dir).and_then(|()| std::os::unix::fs::chown(&dir, owner.0, owner.1));
     if let Err(error) = made {
         tracing::error!(dir = %dir.display(), %error, "the working directory could not be made: commands start in the home");
@@ -151,7 +151,7 @@ fn make_workdir(guest: &Guest) {
 
 /// Routes for the gateway only.
 fn internal(guest: &SharedGuest, steps: InsideSteps, started: Instant) -> Router {
-    let sandbox_id = guest.config().sandbox_id.clone();
+    let sandbox_id = guest.runtime.config().sandbox_id.clone();
     let hello = move || {
         let hello = Hello {
             protocol: protocol::VERSION,
@@ -173,7 +173,7 @@ fn internal(guest: &SharedGuest, steps: InsideSteps, started: Instant) -> Router
 
 /// Runs the hooks of the sandbox's end.
 fn shutdown(guest: &SharedGuest) -> Response<Body> {
-    let Some(hooks) = hooks::shutdown(guest) else { return StatusCode::NO_CONTENT.into_response() };
+    let Some(hooks) = hooks::shutdown(&guest.hooks) else { return StatusCode::NO_CONTENT.into_response() };
     let end = futures_util::stream::once(async move {
         // A hook that panicked has ended too.
         drop(hooks.await);

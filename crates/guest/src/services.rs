@@ -13,38 +13,42 @@ use tower_service::Service;
 
 use crate::http::ApiError;
 use crate::{
-    SharedGuest, bash, browser, code, desktop, files, hooks, jupyter, mcp, nodejs, observe, pages, proxy, sandbox, shell, skills,
-    util, vm,
+    Guest, bash, browser, code, desktop, files, hooks, jupyter, mcp, nodejs, observe, pages, proxy, sandbox, shell, skills, util,
+    vm,
 };
 
-type Build = fn() -> Router<SharedGuest>;
+type Build = fn(&Arc<Guest>) -> Router;
 
 /// The path prefixes of the services, and the functions that build their routes.
 const SERVICES: [(&str, Build); 24] = [
-    ("/v1/bash/", bash::router),
-    ("/v1/shell/", shell::router),
-    ("/v1/file/", files::router),
-    ("/v1/code/", code::router),
-    ("/v1/jupyter/", jupyter::router),
-    ("/v1/nodejs/", nodejs::router),
-    ("/v1/sandbox", || sandbox::router().merge(hooks::router()).merge(observe::router())),
-    ("/v1/ping", sandbox::router),
-    ("/v1/capabilities", sandbox::router),
-    ("/v1/skills", skills::router),
-    ("/v1/util/", util::router),
-    ("/v1/mcp/", mcp::router),
-    ("/v1/proxy/", proxy::router),
-    ("/v1/browser/", browser::router),
-    ("/cdp/", browser::router),
-    ("/json", browser::router),
-    ("/v1/display/", desktop::router),
-    ("/websockify", desktop::router),
-    ("/v1/vm", vm::router),
-    ("/v1/machine", vm::router),
-    ("/code-server", pages::router),
-    ("/jupyter", pages::router),
-    ("/opencode", pages::router),
-    ("/codex", pages::router),
+    ("/v1/bash/", |guest| bash::router(guest.bash.clone())),
+    ("/v1/shell/", |guest| shell::router(guest.shell.clone())),
+    ("/v1/file/", |guest| files::router(guest.files.clone())),
+    ("/v1/code/", |guest| code::router(guest.code.clone())),
+    ("/v1/jupyter/", |guest| jupyter::router(guest.jupyter.clone())),
+    ("/v1/nodejs/", |guest| nodejs::router(guest.nodejs.clone())),
+    ("/v1/sandbox", |guest| {
+        sandbox::router(guest.sandbox.clone())
+            .merge(hooks::router(guest.hooks.clone()))
+            .merge(observe::router(guest.observer.clone()))
+    }),
+    ("/v1/ping", |guest| sandbox::router(guest.sandbox.clone())),
+    ("/v1/capabilities", |guest| sandbox::router(guest.sandbox.clone())),
+    ("/v1/skills", |guest| skills::router(guest.skills.clone())),
+    ("/v1/util/", |guest| util::router(guest.converter.clone())),
+    ("/v1/mcp/", |guest| mcp::router(guest.clone())),
+    ("/v1/proxy/", |guest| proxy::router(guest.proxy.clone())),
+    ("/v1/browser/", |guest| browser::router(guest.browser.clone())),
+    ("/cdp/", |guest| browser::router(guest.browser.clone())),
+    ("/json", |guest| browser::router(guest.browser.clone())),
+    ("/v1/display/", |guest| desktop::router(guest.desktop.clone())),
+    ("/websockify", |guest| desktop::router(guest.desktop.clone())),
+    ("/v1/vm", |guest| vm::router(guest.vm.clone())),
+    ("/v1/machine", |guest| vm::router(guest.vm.clone())),
+    ("/code-server", |guest| pages::router(guest.pages.clone())),
+    ("/jupyter", |guest| pages::router(guest.pages.clone())),
+    ("/opencode", |guest| pages::router(guest.pages.clone())),
+    ("/codex", |guest| pages::router(guest.pages.clone())),
 ];
 
 /// The API that processes inside may also call.
@@ -52,12 +56,12 @@ const SERVICES: [(&str, Build); 24] = [
 pub(crate) struct Services(Arc<Inner>);
 
 struct Inner {
-    guest: SharedGuest,
+    guest: Arc<Guest>,
     built: [OnceLock<Router>; SERVICES.len()],
 }
 
 impl Services {
-    pub(crate) fn new(guest: SharedGuest) -> Self {
+    pub(crate) fn new(guest: Arc<Guest>) -> Self {
         Self(Arc::new(Inner { guest, built: Default::default() }))
     }
 
@@ -66,7 +70,7 @@ impl Services {
         let path = request.uri().path().to_owned();
         let found = SERVICES.iter().zip(&self.0.built).find(|((prefix, _), _)| path.starts_with(prefix));
         let Some(((_, build), built)) = found else { return explained(&path, StatusCode::NOT_FOUND.into_response()) };
-        let router = built.get_or_init(|| build().with_state(Arc::clone(&self.0.guest)));
+        let router = built.get_or_init(|| build(&self.0.guest));
         match router.clone().call(request).await {
             Ok(answer) => explained(&path, answer),
             Err(never) => match never {},

@@ -13,8 +13,8 @@ use super::command::{Command, Load, Plan, Stream, WriteError};
 use super::log::LogPiece;
 use super::session::Session;
 use super::types::*;
-use crate::SharedGuest;
 use crate::process::{Budget, Signal, incomplete_end, seconds};
+use crate::runtime::Runtime;
 
 /// The most sessions. Beyond it, the session that was idle longest is forgotten.
 pub(super) const MAX_SESSIONS: usize = 256;
@@ -60,6 +60,7 @@ pub enum BashError {
 /// All sessions of the guest.
 #[derive(Debug)]
 pub struct BashService {
+    runtime: Arc<Runtime>,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
     budget: Arc<Budget>,
     load: Arc<Load>,
@@ -67,9 +68,10 @@ pub struct BashService {
     reaper_runs: AtomicBool,
 }
 
-impl Default for BashService {
-    fn default() -> Self {
+impl BashService {
+    pub fn new(runtime: Arc<Runtime>) -> Self {
         Self {
+            runtime,
             sessions: Mutex::default(),
             budget: Budget::new(MAX_RETAINED_BYTES),
             load: Arc::default(),
@@ -80,11 +82,11 @@ impl Default for BashService {
 
 impl BashService {
     /// Runs a command. It goes on when the client disconnects.
-    pub async fn exec(&self, guest: &SharedGuest, request: BashExecRequest) -> Result<BashExecResult, BashError> {
+    pub async fn exec(self: &Arc<Self>, request: BashExecRequest) -> Result<BashExecResult, BashError> {
         let known = request.session_id.as_deref().filter(|id| !id.is_empty());
         let session = match known {
             Some(id) => self.session(id)?,
-            None => self.new_session(guest, None, None, None)?,
+            None => self.new_session(None, None, None)?,
         };
         session.touch();
         if self.load.running.load(Ordering::Relaxed) >= MAX_RUNNING {
@@ -92,21 +94,21 @@ impl BashService {
         }
         let dir = request.exec_dir.as_deref().filter(|dir| !dir.is_empty());
         let cwd = match dir {
-            Some(dir) => guest.absolute(dir).display().to_string(),
+            Some(dir) => self.runtime.absolute(dir).display().to_string(),
             None => session.working_dir(),
         };
         let is_async = request.async_mode.unwrap_or(false);
         let plan = Plan {
-            env: environment(guest, request.env, session.snapshot.as_deref())?,
+            env: environment(&self.runtime, request.env, session.snapshot.as_deref())?,
             text: request.command,
             cwd: cwd.clone(),
-            user: &guest.user,
+            user: &self.runtime.user,
             // A call that answers only at the end returns the id of a new session too late to write to it. Then an empty standard
             // input is better than an open one: tools such as ripgrep would wait for its end.
             writable: request.close_stdin != Some(true) && (is_async || request.timeout.is_some() || known.is_some()),
             snapshot: session.snapshot.is_some(),
         };
-        let started = Command::start(crate::random_id(), plan, &guest.processes, &self.budget).await;
+        let started = Command::start(crate::random_id(), plan, &self.runtime.processes, &self.budget).await;
         let (command, driven) = started.map_err(|e| match e {
             SpawnError::Failed { stage: Stage::Directory, .. } => BashError::NoDirectory(cwd.clone()),
             e => e.into(),
@@ -209,14 +211,14 @@ impl BashService {
     }
 
     /// Creates a session. Returns an existing one unchanged.
-    pub fn create(&self, guest: &SharedGuest, request: BashSessionCreateRequest) -> Result<BashSessionInfo, BashError> {
+    pub fn create(self: &Arc<Self>, request: BashSessionCreateRequest) -> Result<BashSessionInfo, BashError> {
         let id = request.session_id.filter(|id| !id.is_empty());
         if let Some(session) = id.as_ref().and_then(|id| self.lock().get(id).cloned()) {
             return Ok(session.info());
         }
         let dir = request.exec_dir.filter(|d| !d.is_empty());
         let snapshot = request.snapshot_path.filter(|p| !p.is_empty());
-        Ok(self.new_session(guest, id, dir, snapshot)?.info())
+        Ok(self.new_session(id, dir, snapshot)?.info())
     }
 
     /// Forgets a session and kills all its processes.
@@ -237,8 +239,7 @@ impl BashService {
     }
 
     fn new_session(
-        &self,
-        guest: &SharedGuest,
+        self: &Arc<Self>,
         id: Option<String>,
         dir: Option<String>,
         snapshot: Option<String>,
@@ -248,13 +249,13 @@ impl BashService {
         }
         let dir = match dir {
             Some(dir) => {
-                let dir = guest.absolute(&dir).display().to_string();
+                let dir = self.runtime.absolute(&dir).display().to_string();
                 let exists = std::path::Path::new(&dir).is_dir();
                 exists.then_some(dir.clone()).ok_or(BashError::NoDirectory(dir))?
             }
-            None => guest.default_dir().display().to_string(),
+            None => self.runtime.default_dir().display().to_string(),
         };
-        let snapshot = snapshot.map(|path| guest.absolute(&path).display().to_string());
+        let snapshot = snapshot.map(|path| self.runtime.absolute(&path).display().to_string());
         if let Some(path) = snapshot.as_ref().filter(|p| !std::path::Path::new(p).is_file()) {
             return Err(BashError::NoSnapshot(path.clone()));
         }
@@ -268,9 +269,9 @@ impl BashService {
         sessions.insert(session.id.clone(), Arc::clone(&session));
         drop(sessions);
         if !self.reaper_runs.swap(true, Ordering::Relaxed) {
-            let guest = Arc::downgrade(guest);
+            let service = Arc::downgrade(self);
             tokio::spawn(async move {
-                while let Some(next) = guest.upgrade().and_then(|g| g.bash.forget_unused()) {
+                while let Some(next) = service.upgrade().and_then(|service| service.forget_unused()) {
                     tokio::time::sleep_until(next).await;
                 }
             });
@@ -290,7 +291,7 @@ impl BashService {
 }
 
 fn environment(
-    guest: &SharedGuest,
+    runtime: &Runtime,
     changes: Option<std::collections::BTreeMap<String, Option<String>>>,
     snapshot: Option<&str>,
 ) -> Result<Vec<(String, String)>, BashError> {
@@ -302,7 +303,7 @@ fn environment(
     let (set, unset): (Vec<_>, Vec<_>) = changes.into_iter().partition(|(_, v)| v.is_some());
     let snapshot = snapshot.map(|path| ("BASH_ENV".to_owned(), path.to_owned()));
     let extra: Vec<(String, String)> = snapshot.into_iter().chain(set.into_iter().filter_map(|(k, v)| Some((k, v?)))).collect();
-    let mut env = guest.environment(&guest.user, &extra);
+    let mut env = runtime.environment(&runtime.user, &extra);
     env.retain(|(name, _)| !unset.iter().any(|(gone, _)| gone == name));
     Ok(env)
 }

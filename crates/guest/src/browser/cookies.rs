@@ -6,13 +6,14 @@ use axum::routing::get;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use std::sync::Arc;
 use utoipa::{IntoParams, OpenApi, ToSchema};
 
 use super::automation::Automation;
 use super::cdp::CdpError;
 use super::page::PageError;
 use super::types::Items;
-use crate::SharedGuest;
+use crate::browser::BrowserService;
 use crate::http::{Body, Envelope, QueryArgs, Reply, ok, ok_message, whole};
 
 /// Maximum cookies per call.
@@ -23,7 +24,7 @@ const MAX_COOKIES: usize = 3000;
 #[openapi(paths(get_all, set, clear))]
 pub struct CookiesApi;
 
-pub(super) fn router() -> Router<SharedGuest> {
+pub(super) fn router() -> Router<Arc<BrowserService>> {
     Router::new().route("/v1/browser/cookies", get(get_all).post(set).delete(clear))
 }
 
@@ -155,34 +156,34 @@ impl Cookie {
 /// The cookies of the profile, or those that would be sent to the given addresses.
 #[utoipa::path(get, path = "/v1/browser/cookies", tag = "browser", operation_id = "get_cookies_v1_browser_cookies_get",
     params(CookieQuery), responses((status = 200, body = Envelope<Items>)))]
-async fn get_all(State(guest): State<SharedGuest>, QueryArgs(query): QueryArgs<CookieQuery>) -> Reply<Vec<Value>> {
+async fn get_all(State(service): State<Arc<BrowserService>>, QueryArgs(query): QueryArgs<CookieQuery>) -> Reply<Vec<Value>> {
     let urls: Vec<&str> =
         query.urls.as_deref().unwrap_or_default().split(',').map(str::trim).filter(|url| !url.is_empty()).collect();
     if let Some(wrong) = urls.iter().find(|url| !url.contains("://")) {
         return Err(PageError::Bad(format!("{wrong:?} is no URL")).into());
     }
     let meant = |cookie: &Cookie| urls.is_empty() || urls.iter().any(|url| cookie.goes_to(url));
-    let cookies = whole(async move { all(&*guest.browser.automation(&guest).await?).await });
+    let cookies = whole(async move { all(&*service.automation().await?).await });
     ok(cookies.await?.into_iter().filter(meant).map(|cookie| json!(cookie)).collect())
 }
 
 /// Sets cookies.
 #[utoipa::path(post, path = "/v1/browser/cookies", tag = "browser", operation_id = "set_cookies_v1_browser_cookies_post",
     request_body = CookieSetRequest, responses((status = 200, body = Envelope<serde_json::Value>)))]
-async fn set(State(guest): State<SharedGuest>, Body(request): Body<CookieSetRequest>) -> Reply<Value> {
+async fn set(State(service): State<Arc<BrowserService>>, Body(request): Body<CookieSetRequest>) -> Reply<Value> {
     let cookies: Vec<Cookie> =
         request.cookies.into_iter().enumerate().map(|(number, cookie)| Cookie::read(number, cookie)).collect::<Result<_, _>>()?;
     let count = cookies.len();
-    whole(async move { put(&*guest.browser.automation(&guest).await?, cookies).await }).await?;
+    whole(async move { put(&*service.automation().await?, cookies).await }).await?;
     ok_message(json!({"count": count}), "Set the cookies")
 }
 
 /// Removes all cookies of the profile.
 #[utoipa::path(delete, path = "/v1/browser/cookies", tag = "browser",
     operation_id = "clear_cookies_v1_browser_cookies_delete", responses((status = 200, body = Envelope<serde_json::Value>)))]
-async fn clear(State(guest): State<SharedGuest>) -> Reply<Value> {
+async fn clear(State(service): State<Arc<BrowserService>>) -> Reply<Value> {
     let count = whole(async move {
-        let automation = guest.browser.automation(&guest).await?;
+        let automation = service.automation().await?;
         let count = all(&automation).await?.len();
         let _: IgnoredAny = automation.client().call("Storage.clearCookies", json!({})).await?;
         Ok::<_, PageError>(count)

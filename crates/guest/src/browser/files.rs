@@ -7,12 +7,13 @@ use std::path::Path;
 use rustix::fs::OFlags;
 
 use super::page::PageError;
-use crate::SharedGuest;
-use crate::files::{Failure, Kind};
+use crate::files::Failure;
+use crate::runtime::Runtime;
+use crate::workers::Kind;
 
 /// Writes a whole file, and creates its directory if it is missing. Returns its path and its size in bytes.
-pub(super) async fn write(guest: &SharedGuest, path: &str, content: Vec<u8>) -> Result<(String, u64), PageError> {
-    let path = place(guest, path)?;
+pub(super) async fn write(runtime: &Runtime, path: &str, content: Vec<u8>) -> Result<(String, u64), PageError> {
+    let path = place(runtime, path)?;
     let (size, to) = (content.len() as u64, path.clone());
     let write = move |_: &_| {
         let failed = |error| Failure::io(error, &to);
@@ -25,13 +26,13 @@ pub(super) async fn write(guest: &SharedGuest, path: &str, content: Vec<u8>) -> 
         let mut file = options.open(&to).map_err(failed)?;
         file.write_all(&content).map_err(failed)
     };
-    guest.files.workers.run(Kind::Scan, &guest.user, write).await?;
+    runtime.workers.run(Kind::Scan, &runtime.user, write).await?;
     Ok((path, size))
 }
 
 /// Reads a file of at most `limit` bytes.
-pub(super) async fn read(guest: &SharedGuest, path: &str, limit: u64) -> Result<Vec<u8>, PageError> {
-    let path = place(guest, path)?;
+pub(super) async fn read(runtime: &Runtime, path: &str, limit: u64) -> Result<Vec<u8>, PageError> {
+    let path = place(runtime, path)?;
     let read = move |_: &_| {
         let failed = |error| Failure::io(error, &path);
         let meta = std::fs::metadata(&path).map_err(failed)?;
@@ -44,13 +45,13 @@ pub(super) async fn read(guest: &SharedGuest, path: &str, limit: u64) -> Result<
         }
         std::fs::read(&path).map_err(failed)
     };
-    Ok(guest.files.workers.run(Kind::Scan, &guest.user, read).await?)
+    Ok(runtime.workers.run(Kind::Scan, &runtime.user, read).await?)
 }
 
 /// Resolves a path.
-pub(super) fn place(guest: &SharedGuest, path: &str) -> Result<String, PageError> {
+pub(super) fn place(runtime: &Runtime, path: &str) -> Result<String, PageError> {
     if path.trim().is_empty() {
         return Err(PageError::Bad("the path is empty".to_owned()));
     }
-    Ok(guest.absolute(path).display().to_string())
+    Ok(runtime.absolute(path).display().to_string())
 }

@@ -12,7 +12,6 @@
 //! Nothing of it runs before the first call. The profile lasts for the sandbox's whole life. The browser listens on loopback, for
 //! DevTools clients in the sandbox; previews don't reach it. A browser that ended or hangs is replaced at the next call.
 
-mod actions;
 mod automation;
 pub mod cdp;
 mod cookies;
@@ -29,7 +28,6 @@ mod state;
 mod tabs;
 mod types;
 
-pub use actions::{Action, ActionData, ActionResponse};
 pub(crate) use automation::{Download, Progress as DownloadProgress};
 pub use cookies::CookiesApi;
 pub use network::NetworkApi;

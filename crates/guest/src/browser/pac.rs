@@ -1,10 +1,8 @@
 //! The browser's proxy configuration.
 
-use crate::proxy::ProxyService;
-
 /// A PAC file that routes the browser through the sandbox's forward proxy while that has rules, and directly otherwise.
-pub(super) fn file(proxy: &ProxyService) -> String {
-    let way = match proxy.address() {
+pub(super) fn file(proxy: Option<&str>) -> String {
+    let way = match proxy {
         Some(address) => format!("PROXY {address}"),
         None => "DIRECT".to_owned(),
     };

@@ -7,7 +7,7 @@ use arenite_model::protocol::INSIDE_PORT;
 use serde_json::{Map, Value, json};
 
 use super::types::RestartRequest;
-use crate::Guest;
+use crate::runtime::Runtime;
 
 const DIRECTORY: &str = "/etc/chromium/policies/managed";
 const FILE: &str = "arenite.json";
@@ -38,8 +38,8 @@ impl Policy {
         }
     }
 
-    fn values(&self, guest: &Guest) -> Map<String, Value> {
-        let config = guest.config();
+    fn values(&self, runtime: &Runtime) -> Map<String, Value> {
+        let config = runtime.config();
         let env = |name: &str| config.env.get(name).map(|value| value.trim()).filter(|value| !value.is_empty());
         // The browser shows no prompts and sends no reports.
         let mut values = json!({
@@ -53,7 +53,7 @@ impl Policy {
             "PasswordManagerEnabled": false,
             "PromotionsEnabled": false,
             "SyncDisabled": true,
-            "DownloadDirectory": guest.user.home.join("Downloads"),
+            "DownloadDirectory": runtime.user.home.join("Downloads"),
             "PromptForDownloadLocation": false,
         });
         let mut set = |name: &str, value: Value| values[name] = value;
@@ -71,7 +71,7 @@ impl Policy {
             set("DnsOverHttpsMode", json!("secure"));
             set("DnsOverHttpsTemplates", json!(templates));
         }
-        if guest.proxy.address().is_some() {
+        if runtime.proxy_address().borrow().is_some() {
             let pac = format!("http://127.0.0.1:{INSIDE_PORT}/v1/browser/proxy.pac");
             set("ProxySettings", json!({"ProxyMode": "pac_script", "ProxyPacUrl": pac}));
         }
@@ -82,10 +82,10 @@ impl Policy {
     }
 
     /// Writes the file as root: the sandbox's user can't change it.
-    pub(super) fn write(&self, guest: &Guest) -> io::Result<()> {
+    pub(super) fn write(&self, runtime: &Runtime) -> io::Result<()> {
         std::fs::create_dir_all(DIRECTORY)?;
         let (path, next) = (Path::new(DIRECTORY).join(FILE), Path::new(DIRECTORY).join(".arenite.next"));
-        std::fs::write(&next, Value::Object(self.values(guest)).to_string())?;
+        std::fs::write(&next, Value::Object(self.values(runtime)).to_string())?;
         std::fs::rename(next, path)
     }
 }

@@ -27,7 +27,7 @@ use tokio_tungstenite::tungstenite::Message;
 
 use super::cdp::{MAX_MESSAGE, Socket, open};
 use super::service::Browser;
-use crate::SharedGuest;
+use crate::browser::BrowserService;
 use crate::http::{Address, ApiError};
 
 /// Maximum connections of clients; further ones are refused.
@@ -65,7 +65,7 @@ impl Drop for RelaySlot {
     }
 }
 
-pub(super) fn router() -> Router<SharedGuest> {
+pub(super) fn router() -> Router<Arc<BrowserService>> {
     let mut router = Router::new().route("/cdp/devtools/{*path}", get(connect));
     for root in ["/cdp/json", "/json"] {
         router =
@@ -74,19 +74,23 @@ pub(super) fn router() -> Router<SharedGuest> {
     router
 }
 
-async fn list(state: State<SharedGuest>, request: Request) -> Result<Response, ApiError> {
+async fn list(state: State<Arc<BrowserService>>, request: Request) -> Result<Response, ApiError> {
     json(state, Path(String::new()), request).await
 }
 
 /// Asks the browser, and replaces its address with ours.
-async fn json(State(guest): State<SharedGuest>, Path(path): Path<String>, request: Request) -> Result<Response, ApiError> {
+async fn json(
+    State(service): State<Arc<BrowserService>>,
+    Path(path): Path<String>,
+    request: Request,
+) -> Result<Response, ApiError> {
     let query = request.uri().query().map_or(String::new(), |query| format!("?{query}"));
     let uri = format!("/json/{}{query}", path.trim_end_matches('/'));
     let uri = uri.trim_end_matches('/');
     let failed = |why: String| ApiError::new(StatusCode::FAILED_DEPENDENCY, format!("the browser did not answer: {why}"));
     let mut tries = 0;
     let (port, (status, kind, body)) = loop {
-        let browser = guest.browser.get(&guest).await?;
+        let browser = service.get().await?;
         let (port, _) = browser.endpoint();
         match timeout(ANSWER, ask(port, request.method(), uri)).await.unwrap_or_else(|_| Err("it took too long".to_owned())) {
             Ok(answer) => break (port, answer),
@@ -148,7 +152,7 @@ fn readdress(value: &mut Value, address: &Address, port: u16) {
 
 /// Connects a WebSocket to the browser, to a tab, or to any other target in the path.
 async fn connect(
-    State(guest): State<SharedGuest>,
+    State(service): State<Arc<BrowserService>>,
     Path(path): Path<String>,
     upgrade: WebSocketUpgrade,
 ) -> Result<Response, ApiError> {
@@ -156,7 +160,7 @@ async fn connect(
     let slot = RelaySlot::take().ok_or_else(too_many)?;
     let mut tries = 0;
     let (browser, socket) = loop {
-        let browser = guest.browser.get(&guest).await?;
+        let browser = service.get().await?;
         let (port, own) = browser.endpoint();
         let path = match path.strip_prefix("browser") {
             Some(rest) if rest.is_empty() || rest.starts_with('/') => own.to_owned(),
@@ -173,7 +177,7 @@ async fn connect(
     };
     let upgrade = upgrade.max_message_size(MAX_MESSAGE).max_frame_size(MAX_MESSAGE);
     Ok(upgrade.on_upgrade(move |client| async move {
-        pass(&guest, browser, client, socket).await;
+        pass(&service, browser, client, socket).await;
         drop(slot);
     }))
 }
@@ -184,7 +188,7 @@ async fn has_ended(browser: &Browser) -> bool {
 }
 
 /// Relays messages in both directions until one side ends.
-async fn pass(guest: &SharedGuest, browser: Arc<Browser>, client: WebSocket, socket: Socket) {
+async fn pass(service: &Arc<BrowserService>, browser: Arc<Browser>, client: WebSocket, socket: Socket) {
     let (mut to_client, mut from_client) = client.split();
     let (mut to_browser, mut from_browser) = socket.split();
     let heard = std::sync::Mutex::new(Instant::now());
@@ -198,7 +202,7 @@ async fn pass(guest: &SharedGuest, browser: Arc<Browser>, client: WebSocket, soc
                 Frame::Ping(_) | Frame::Pong(_) => continue,
                 Frame::Close(_) => return,
             };
-            guest.desktop.touch();
+            service.desktop.touch();
             if to_browser.send(message).await.is_err() {
                 return;
             }

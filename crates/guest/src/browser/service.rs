@@ -1,7 +1,9 @@
 //! The one browser: started when it is needed, replaced when it broke.
 
 use std::io;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::Weak;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -10,7 +12,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use thiserror::Error;
-use tokio::sync::{OnceCell, oneshot};
+use tokio::sync::{OnceCell, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::automation::{Automation, Download, Progress};
@@ -19,10 +21,16 @@ use super::network::Network;
 use super::policy::Policy;
 use super::start::{self, Started};
 use super::types::{BrowserInfoResult, BrowserViewport, RestartMode, RestartRequest};
-use crate::SharedGuest;
+use crate::confined::Confined;
+use crate::desktop::Action;
+use crate::desktop::BrowserWindow;
+use crate::desktop::DesktopService;
 use crate::desktop::{Control, Desktop, DesktopError, Format, Picture, Region, Screen, ScreenError, View};
 use crate::http::Address;
+use crate::http::ApiError;
 use crate::process::{Kept, told};
+use crate::runtime::Runtime;
+use async_trait::async_trait;
 
 /// A browser that has not answered for this long is checked before use.
 const CHECK: Duration = Duration::from_secs(10);
@@ -61,14 +69,18 @@ pub enum BrowserError {
     Desktop(#[from] DesktopError),
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct BrowserService {
+    pub(super) runtime: Arc<Runtime>,
+    pub(super) desktop: Arc<DesktopService>,
+    /// Reads the content of pages.
+    pub(super) confined: Arc<Confined>,
+    /// Whether the task runs that follows the forward proxy; it starts with the first browser.
+    follows_proxy: AtomicBool,
     current: tokio::sync::Mutex<Option<Arc<Browser>>>,
     policy: Mutex<Policy>,
     /// Rules for requests, and the connection that applies them.
     network: Network,
-    /// The port of the running or last browser; 0: there was none.
-    port: AtomicU16,
     pub(super) recordings: super::page::Recordings,
 }
 
@@ -96,17 +108,30 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl BrowserService {
+    pub fn new(runtime: Arc<Runtime>, desktop: Arc<DesktopService>, confined: Arc<Confined>) -> Self {
+        Self {
+            runtime,
+            desktop,
+            confined,
+            follows_proxy: AtomicBool::default(),
+            current: tokio::sync::Mutex::default(),
+            policy: Mutex::default(),
+            network: Network::default(),
+            recordings: super::page::Recordings::default(),
+        }
+    }
+
     /// Returns the browser, which is started if it is not running. Concurrent callers share one start.
-    pub async fn get(&self, guest: &SharedGuest) -> Result<Arc<Browser>, BrowserError> {
-        let browser = self.answering(guest).await?;
+    pub async fn get(self: &Arc<Self>) -> Result<Arc<Browser>, BrowserError> {
+        let browser = self.answering().await?;
         browser.first_tab().await?;
         Ok(browser)
     }
 
     /// Like `get`, but possibly before the browser has a tab.
-    async fn answering(&self, guest: &SharedGuest) -> Result<Arc<Browser>, BrowserError> {
+    async fn answering(self: &Arc<Self>) -> Result<Arc<Browser>, BrowserError> {
         let mut current = self.current.lock().await;
-        guest.desktop.touch();
+        self.desktop.touch();
         if let Some(browser) = &*current
             && browser.is_fine().await
         {
@@ -117,24 +142,24 @@ impl BrowserService {
         if let Some(broken) = current.take() {
             broken.gone().await;
         }
-        let browser = Arc::new(self.start(guest).await?);
+        let browser = Arc::new(self.start().await?);
         *current = Some(browser.clone());
         Ok(browser)
     }
 
-    async fn start(&self, guest: &SharedGuest) -> Result<Browser, BrowserError> {
+    async fn start(self: &Arc<Self>) -> Result<Browser, BrowserError> {
         let policy = lock(&self.policy).clone();
         // The browser looks for its display only after a while; the X server starts meanwhile.
         let (tell, told) = oneshot::channel::<String>();
         let early = async {
             let display = told.await.ok()?;
-            Some((start::start(guest, &display, &policy).await.ok()?, display))
+            Some((start::start(self, &display, &policy).await.ok()?, display))
         };
-        let (desktop, early) = tokio::join!(guest.desktop.get_telling(guest, tell), early);
+        let (desktop, early) = tokio::join!(self.desktop.get_telling(tell), early);
         let desktop = desktop?;
         let Started { process, client, port, path, user_agent } = match early {
             Some((started, display)) if display == desktop.display() => started,
-            _ => start::start(guest, desktop.display(), &policy).await?,
+            _ => start::start(self, desktop.display(), &policy).await?,
         };
         let (client, checked) = (Mutex::new(client), Mutex::new(Instant::now()));
         let (started, opened, painted, automation) = (Instant::now(), OnceCell::new(), OnceCell::new(), Default::default());
@@ -143,8 +168,8 @@ impl BrowserService {
     }
 
     /// Returns the connection for operations in pages, which the first of them opens.
-    pub(super) async fn automation(&self, guest: &SharedGuest) -> Result<Arc<Automation>, BrowserError> {
-        let browser = self.answering(guest).await?;
+    pub(super) async fn automation(self: &Arc<Self>) -> Result<Arc<Automation>, BrowserError> {
+        let browser = self.answering().await?;
         let mut automation = browser.automation.lock().await;
         if let Some(automation) = automation.as_ref().filter(|automation| !automation.is_closed()) {
             return Ok(automation.clone());
@@ -157,16 +182,16 @@ impl BrowserService {
     }
 
     /// Returns the desktop, with the browser's window on it.
-    pub async fn shown(&self, guest: &SharedGuest) -> Result<Arc<Desktop>, BrowserError> {
-        let browser = self.get(guest).await?;
+    pub async fn shown(self: &Arc<Self>) -> Result<Arc<Desktop>, BrowserError> {
+        let browser = self.get().await?;
         browser.painted.get_or_try_init(|| browser.first_window()).await?;
         // The browser may be fine on a desktop without its window manager.
-        Ok(guest.desktop.get(guest).await?)
+        Ok(self.desktop.get().await?)
     }
 
     /// Returns the addresses of the browser for DevTools clients and people, and its size.
-    pub(crate) async fn info(&self, guest: &SharedGuest, address: &Address) -> Result<BrowserInfoResult, BrowserError> {
-        let browser = self.get(guest).await?;
+    pub(crate) async fn info(self: &Arc<Self>, address: &Address) -> Result<BrowserInfoResult, BrowserError> {
+        let browser = self.get().await?;
         let (width, height) = browser.desktop().run(|screen| screen.size()).await?;
         let (_, path) = browser.endpoint();
         Ok(BrowserInfoResult {
@@ -180,23 +205,18 @@ impl BrowserService {
     }
 
     /// Takes a picture of the whole screen that shows the browser, or of the VM's. Returns it with its file.
-    pub(crate) async fn picture(&self, guest: &SharedGuest, format: Format) -> Result<(Picture, Vec<u8>), BrowserError> {
-        if let Some(vm) = Control::vm(guest).await? {
+    pub(crate) async fn picture(self: &Arc<Self>, format: Format) -> Result<(Picture, Vec<u8>), BrowserError> {
+        if let Some(vm) = Control::vm(&self.desktop).await? {
             return Ok(vm.picture(View::default(), format).await?);
         }
-        let desktop = self.shown(guest).await?;
+        let desktop = self.shown().await?;
         let picture = desktop.run(|screen| screen.picture(None)).await?;
         Ok(picture.encoded(format).await?)
     }
 
     /// The downloads of pages, the oldest first.
-    pub(crate) async fn downloads(&self, guest: &SharedGuest) -> Result<Vec<Download>, BrowserError> {
-        Ok(self.automation(guest).await?.downloads().list())
-    }
-
-    /// The running or last browser's port on loopback: no external connection is routed to it.
-    pub(crate) fn port(&self) -> Option<u16> {
-        Some(self.port.load(Ordering::Relaxed)).filter(|port| *port != 0)
+    pub(crate) async fn downloads(self: &Arc<Self>) -> Result<Vec<Download>, BrowserError> {
+        Ok(self.automation().await?.downloads().list())
     }
 
     /// Whether a recording of a page runs.
@@ -216,8 +236,12 @@ impl BrowserService {
         &self.network
     }
 
-    pub(super) fn note_port(&self, port: u16) {
-        self.port.store(port, Ordering::Relaxed);
+    /// Notes the port of a starting browser, and follows the forward proxy from now on.
+    pub(super) fn note_port(self: &Arc<Self>, port: u16) {
+        self.runtime.set_browser_port(port);
+        if !self.follows_proxy.swap(true, Ordering::Relaxed) {
+            tokio::spawn(follow_proxy(Arc::downgrade(self), self.runtime.proxy_address()));
+        }
     }
 
     /// Ends the browser, if one runs, so that it can write its profile.
@@ -228,26 +252,53 @@ impl BrowserService {
     }
 
     /// Reconnects, or ends the browser and starts another.
-    pub async fn restart(&self, guest: &SharedGuest, request: &RestartRequest) -> Result<(), BrowserError> {
+    pub async fn restart(self: &Arc<Self>, request: &RestartRequest) -> Result<(), BrowserError> {
         let lists = [&request.url_blocklist, &request.url_allowlist];
         if lists.into_iter().flatten().any(|list| list.len() > MAX_PATTERNS) {
             return Err(BrowserError::TooManyPatterns);
         }
         if request.mode == RestartMode::Soft {
-            return self.get(guest).await?.reconnect().await;
+            return self.get().await?.reconnect().await;
         }
         lock(&self.policy).change(request);
         self.stop().await;
-        self.get(guest).await.map(drop)
+        self.get().await.map(drop)
     }
 
-    /// Notifies the browser that the rules of the forward proxy changed: a running browser reads its policy again.
-    pub(crate) fn proxy_changed(&self, guest: &SharedGuest) {
-        if self.port.load(Ordering::Relaxed) != 0
-            && let Err(error) = lock(&self.policy).write(guest)
-        {
+    /// Performs an action on the screen that shows the browser, or on the screen of the sandbox's VM.
+    pub async fn perform(self: &Arc<Self>, action: &Action) -> Result<(), BrowserError> {
+        action
+            .perform(async {
+                Ok(match Control::vm(&self.desktop).await? {
+                    Some(vm) => vm,
+                    None => Control::over(&self.desktop, self.shown().await?),
+                })
+            })
+            .await
+    }
+}
+
+/// Writes the browser's policy again when the rules of the forward proxy change: a running browser reads it.
+async fn follow_proxy(service: Weak<BrowserService>, mut address: watch::Receiver<Option<String>>) {
+    while address.changed().await.is_ok() {
+        let Some(service) = service.upgrade() else { return };
+        if let Err(error) = lock(&service.policy).write(&service.runtime) {
             tracing::error!(%error, "the browser can't be told of the proxy");
         }
+    }
+}
+
+#[async_trait]
+impl BrowserWindow for BrowserService {
+    async fn show(self: Arc<Self>) -> Result<Option<Arc<Desktop>>, ApiError> {
+        match self.shown().await {
+            Err(BrowserError::NoBrowser) => Ok(None),
+            shown => Ok(Some(shown?)),
+        }
+    }
+
+    async fn stop(&self) {
+        BrowserService::stop(self).await;
     }
 }
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use arenite_isolation::spawner::SpawnError;
@@ -15,10 +16,11 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::cdp::{CdpError, Client};
 use super::policy::Policy;
 use super::service::{BrowserError, EMPTY};
-use crate::SharedGuest;
-use crate::desktop::locate;
-use crate::files::{Failure, Kind};
+use crate::browser::BrowserService;
+use crate::files::Failure;
 use crate::process::{self, Command, Exit, Kept, OwnedProcess, Said, ScratchDir};
+use crate::runtime::Runtime;
+use crate::workers::Kind;
 
 /// Timeout for the browser to answer. On an idle machine it takes a quarter of a second.
 const START: Duration = Duration::from_secs(60);
@@ -41,22 +43,23 @@ pub(super) struct Started {
     pub(super) user_agent: String,
 }
 
-pub(super) async fn start(guest: &SharedGuest, display: &str, policy: &Policy) -> Result<Started, BrowserError> {
+pub(super) async fn start(service: &Arc<BrowserService>, display: &str, policy: &Policy) -> Result<Started, BrowserError> {
     let at = |what: &'static str| move |source: io::Error| BrowserError::Io { what, source };
-    let program = program(guest).ok_or(BrowserError::NoBrowser)?;
-    policy.write(guest).map_err(at("its policy"))?;
-    let profile = prepare(guest).await?;
+    let program = program(&service.runtime).ok_or(BrowserError::NoBrowser)?;
+    policy.write(&service.runtime).map_err(at("its policy"))?;
+    let profile = prepare(&service.runtime).await?;
     let port = free_port().await.map_err(at("a port"))?;
-    guest.browser.note_port(port);
-    let dir = ScratchDir::new(&guest.user).map_err(at("its directory"))?;
-    let (output, stderr) = process::output_pipe(&guest.user).map_err(at("its output"))?;
-    let child = guest
+    service.note_port(port);
+    let dir = ScratchDir::new(&service.runtime.user).map_err(at("its directory"))?;
+    let (output, stderr) = process::output_pipe(&service.runtime.user).map_err(at("its output"))?;
+    let child = service
+        .runtime
         .processes
         .spawn(Command {
-            argv: arguments(guest, program, &profile, port, policy),
-            env: environment(guest, display, policy),
-            cwd: guest.user.home.display().to_string(),
-            user: &guest.user,
+            argv: arguments(&service.runtime, program, &profile, port, policy),
+            env: environment(&service.runtime, display, policy),
+            cwd: service.runtime.user.home.display().to_string(),
+            user: &service.runtime.user,
             stdio: [process::dev_null().map_err(at("its input"))?, stderr.try_clone().map_err(at("its output"))?, stderr],
             controlling_tty: false,
         })
@@ -102,17 +105,17 @@ pub(super) async fn start(guest: &SharedGuest, display: &str, policy: &Policy) -
     Ok(Started { process: process.keep(), client, port, path, user_agent })
 }
 
-fn program(guest: &SharedGuest) -> Option<String> {
+fn program(runtime: &Runtime) -> Option<String> {
     PROGRAMS.iter().find_map(|program| match program.starts_with('/') {
         true => std::path::Path::new(program).is_file().then(|| (*program).to_owned()),
-        false => locate(guest, program),
+        false => runtime.locate(program),
     })
 }
 
 /// Creates the directories of the profile and of downloads, and removes the lock files of a running browser: none runs, and those
 /// in a snapshot would be another machine's.
-async fn prepare(guest: &SharedGuest) -> Result<PathBuf, BrowserError> {
-    let (profile, downloads) = (guest.user.home.join(PROFILE), guest.user.home.join("Downloads"));
+async fn prepare(runtime: &Runtime) -> Result<PathBuf, BrowserError> {
+    let (profile, downloads) = (runtime.user.home.join(PROFILE), runtime.user.home.join("Downloads"));
     let dir = profile.clone();
     let make = move |_: &_| {
         for dir in [&dir, &downloads] {
@@ -124,8 +127,8 @@ async fn prepare(guest: &SharedGuest) -> Result<PathBuf, BrowserError> {
         }
         Ok(())
     };
-    let made = guest.files.workers.run(Kind::Brief, &guest.user, make).await;
-    made.map_err(|failure| BrowserError::Io { what: "its profile", source: io::Error::other(failure.to_string()) })?;
+    let made = runtime.workers.run(Kind::Brief, &runtime.user, make).await;
+    made.map_err(|failure: Failure| BrowserError::Io { what: "its profile", source: io::Error::other(failure.to_string()) })?;
     Ok(profile)
 }
 
@@ -137,8 +140,8 @@ async fn free_port() -> io::Result<u16> {
     }
 }
 
-fn arguments(guest: &SharedGuest, program: String, profile: &std::path::Path, port: u16, policy: &Policy) -> Vec<String> {
-    let config = guest.config();
+fn arguments(runtime: &Runtime, program: String, profile: &std::path::Path, port: u16, policy: &Policy) -> Vec<String> {
+    let config = runtime.config();
     let env = |name: &str| config.env.get(name).map(|value| value.trim()).filter(|value| !value.is_empty());
     let mut arguments = vec![program, format!("--user-data-dir={}", profile.display())];
     let fixed = [
@@ -209,15 +212,15 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-fn environment(guest: &SharedGuest, display: &str, policy: &Policy) -> Vec<(String, String)> {
+fn environment(runtime: &Runtime, display: &str, policy: &Policy) -> Vec<(String, String)> {
     let mut extra = vec![("DISPLAY".to_owned(), display.to_owned())];
-    let config = guest.config();
+    let config = runtime.config();
     let language = policy.locale.as_ref().or(config.env.get("CHROME_UI_LANG")).or(config.env.get("BROWSER_LANG"));
     if let Some(language) = language {
         // On Linux, the browser's own language comes from the environment.
         extra.push(("LANGUAGE".to_owned(), language.replace('-', "_")));
     }
-    guest.environment(&guest.user, &extra)
+    runtime.environment(&runtime.user, &extra)
 }
 
 /// Finds the port and path at which the browser listens in its output.

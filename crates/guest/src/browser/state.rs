@@ -2,6 +2,7 @@
 //! storage of tabs.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -19,7 +20,7 @@ use super::automation::{Automation, Tab};
 use super::cookies::{self, Cookie};
 use super::files;
 use super::page::PageError;
-use crate::SharedGuest;
+use crate::browser::BrowserService;
 use crate::http::{Body, Envelope, Reply, ok, whole};
 
 /// Maximum bytes of a file that is loaded.
@@ -34,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 #[openapi(paths(save, load))]
 pub struct StateApi;
 
-pub(super) fn router() -> Router<SharedGuest> {
+pub(super) fn router() -> Router<Arc<BrowserService>> {
     Router::new().route("/v1/browser/state/save", post(save)).route("/v1/browser/state/load", post(load))
 }
 
@@ -171,12 +172,12 @@ async fn write(tab: &Tab, origins: &[Origin]) -> Result<(), PageError> {
 /// Writes cookies and storage to a file.
 #[utoipa::path(post, path = "/v1/browser/state/save", tag = "browser", operation_id = "save_state_v1_browser_state_save_post",
     request_body = StateSaveRequest, responses((status = 200, body = Envelope<serde_json::Value>)))]
-async fn save(State(guest): State<SharedGuest>, Body(request): Body<StateSaveRequest>) -> Reply<Value> {
+async fn save(State(service): State<Arc<BrowserService>>, Body(request): Body<StateSaveRequest>) -> Reply<Value> {
     let saved = whole(async move {
-        let stored = collect(&*guest.browser.automation(&guest).await?).await?;
+        let stored = collect(&*service.automation().await?).await?;
         let (cookies, origins) = (stored.cookies.len(), stored.origins.len());
         let json = serde_json::to_vec_pretty(&stored).map_err(|error| PageError::Failed(error.to_string()))?;
-        let (path, _) = files::write(&guest, &request.path, json).await?;
+        let (path, _) = files::write(&service.runtime, &request.path, json).await?;
         Ok::<_, PageError>(json!({"path": path, "cookies": cookies, "origins": origins}))
     });
     ok(saved.await?)
@@ -185,14 +186,14 @@ async fn save(State(guest): State<SharedGuest>, Body(request): Body<StateSaveReq
 /// Sets cookies and storage from a file.
 #[utoipa::path(post, path = "/v1/browser/state/load", tag = "browser", operation_id = "load_state_v1_browser_state_load_post",
     request_body = StateLoadRequest, responses((status = 200, body = Envelope<serde_json::Value>)))]
-async fn load(State(guest): State<SharedGuest>, Body(request): Body<StateLoadRequest>) -> Reply<Value> {
+async fn load(State(service): State<Arc<BrowserService>>, Body(request): Body<StateLoadRequest>) -> Reply<Value> {
     let loaded = whole(async move {
-        let path = files::place(&guest, &request.path)?;
-        let file = files::read(&guest, &request.path, MAX_FILE).await?;
+        let path = files::place(&service.runtime, &request.path)?;
+        let file = files::read(&service.runtime, &request.path, MAX_FILE).await?;
         let stored: Stored =
             serde_json::from_slice(&file).map_err(|error| PageError::Bad(format!("{path} is no browser state: {error}")))?;
         let (cookies, origins) = (stored.cookies.len(), stored.origins.len());
-        restore(&*guest.browser.automation(&guest).await?, stored).await?;
+        restore(&*service.automation().await?, stored).await?;
         Ok::<_, PageError>(json!({"path": path, "cookies": cookies, "origins": origins}))
     });
     ok(loaded.await?)

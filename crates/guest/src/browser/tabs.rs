@@ -12,7 +12,7 @@ use utoipa::{OpenApi, ToSchema};
 use super::automation::{Automation, Tab};
 use super::page::PageError;
 use super::types::Items;
-use crate::SharedGuest;
+use crate::browser::BrowserService;
 use crate::http::{Body, Envelope, Reply, ok, ok_message, whole};
 
 /// The service's part of the OpenAPI document.
@@ -20,7 +20,7 @@ use crate::http::{Body, Envelope, Reply, ok, ok_message, whole};
 #[openapi(paths(list, create, close, activate))]
 pub struct TabsApi;
 
-pub(super) fn router() -> Router<SharedGuest> {
+pub(super) fn router() -> Router<Arc<BrowserService>> {
     Router::new()
         .route("/v1/browser/tabs", get(list).post(create))
         .route("/v1/browser/tabs/{index}", delete(close))
@@ -65,24 +65,24 @@ fn by_index(automation: &Automation, index: i64) -> Result<Arc<Tab>, PageError> 
 }
 
 /// Lists all tabs, in order of opening. There is at least one.
-pub(crate) async fn known(guest: &SharedGuest) -> Result<Vec<TabTold>, PageError> {
-    let automation = guest.browser.automation(guest).await?;
+pub(crate) async fn known(service: &Arc<BrowserService>) -> Result<Vec<TabTold>, PageError> {
+    let automation = service.automation().await?;
     automation.tab().await?;
     automation.refresh().await?;
     Ok(all(&automation))
 }
 
 /// Opens a tab, which becomes the current one.
-pub(crate) async fn opened(guest: &SharedGuest, url: Option<&str>) -> Result<TabTold, PageError> {
-    let automation = guest.browser.automation(guest).await?;
-    let tab = super::page::open(&automation, url).await?;
+pub(crate) async fn opened(service: &Arc<BrowserService>, url: Option<&str>) -> Result<TabTold, PageError> {
+    let automation = service.automation().await?;
+    let tab = super::page::open(service, &automation, url).await?;
     automation.refresh().await?;
     one(&automation, &tab)
 }
 
 /// Closes a tab; `None` is the current one. The last one is replaced by an empty one. Returns the number of tabs afterwards.
-pub(crate) async fn closed(guest: &SharedGuest, index: Option<i64>) -> Result<usize, PageError> {
-    let automation = guest.browser.automation(guest).await?;
+pub(crate) async fn closed(service: &Arc<BrowserService>, index: Option<i64>) -> Result<usize, PageError> {
+    let automation = service.automation().await?;
     let tab = match index {
         Some(index) => by_index(&automation, index)?,
         None => automation.tab().await?,
@@ -92,8 +92,8 @@ pub(crate) async fn closed(guest: &SharedGuest, index: Option<i64>) -> Result<us
 }
 
 /// Shows a tab, which becomes the current one.
-pub(crate) async fn shown(guest: &SharedGuest, index: i64) -> Result<TabTold, PageError> {
-    let automation = guest.browser.automation(guest).await?;
+pub(crate) async fn shown(service: &Arc<BrowserService>, index: i64) -> Result<TabTold, PageError> {
+    let automation = service.automation().await?;
     let tab = by_index(&automation, index)?;
     automation.activate(&tab).await?;
     automation.refresh().await?;
@@ -103,17 +103,17 @@ pub(crate) async fn shown(guest: &SharedGuest, index: i64) -> Result<TabTold, Pa
 /// All tabs, in order of opening.
 #[utoipa::path(get, path = "/v1/browser/tabs", tag = "browser", operation_id = "list_tabs_v1_browser_tabs_get",
     responses((status = 200, body = Envelope<Items>)))]
-async fn list(State(guest): State<SharedGuest>) -> Reply<Vec<Value>> {
-    let tabs = whole(async move { known(&guest).await });
+async fn list(State(service): State<Arc<BrowserService>>) -> Reply<Vec<Value>> {
+    let tabs = whole(async move { known(&service).await });
     ok(tabs.await?.into_iter().map(|told| json!(told)).collect())
 }
 
 /// Opens a tab, which becomes the current one.
 #[utoipa::path(post, path = "/v1/browser/tabs", tag = "browser", operation_id = "create_tab_v1_browser_tabs_post",
     request_body = CreatePageRequest, responses((status = 200, body = Envelope<serde_json::Value>)))]
-async fn create(State(guest): State<SharedGuest>, Body(request): Body<CreatePageRequest>) -> Reply<Value> {
+async fn create(State(service): State<Arc<BrowserService>>, Body(request): Body<CreatePageRequest>) -> Reply<Value> {
     let url = request.url.filter(|url| !url.trim().is_empty());
-    let opened = whole(async move { opened(&guest, url.as_deref()).await });
+    let opened = whole(async move { opened(&service, url.as_deref()).await });
     ok_message(json!(opened.await?), "Opened a tab")
 }
 
@@ -121,8 +121,8 @@ async fn create(State(guest): State<SharedGuest>, Body(request): Body<CreatePage
 #[utoipa::path(delete, path = "/v1/browser/tabs/{index}", tag = "browser",
     operation_id = "close_tab_v1_browser_tabs__index__delete",
     params(("index" = i64, Path, description = "From 0")), responses((status = 200, body = Envelope<serde_json::Value>)))]
-async fn close(State(guest): State<SharedGuest>, Path(index): Path<i64>) -> Reply<Value> {
-    let left = whole(async move { closed(&guest, Some(index)).await });
+async fn close(State(service): State<Arc<BrowserService>>, Path(index): Path<i64>) -> Reply<Value> {
+    let left = whole(async move { closed(&service, Some(index)).await });
     ok_message(json!({"index": index, "tabs": left.await?}), "Closed the tab")
 }
 
@@ -130,7 +130,7 @@ async fn close(State(guest): State<SharedGuest>, Path(index): Path<i64>) -> Repl
 #[utoipa::path(put, path = "/v1/browser/tabs/{index}/activate", tag = "browser",
     operation_id = "activate_tab_v1_browser_tabs__index__activate_put",
     params(("index" = i64, Path, description = "From 0")), responses((status = 200, body = Envelope<serde_json::Value>)))]
-async fn activate(State(guest): State<SharedGuest>, Path(index): Path<i64>) -> Reply<Value> {
-    let shown = whole(async move { shown(&guest, index).await });
+async fn activate(State(service): State<Arc<BrowserService>>, Path(index): Path<i64>) -> Reply<Value> {
+    let shown = whole(async move { shown(&service, index).await });
     ok_message(json!(shown.await?), "Shows the tab")
 }

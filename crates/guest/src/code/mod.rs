@@ -7,5 +7,5 @@ mod service;
 mod types;
 
 pub use routes::{CodeApi, router};
-pub(crate) use service::execute;
+pub use service::{CodeService, execute};
 pub use types::*;

@@ -1,5 +1,6 @@
 //! The service: executes code in either language.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -8,26 +9,43 @@ use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
 use super::types::*;
-use crate::SharedGuest;
 use crate::http::{ApiError, Envelope};
+use crate::jupyter::JupyterService;
 use crate::jupyter::{self, JupyterExecuteRequest, JupyterOutput, Status};
+use crate::nodejs::NodeService;
 use crate::nodejs::{self, NodeJSExecuteRequest};
-use crate::sandbox::programs;
+use crate::programs::{self, Versions};
+use crate::runtime::Runtime;
 
 const DEFAULT_TIMEOUT: i64 = 30;
 const MAX_TIMEOUT: i64 = 300;
+/// Executes code in the kernel or process of its language.
+#[derive(Debug)]
+pub struct CodeService {
+    runtime: Arc<Runtime>,
+    versions: Arc<Versions>,
+    jupyter: Arc<JupyterService>,
+    nodejs: Arc<NodeService>,
+}
+
+impl CodeService {
+    pub fn new(runtime: Arc<Runtime>, versions: Arc<Versions>, jupyter: Arc<JupyterService>, nodejs: Arc<NodeService>) -> Self {
+        Self { runtime, versions, jupyter, nodejs }
+    }
+}
+
 /// Exit code of `timeout` for a command that it ended.
 const TIMED_OUT: i32 = 124;
 
 /// Executes code. Without a session, it ends when the caller leaves, and lines are sent as they are printed.
-pub(crate) async fn execute(
-    guest: &SharedGuest,
+pub async fn execute(
+    code: &Arc<CodeService>,
     request: CodeExecuteRequest,
     lines_to: Option<&mpsc::Sender<String>>,
 ) -> Result<Envelope<CodeExecuteResponse>, ApiError> {
     let (data, (message, hint)) = match request.language {
-        Language::Python => python(guest, request, lines_to).await?,
-        Language::Javascript => javascript(guest, request, lines_to).await?,
+        Language::Python => python(code, request, lines_to).await?,
+        Language::Javascript => javascript(code, request, lines_to).await?,
     };
     Ok(Envelope { success: true, message: Some(message), data: Some(data), hint })
 }
@@ -35,7 +53,7 @@ pub(crate) async fn execute(
 type Said = (String, Option<String>);
 
 async fn python(
-    guest: &SharedGuest,
+    code: &Arc<CodeService>,
     request: CodeExecuteRequest,
     lines_to: Option<&mpsc::Sender<String>>,
 ) -> Result<(CodeExecuteResponse, Said), ApiError> {
@@ -48,10 +66,10 @@ async fn python(
             session_id: request.session_id.clone(),
             cwd: request.cwd.clone(),
         };
-        guest.jupyter.execute(guest, &request).await?
+        code.jupyter.execute(&request).await?
     } else {
         let limit = Duration::from_secs(seconds.unsigned_abs());
-        guest.jupyter.execute_once(guest, &request.code, limit, request.cwd.as_deref(), lines_to).await?
+        code.jupyter.execute_once(&request.code, limit, request.cwd.as_deref(), lines_to).await?
     };
     let said = jupyter::call_message(&executed, seconds);
     let execution = executed.execution;
@@ -96,7 +114,7 @@ fn exit_of(error: &JupyterOutput) -> Option<i32> {
 }
 
 async fn javascript(
-    guest: &SharedGuest,
+    code: &Arc<CodeService>,
     request: CodeExecuteRequest,
     lines_to: Option<&mpsc::Sender<String>>,
 ) -> Result<(CodeExecuteResponse, Said), ApiError> {
@@ -111,8 +129,8 @@ async fn javascript(
         ..Default::default()
     };
     let executed = match is_stateful {
-        true => guest.nodejs.execute(guest, request).await?,
-        false => guest.nodejs.execute_once(guest, request, lines_to).await?,
+        true => code.nodejs.execute(request).await?,
+        false => code.nodejs.execute_once(request, lines_to).await?,
     };
     let said = nodejs::call_message(&executed, seconds);
     let response = executed.response;
@@ -137,14 +155,14 @@ fn as_json<T: Serialize>(outputs: &[T]) -> Vec<Box<RawValue>> {
     outputs.iter().filter_map(|output| serde_json::value::to_raw_value(output).ok()).collect()
 }
 
-pub(super) async fn info(guest: &SharedGuest) -> Result<CodeInfoResponse, ApiError> {
-    let kernels = guest.jupyter.info(guest).await?;
-    let path = programs::search_path(&guest.environment(&guest.user, &[]));
+pub(super) async fn info(code: &Arc<CodeService>) -> Result<CodeInfoResponse, ApiError> {
+    let kernels = code.jupyter.info().await?;
+    let path = programs::search_path(&code.runtime.environment(&code.runtime.user, &[]));
     let python = match programs::locate("python3", &path) {
-        Some(program) => guest.sandbox.version(guest, &program).await,
+        Some(program) => code.versions.version(&program).await,
         None => None,
     };
-    let node = guest.nodejs.info(guest).await;
+    let node = code.nodejs.info().await;
     let described = |language, description: &str, runtime_version, details: serde_json::Value| CodeLanguageInfo {
         language,
         description: description.to_owned(),

@@ -18,7 +18,7 @@ mod unpack;
 pub(crate) use child::main;
 pub(crate) use job::{Fault, FoundSkill, Job, JobOutput};
 pub use run::Confined;
-pub(crate) use run::{ConfinedError, Input, run};
+pub(crate) use run::{ConfinedError, Input};
 
 use std::process::Command;
 

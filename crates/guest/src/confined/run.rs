@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use arenite_isolation::spawner::SpawnError;
@@ -18,8 +19,8 @@ use tokio::time::timeout;
 
 use super::job::{Fault, Job, JobOutput};
 use super::{ARGUMENT, JOB, MAX_ANSWER_BYTES};
-use crate::Guest;
 use crate::process::{Command, Exit, Signal};
+use crate::runtime::Runtime;
 
 /// The most confined processes at once. Further calls wait in order.
 const MAX_RUNNING: usize = 2;
@@ -27,14 +28,11 @@ const MAX_RUNNING: usize = 2;
 const VARIABLES: [&str; 9] =
     ["ALL_PROXY", "all_proxy", "HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy", "SSL_CERT_FILE"];
 
-/// Bounds the number of confined processes.
+/// Starts confined processes, and bounds their number.
 #[derive(Debug)]
-pub struct Confined(Semaphore);
-
-impl Default for Confined {
-    fn default() -> Self {
-        Self(Semaphore::new(MAX_RUNNING))
-    }
+pub struct Confined {
+    runtime: Arc<Runtime>,
+    places: Semaphore,
 }
 
 /// What a job reads from descriptor 0.
@@ -99,17 +97,23 @@ impl Drop for EndOnDrop {
     }
 }
 
-/// Runs a job until it ends, its time is up, or the caller leaves.
-pub(crate) async fn run(guest: &Guest, job: &Job, input: Input) -> Result<JobOutput, ConfinedError> {
-    let limit = job.limits().time;
-    let work = async {
-        let _turn = guest.confined.0.acquire().await.expect("the semaphore is never closed");
-        run_now(guest, job, input).await
-    };
-    timeout(limit, work).await.unwrap_or(Err(ConfinedError::TimedOut(limit)))
+impl Confined {
+    pub fn new(runtime: Arc<Runtime>) -> Self {
+        Self { runtime, places: Semaphore::new(MAX_RUNNING) }
+    }
+
+    /// Runs a job until it ends, its time is up, or the caller leaves.
+    pub(crate) async fn run(&self, job: &Job, input: Input) -> Result<JobOutput, ConfinedError> {
+        let limit = job.limits().time;
+        let work = async {
+            let _place = self.places.acquire().await.expect("the semaphore is never closed");
+            run_now(&self.runtime, job, input).await
+        };
+        timeout(limit, work).await.unwrap_or(Err(ConfinedError::TimedOut(limit)))
+    }
 }
 
-async fn run_now(guest: &Guest, job: &Job, input: Input) -> Result<JobOutput, ConfinedError> {
+async fn run_now(runtime: &Runtime, job: &Job, input: Input) -> Result<JobOutput, ConfinedError> {
     let null = || rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
     let (stdin, mut feed): (OwnedFd, Option<(Sender, String)>) = match input {
         Input::Nothing => (null()?, None),
@@ -122,7 +126,7 @@ async fn run_now(guest: &Guest, job: &Job, input: Input) -> Result<JobOutput, Co
     let (answer, stdout) = pipe_with(PipeFlags::CLOEXEC)?;
     let answer = Receiver::from_owned_fd(answer)?;
     let job = serde_json::to_string(job).map_err(io::Error::other)?;
-    let mut env = guest.environment(&guest.user, &[]);
+    let mut env = runtime.environment(&runtime.user, &[]);
     env.retain(|(name, _)| VARIABLES.contains(&name.as_str()));
     env.push((JOB.to_owned(), job));
     let program = rustix::fs::open("/proc/self/exe", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
@@ -130,11 +134,11 @@ async fn run_now(guest: &Guest, job: &Job, input: Input) -> Result<JobOutput, Co
         argv: ["arenite", "guest", ARGUMENT].map(str::to_owned).into(),
         env,
         cwd: "/".to_owned(),
-        user: &guest.user,
+        user: &runtime.user,
         stdio: [stdin, stdout, null()?],
         controlling_tty: false,
     };
-    let mut child = guest.processes.spawn_program(command, program).await?;
+    let mut child = runtime.processes.spawn_program(command, program).await?;
     let mut end = EndOnDrop(Pid::from_raw(child.pid));
     let feeding = async {
         if let Some((mut sender, text)) = feed.take() {

@@ -14,7 +14,7 @@ use super::pointer::Button;
 use super::screen::{Screen, ScreenError};
 use super::service::{Desktop, DesktopError};
 use super::windows::{Window, WindowClosed};
-use crate::SharedGuest;
+use crate::desktop::DesktopService;
 use crate::vm::{Vm, VmError};
 
 /// Maximum characters without a key that are typed one by one; with more, the text is pasted if allowed.
@@ -47,7 +47,7 @@ pub enum Control {
 /// A desktop in use.
 #[derive(Debug, Clone)]
 pub struct OnDesktop {
-    guest: SharedGuest,
+    service: Arc<DesktopService>,
     desktop: Arc<Desktop>,
 }
 
@@ -63,24 +63,24 @@ macro_rules! on_either {
 
 impl Control {
     /// Controls the sandbox's own screen, or that of a VM if the image has one. Starts it if it is not running.
-    pub async fn start(guest: &SharedGuest) -> Result<Self, DesktopError> {
-        match Self::vm(guest).await? {
+    pub async fn start(service: &Arc<DesktopService>) -> Result<Self, DesktopError> {
+        match Self::vm(service).await? {
             Some(vm) => Ok(vm),
-            None => Ok(Self::over(guest, guest.desktop.ready(guest).await?)),
+            None => Ok(Self::over(service, service.ready().await?)),
         }
     }
 
     /// Controls the screen of the sandbox's VM, which is started if it is not running; `None` if its image has no VM.
-    pub async fn vm(guest: &SharedGuest) -> Result<Option<Self>, DesktopError> {
-        if !guest.vm.is_there(guest)? {
+    pub async fn vm(service: &Arc<DesktopService>) -> Result<Option<Self>, DesktopError> {
+        if !service.vm.is_there()? {
             return Ok(None);
         }
-        Ok(Some(Self::Vm(guest.vm.ready(guest).await?)))
+        Ok(Some(Self::Vm(service.vm.ready().await?)))
     }
 
     /// Controls a desktop that is already running.
-    pub fn over(guest: &SharedGuest, desktop: Arc<Desktop>) -> Self {
-        Self::Desktop(OnDesktop { guest: guest.clone(), desktop })
+    pub fn over(service: &Arc<DesktopService>, desktop: Arc<Desktop>) -> Self {
+        Self::Desktop(OnDesktop { service: Arc::clone(service), desktop })
     }
 
     /// Returns the pointer's position, and the size of the screen.
@@ -164,7 +164,7 @@ impl Control {
 
     /// Copies a text to the clipboard.
     pub async fn copy(&self, text: &str) -> Result<(), DesktopError> {
-        on_either!(self, on => on.desktop.copy(&on.guest, text).await, vm => vm.copy(text).await)
+        on_either!(self, on => on.desktop.copy(&on.service.runtime, text).await, vm => vm.copy(text).await)
     }
 
     /// The clipboard's text; empty if nothing was copied, or something that is not text.
@@ -250,7 +250,7 @@ impl OnDesktop {
             outcome => return outcome,
         }
         // The window manager has ended unnoticed. The image may also have none.
-        self.desktop.replace_manager(&self.guest).await?;
+        self.desktop.replace_manager(&self.service.runtime).await?;
         match self.look(move |screen| screen.activate(id)).await {
             Err(DesktopError::Screen(ScreenError::NoManager)) => self.look(move |screen| screen.raise(id)).await,
             outcome => outcome,
@@ -266,10 +266,10 @@ impl OnDesktop {
         let wanted = Wanted { window, depth, nodes };
         let mut last = None;
         for _ in 0..READS {
-            let desktop = self.guest.desktop.ready(&self.guest).await?;
-            let (place, ended) = desktop.bus(&self.guest).await?;
+            let desktop = self.service.ready().await?;
+            let (place, ended) = desktop.bus(&self.service.runtime).await?;
             let read = tokio::select! {
-                read = accessibility::read(&self.guest, &place, &wanted) => read,
+                read = accessibility::read(&self.service.runtime, &place, &wanted) => read,
                 () = ended.cancelled() => Err(BusError::Gone.into()),
             };
             match read {
@@ -293,7 +293,7 @@ impl OnDesktop {
         let again = job.clone();
         match self.desktop.run(move |screen| job(screen)).await {
             Err(DesktopError::Screen(ScreenError::Gone | ScreenError::Hung)) => {
-                let fresh = self.guest.desktop.ready(&self.guest).await?;
+                let fresh = self.service.ready().await?;
                 fresh.run(move |screen| again(screen)).await
             }
             outcome => outcome,

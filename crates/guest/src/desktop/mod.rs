@@ -16,6 +16,7 @@
 //! If the sandbox's image has a VM, `control` works on the VM's screen instead, and no X server is started.
 
 mod accessibility;
+mod actions;
 mod bus;
 mod clipboard;
 mod control;
@@ -34,6 +35,7 @@ mod windows;
 
 pub use accessibility::{AccessibilityTree, AccessibleNode, NodeValue, ScreenBox};
 pub(crate) use accessibility::{known_state, place_of};
+pub use actions::{Action, ActionData, ActionResponse};
 pub use bus::BusError;
 pub use control::{Control, OnDesktop, View};
 pub use keyboard::Keyboard;
@@ -46,6 +48,5 @@ pub use record::{DisplayRecordRequest, DisplayRecordResult};
 pub use routes::{DisplayApi, router};
 pub(crate) use routes::{OTHER_IMAGE, picture_answer};
 pub use screen::{Screen, ScreenError};
-pub use service::{Desktop, DesktopError, DesktopService, Size};
-pub(crate) use start::locate;
+pub use service::{BrowserWindow, Desktop, DesktopError, DesktopService, Size};
 pub use windows::{Window, WindowClosed};

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -10,12 +11,12 @@ use tokio::time::{Instant, timeout};
 use utoipa::ToSchema;
 
 use super::service::{DesktopError, DesktopService};
-use super::start;
-use crate::SharedGuest;
-use crate::files::{Failure, Kind};
+use crate::files::Failure;
 use crate::http::{lenient, optional_within, within};
 use crate::process::{self, Command, OwnedProcess, Said, ScratchDir, Signal};
+use crate::runtime::Runtime;
 use crate::vm::Film;
+use crate::workers::Kind;
 
 /// Timeout for ffmpeg's first progress report.
 const START: Duration = Duration::from_secs(20);
@@ -123,7 +124,7 @@ impl DesktopService {
     }
 
     /// Starts or stops the recording, or returns its state.
-    pub async fn record(&self, guest: &SharedGuest, request: &DisplayRecordRequest) -> Result<DisplayRecordResult, DesktopError> {
+    pub async fn record(self: &Arc<Self>, request: &DisplayRecordRequest) -> Result<DisplayRecordResult, DesktopError> {
         let mut recording = self.recording.lock().await;
         if request.action == DisplayRecordAction::Start {
             if let Recording::Running { process, .. } = &mut *recording
@@ -131,7 +132,7 @@ impl DesktopService {
             {
                 return Err(DesktopError::RecordsAlready);
             }
-            *recording = begin(guest, request).await?;
+            *recording = begin(self, request).await?;
         }
         if let Recording::Running { process, path, begun, limit } = &mut *recording {
             if request.action == DisplayRecordAction::Stop && !process.has_ended() {
@@ -143,7 +144,7 @@ impl DesktopService {
                 status: if ended { DisplayRecordStatus::Stopped } else { DisplayRecordStatus::Recording },
                 save_path: Some(path.clone()),
                 duration: begun.elapsed().min(*limit).as_secs_f64(),
-                file_size_bytes: size(guest, path).await,
+                file_size_bytes: size(&self.runtime, path).await,
             };
             if ended {
                 *recording = Recording::Done(result.clone());
@@ -157,28 +158,28 @@ impl DesktopService {
     }
 }
 
-async fn size(guest: &SharedGuest, path: &str) -> Option<u64> {
+async fn size(runtime: &Runtime, path: &str) -> Option<u64> {
     let path = path.to_owned();
     let look = move |_: &_| std::fs::metadata(&path).map(|meta| meta.len()).map_err(|e| Failure::io(e, &path));
-    guest.files.workers.run(Kind::Brief, &guest.user, look).await.ok()
+    runtime.workers.run(Kind::Brief, &runtime.user, look).await.ok()
 }
 
 /// Creates the file's directory, with the rights of the user.
-async fn make_room(guest: &SharedGuest, path: &str) -> Result<(), DesktopError> {
+async fn make_room(runtime: &Runtime, path: &str) -> Result<(), DesktopError> {
     let Some(dir) = Path::new(path).parent().map(Path::to_owned) else { return Ok(()) };
     let make = move |_: &_| std::fs::create_dir_all(&dir).map_err(|e| Failure::io(e, &dir.display().to_string()));
-    let made = guest.files.workers.run(Kind::Brief, &guest.user, make).await;
+    let made = runtime.workers.run(Kind::Brief, &runtime.user, make).await;
     made.map_err(|failure| DesktopError::Io { what: WHAT, source: io::Error::other(failure.to_string()) })
 }
 
-async fn begin(guest: &SharedGuest, request: &DisplayRecordRequest) -> Result<Recording, DesktopError> {
-    let program = start::locate(guest, "ffmpeg").ok_or(DesktopError::NoRecorder)?;
-    let source = Source::open(guest, request.fps).await?;
+async fn begin(service: &Arc<DesktopService>, request: &DisplayRecordRequest) -> Result<Recording, DesktopError> {
+    let program = service.runtime.locate("ffmpeg").ok_or(DesktopError::NoRecorder)?;
+    let source = Source::open(service, request.fps).await?;
     let path = match request.save_path.as_deref().filter(|path| !path.is_empty()) {
-        Some(path) => guest.absolute(path).display().to_string(),
+        Some(path) => service.runtime.absolute(path).display().to_string(),
         None => format!("/tmp/recordings/recording_{}.mp4", jiff::Zoned::now().strftime("%Y%m%d_%H%M%S")),
     };
-    make_room(guest, &path).await?;
+    make_room(&service.runtime, &path).await?;
     let (width, height) = source.size;
     let limit = process::seconds(request.max_duration);
     let side = |wanted: Option<i64>, own: u16| (wanted.unwrap_or(own.into()).max(2) / 2 * 2).to_string();
@@ -209,7 +210,7 @@ async fn begin(guest: &SharedGuest, request: &DisplayRecordRequest) -> Result<Re
         argv.extend(["-fs".to_owned(), most.to_string()]);
     }
     argv.extend(output.map(str::to_owned));
-    let process = spawn(guest, source, argv).await?;
+    let process = spawn(&service.runtime, source, argv).await?;
     Ok(Recording::Running { process, path, begun: Instant::now(), limit })
 }
 
@@ -229,13 +230,13 @@ enum Recorded {
 }
 
 impl Source {
-    async fn open(guest: &SharedGuest, fps: i64) -> Result<Self, DesktopError> {
-        if guest.vm.is_there(guest)? {
-            let vm = guest.vm.ready(guest).await?;
+    async fn open(service: &Arc<DesktopService>, fps: i64) -> Result<Self, DesktopError> {
+        if service.vm.is_there()? {
+            let vm = service.vm.ready().await?;
             let film = Film { size: vm.size().await?, vm, fps };
             return Ok(Self { size: film.size, input: film.input(), screen: Recorded::Vm(film) });
         }
-        let desktop = guest.desktop.get(guest).await?;
+        let desktop = service.get().await?;
         let size = desktop.run(|screen| screen.size()).await?;
         let display = desktop.display().to_owned();
         let area = format!("{}x{}", size.0, size.1);
@@ -244,11 +245,11 @@ impl Source {
     }
 }
 
-async fn spawn(guest: &SharedGuest, source: Source, argv: Vec<String>) -> Result<OwnedProcess, DesktopError> {
+async fn spawn(runtime: &Runtime, source: Source, argv: Vec<String>) -> Result<OwnedProcess, DesktopError> {
     let at = |source: io::Error| DesktopError::Io { what: WHAT, source };
-    let dir = ScratchDir::new(&guest.user).map_err(at)?;
-    let (mut progress, stdout) = process::output_pipe(&guest.user).map_err(at)?;
-    let (output, stderr) = process::output_pipe(&guest.user).map_err(at)?;
+    let dir = ScratchDir::new(&runtime.user).map_err(at)?;
+    let (mut progress, stdout) = process::output_pipe(&runtime.user).map_err(at)?;
+    let (output, stderr) = process::output_pipe(&runtime.user).map_err(at)?;
     let mut env = Vec::new();
     let stdin = match source.screen {
         Recorded::Display(display) => {
@@ -256,7 +257,7 @@ async fn spawn(guest: &SharedGuest, source: Source, argv: Vec<String>) -> Result
             process::dev_null().map_err(at)?
         }
         Recorded::Vm(film) => {
-            let (stdin, input) = process::input_pipe(&guest.user).map_err(at)?;
+            let (stdin, input) = process::input_pipe(&runtime.user).map_err(at)?;
             // It ends with ffmpeg or the VM.
             tokio::spawn(film.run(input));
             stdin
@@ -264,13 +265,13 @@ async fn spawn(guest: &SharedGuest, source: Source, argv: Vec<String>) -> Result
     };
     let command = Command {
         argv,
-        env: guest.environment(&guest.user, &env),
-        cwd: guest.default_dir().display().to_string(),
-        user: &guest.user,
+        env: runtime.environment(&runtime.user, &env),
+        cwd: runtime.default_dir().display().to_string(),
+        user: &runtime.user,
         stdio: [stdin, stdout, stderr],
         controlling_tty: false,
     };
-    let child = guest.processes.spawn(command).await.map_err(DesktopError::NotSpawned)?;
+    let child = runtime.processes.spawn(command).await.map_err(DesktopError::NotSpawned)?;
     let mut process = OwnedProcess::new(child, dir);
     let said = Said::default();
     let listening = tokio::spawn(said.clone().listen(output));

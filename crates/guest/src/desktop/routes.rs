@@ -7,9 +7,11 @@ use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 use utoipa::{IntoParams, OpenApi, ToSchema};
 
 use super::accessibility::{AccessibilityTree, MAX_DEPTH, MAX_NODES};
+use super::actions::{Action, ActionResponse};
 use super::control::{Control, View};
 use super::picture::{Format, Picture};
 use super::record::{DisplayRecordRequest, DisplayRecordResult, DisplayRecordStatus};
@@ -17,8 +19,8 @@ use super::screen::ScreenError;
 use super::service::DesktopError;
 use super::vnc;
 use super::windows::{Window, WindowClosed};
-use crate::SharedGuest;
-use crate::browser::{Action, ActionResponse, PictureFormat};
+use crate::browser::PictureFormat;
+use crate::desktop::DesktopService;
 use crate::http::{ApiError, Body, Envelope, QueryArgs, Reply, ok, ok_message, optional_within, whole, within};
 
 /// Added to errors that another image would not have.
@@ -30,7 +32,7 @@ pub(crate) const OTHER_IMAGE: &str = "make the sandbox of the image `browser`";
 pub struct DisplayApi;
 
 /// The service's routes.
-pub fn router() -> Router<SharedGuest> {
+pub fn router(state: Arc<DesktopService>) -> Router {
     Router::new()
         .route("/v1/display/record", post(record))
         .route("/v1/display/screenshot", get(screenshot))
@@ -42,6 +44,7 @@ pub fn router() -> Router<SharedGuest> {
         .route("/v1/display/clipboard", get(read_clipboard).put(write_clipboard))
         .route("/v1/display/accessibility", get(accessibility))
         .route("/websockify", get(vnc::connect))
+        .with_state(state)
 }
 
 impl From<DesktopError> for ApiError {
@@ -89,8 +92,11 @@ impl From<DesktopError> for ApiError {
 /// There is one at a time. It stops by itself after `max_duration`, and the file is complete then too.
 #[utoipa::path(post, path = "/v1/display/record", tag = "display", operation_id = "record_v1_display_record_post",
     request_body = DisplayRecordRequest, responses((status = 200, body = Envelope<DisplayRecordResult>)))]
-async fn record(State(guest): State<SharedGuest>, Body(request): Body<DisplayRecordRequest>) -> Reply<DisplayRecordResult> {
-    let result = whole(async move { guest.desktop.record(&guest, &request).await }).await?;
+async fn record(
+    State(service): State<Arc<DesktopService>>,
+    Body(request): Body<DisplayRecordRequest>,
+) -> Reply<DisplayRecordResult> {
+    let result = whole(async move { service.record(&request).await }).await?;
     let message = match result.status {
         DisplayRecordStatus::Idle => "Nothing was recorded yet",
         DisplayRecordStatus::Recording => "Recording",
@@ -150,7 +156,7 @@ fn checked(number: i64) -> u32 {
     operation_id = "display_screenshot_v1_display_screenshot_get", params(DisplayScreenshotQuery),
     responses((status = 200, content((Vec<u8> = "image/png"), (Vec<u8> = "image/jpeg")))))]
 async fn screenshot(
-    State(guest): State<SharedGuest>,
+    State(service): State<Arc<DesktopService>>,
     QueryArgs(query): QueryArgs<DisplayScreenshotQuery>,
 ) -> Result<Response, ApiError> {
     let format = query.format.of_quality(query.quality);
@@ -161,7 +167,7 @@ async fn screenshot(
         width: query.width.map(checked),
         height: query.height.map(checked),
     };
-    let (picture, file) = whole(async move { Control::start(&guest).await?.picture(view, format).await }).await?;
+    let (picture, file) = whole(async move { Control::start(&service).await?.picture(view, format).await }).await?;
     Ok(picture_answer(&picture, file, format))
 }
 
@@ -184,8 +190,11 @@ pub(crate) fn picture_answer(picture: &Picture, file: Vec<u8>, format: Format) -
 /// Performs a mouse or keyboard action of a person, like `/v1/browser/actions`, but without starting the browser.
 #[utoipa::path(post, path = "/v1/display/actions", tag = "display", operation_id = "act_v1_display_actions_post",
     request_body = Action, responses((status = 200, body = ActionResponse)))]
-async fn act(State(guest): State<SharedGuest>, Body(action): Body<Action>) -> Result<axum::Json<ActionResponse>, ApiError> {
-    let done = whole(async move { action.perform_on_desktop(&guest).await.map(|()| ActionResponse::done(&action)) });
+async fn act(
+    State(service): State<Arc<DesktopService>>,
+    Body(action): Body<Action>,
+) -> Result<axum::Json<ActionResponse>, ApiError> {
+    let done = whole(async move { action.perform_on_desktop(&service).await.map(|()| ActionResponse::done(&action)) });
     Ok(axum::Json(done.await?))
 }
 
@@ -204,16 +213,16 @@ pub(super) struct PointerPosition {
 /// The pointer's position, and the size of the screen.
 #[utoipa::path(get, path = "/v1/display/pointer", tag = "display", operation_id = "pointer_v1_display_pointer_get",
     responses((status = 200, body = Envelope<PointerPosition>)))]
-async fn pointer(State(guest): State<SharedGuest>) -> Reply<PointerPosition> {
-    let ((x, y), (screen_width, screen_height)) = whole(async move { Control::start(&guest).await?.pointer().await }).await?;
+async fn pointer(State(service): State<Arc<DesktopService>>) -> Reply<PointerPosition> {
+    let ((x, y), (screen_width, screen_height)) = whole(async move { Control::start(&service).await?.pointer().await }).await?;
     ok(PointerPosition { x, y, screen_width, screen_height })
 }
 
 /// The windows of programs, the oldest first.
 #[utoipa::path(get, path = "/v1/display/windows", tag = "display", operation_id = "list_windows_v1_display_windows_get",
     responses((status = 200, body = Envelope<Vec<Window>>)))]
-async fn windows(State(guest): State<SharedGuest>) -> Reply<Vec<Window>> {
-    ok(whole(async move { Control::start(&guest).await?.windows().await }).await?)
+async fn windows(State(service): State<Arc<DesktopService>>) -> Reply<Vec<Window>> {
+    ok(whole(async move { Control::start(&service).await?.windows().await }).await?)
 }
 
 fn window_id(text: &str) -> Result<u32, ApiError> {
@@ -225,9 +234,9 @@ fn window_id(text: &str) -> Result<u32, ApiError> {
 #[utoipa::path(post, path = "/v1/display/windows/{id}/activate", tag = "display", params(("id" = u32, Path)),
     operation_id = "activate_window_v1_display_windows__id__activate_post",
     responses((status = 200, body = Envelope<Window>)))]
-async fn activate(State(guest): State<SharedGuest>, Path(id): Path<String>) -> Reply<Window> {
+async fn activate(State(service): State<Arc<DesktopService>>, Path(id): Path<String>) -> Reply<Window> {
     let id = window_id(&id)?;
-    let window = whole(async move { Control::start(&guest).await?.activate(id).await }).await?;
+    let window = whole(async move { Control::start(&service).await?.activate(id).await }).await?;
     let message = if window.active { "It is the active window" } else { "It is shown, and takes no keys" };
     ok_message(window, message)
 }
@@ -236,9 +245,9 @@ async fn activate(State(guest): State<SharedGuest>, Path(id): Path<String>) -> R
 #[utoipa::path(delete, path = "/v1/display/windows/{id}", tag = "display", params(("id" = u32, Path)),
     operation_id = "close_window_v1_display_windows__id__delete",
     responses((status = 200, body = Envelope<WindowClosed>)))]
-async fn close(State(guest): State<SharedGuest>, Path(id): Path<String>) -> Reply<WindowClosed> {
+async fn close(State(service): State<Arc<DesktopService>>, Path(id): Path<String>) -> Reply<WindowClosed> {
     let id = window_id(&id)?;
-    let outcome = whole(async move { Control::start(&guest).await?.close(id).await }).await?;
+    let outcome = whole(async move { Control::start(&service).await?.close(id).await }).await?;
     if outcome.closed {
         return ok_message(outcome, "It is closed");
     }
@@ -265,17 +274,20 @@ pub(super) struct ClipboardCopied {
 /// The text that a program or a call copied last; empty if there is none.
 #[utoipa::path(get, path = "/v1/display/clipboard", tag = "display", operation_id = "read_clipboard_v1_display_clipboard_get",
     responses((status = 200, body = Envelope<ClipboardText>)))]
-async fn read_clipboard(State(guest): State<SharedGuest>) -> Reply<ClipboardText> {
-    let text = whole(async move { Control::start(&guest).await?.clipboard().await }).await?;
+async fn read_clipboard(State(service): State<Arc<DesktopService>>) -> Reply<ClipboardText> {
+    let text = whole(async move { Control::start(&service).await?.clipboard().await }).await?;
     ok(ClipboardText { text })
 }
 
 /// Copies a text, so that programs can paste it.
 #[utoipa::path(put, path = "/v1/display/clipboard", tag = "display", operation_id = "write_clipboard_v1_display_clipboard_put",
     request_body = ClipboardText, responses((status = 200, body = Envelope<ClipboardCopied>)))]
-async fn write_clipboard(State(guest): State<SharedGuest>, Body(request): Body<ClipboardText>) -> Reply<ClipboardCopied> {
+async fn write_clipboard(
+    State(service): State<Arc<DesktopService>>,
+    Body(request): Body<ClipboardText>,
+) -> Reply<ClipboardCopied> {
     let bytes = request.text.len();
-    whole(async move { Control::start(&guest).await?.copy(&request.text).await }).await?;
+    whole(async move { Control::start(&service).await?.copy(&request.text).await }).await?;
     ok_message(ClipboardCopied { bytes }, "It is copied")
 }
 
@@ -310,10 +322,10 @@ struct AccessibilityQuery {
     operation_id = "accessibility_v1_display_accessibility_get", params(AccessibilityQuery),
     responses((status = 200, body = Envelope<AccessibilityTree>)))]
 async fn accessibility(
-    State(guest): State<SharedGuest>,
+    State(service): State<Arc<DesktopService>>,
     QueryArgs(query): QueryArgs<AccessibilityQuery>,
 ) -> Reply<AccessibilityTree> {
     let AccessibilityQuery { window, depth, max_nodes } = query;
     let (window, depth, nodes) = (window.map(checked), checked(depth), checked(max_nodes));
-    ok(whole(async move { Control::start(&guest).await?.accessibility(window, depth, nodes).await }).await?)
+    ok(whole(async move { Control::start(&service).await?.accessibility(window, depth, nodes).await }).await?)
 }

@@ -1,6 +1,9 @@
 //! The one desktop of the sandbox: started when it is needed, replaced when it broke, stopped when it is unused.
 
+use std::fmt::Debug;
 use std::io;
+use std::sync::OnceLock;
+use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,9 +20,13 @@ use super::clipboard;
 use super::record::Recording;
 use super::screen::{Screen, ScreenError};
 use super::start::{self, Server};
+use crate::dial;
+use crate::http::ApiError;
 use crate::process::{Kept, told};
+use crate::runtime::Runtime;
 use crate::vm::VmError;
-use crate::{Guest, SharedGuest, dial};
+use crate::vm::VmService;
+use async_trait::async_trait;
 
 /// Idle time after which a desktop and the browser are stopped, unless the sandbox's environment sets another.
 const IDLE: Duration = Duration::from_secs(30 * 60);
@@ -91,8 +98,8 @@ pub struct Size {
 
 impl Size {
     /// The size in `DISPLAY_WIDTH` and `DISPLAY_HEIGHT`; invalid values are ignored.
-    fn configured(guest: &Guest) -> Self {
-        let config = guest.config();
+    fn configured(runtime: &Runtime) -> Self {
+        let config = runtime.config();
         let side = |name: &str, usual: u32| {
             let given = config.env.get(name).and_then(|text| text.trim().parse().ok());
             given.filter(|side| SIDES.contains(side)).unwrap_or(usual)
@@ -101,8 +108,12 @@ impl Size {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct DesktopService {
+    pub(super) runtime: Arc<Runtime>,
+    /// The VM, which replaces the desktop.
+    pub(super) vm: Arc<VmService>,
+    browser: OnceLock<Weak<dyn BrowserWindow>>,
     current: tokio::sync::Mutex<Option<Arc<Desktop>>>,
     used: Mutex<Option<Instant>>,
     /// Whether the task that stops an unused desktop runs; it does while there is one to stop.
@@ -124,19 +135,49 @@ pub struct Desktop {
     hung: AtomicBool,
 }
 
+/// The browser, as far as the desktop knows it.
+#[async_trait]
+pub trait BrowserWindow: Debug + Send + Sync {
+    /// Returns the desktop with the browser's window on it. Starts both if they don't run. `None`: the image has no browser.
+    async fn show(self: Arc<Self>) -> Result<Option<Arc<Desktop>>, ApiError>;
+    /// Ends the browser, if one runs, so that it can write its profile.
+    async fn stop(&self);
+}
+
 impl DesktopService {
+    pub fn new(runtime: Arc<Runtime>, vm: Arc<VmService>) -> Self {
+        Self {
+            runtime,
+            vm,
+            browser: OnceLock::new(),
+            current: tokio::sync::Mutex::default(),
+            used: Mutex::default(),
+            reaper_runs: AtomicBool::default(),
+            recording: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Registers the browser that viewers see, and that ends before the desktop. Later registrations are ignored.
+    pub fn register_browser(&self, browser: Weak<dyn BrowserWindow>) {
+        self.browser.get_or_init(|| browser);
+    }
+
+    pub(super) fn browser(&self) -> Option<Arc<dyn BrowserWindow>> {
+        self.browser.get()?.upgrade()
+    }
+
     /// Returns the desktop, which is started if it is not running. Concurrent callers share one start.
-    pub async fn get(&self, guest: &SharedGuest) -> Result<Arc<Desktop>, DesktopError> {
-        self.get_telling(guest, oneshot::channel().0).await
+    pub async fn get(self: &Arc<Self>) -> Result<Arc<Desktop>, DesktopError> {
+        self.get_telling(oneshot::channel().0).await
     }
 
     /// Like `get`. `display` receives the display's name as soon as programs can start on it, if that is before it is ready: they
     /// find their bus and wait for the X server. The start may still fail, and the programs with it, or use another display.
-    pub async fn get_telling(&self, guest: &SharedGuest, display: oneshot::Sender<String>) -> Result<Arc<Desktop>, DesktopError> {
+    pub async fn get_telling(self: &Arc<Self>, display: oneshot::Sender<String>) -> Result<Arc<Desktop>, DesktopError> {
         self.touch();
         let mut current = self.current.lock().await;
         if let Some(desktop) = current.as_ref().filter(|desktop| desktop.is_fine()) {
-            desktop.tend(guest).await;
+            desktop.tend(&self.runtime).await;
             return Ok(desktop.clone());
         }
         // A hung server must be gone before another takes its display.
@@ -146,16 +187,16 @@ impl DesktopService {
             let ended = broken.server.process.ended();
             drop(timeout(END, ended.cancelled()).await);
         }
-        let desktop = Arc::new(Desktop::start(guest, display).await?);
+        let desktop = Arc::new(Desktop::start(&self.runtime, display).await?);
         *current = Some(desktop.clone());
         drop(current);
-        self.reap_later(guest);
+        self.reap_later();
         Ok(desktop)
     }
 
     /// Returns the desktop, with a running window manager: programs that start from now on get frames.
-    pub async fn ready(&self, guest: &SharedGuest) -> Result<Arc<Desktop>, DesktopError> {
-        let desktop = self.get(guest).await?;
+    pub async fn ready(self: &Arc<Self>) -> Result<Arc<Desktop>, DesktopError> {
+        let desktop = self.get().await?;
         desktop.settle().await;
         Ok(desktop)
     }
@@ -175,24 +216,26 @@ impl DesktopService {
         used.unwrap_or_else(Instant::now) + idle
     }
 
-    fn reap_later(&self, guest: &SharedGuest) {
-        let Some(idle) = idle_time(guest) else { return };
+    fn reap_later(self: &Arc<Self>) {
+        let Some(idle) = idle_time(&self.runtime) else { return };
         if self.reaper_runs.swap(true, Ordering::Relaxed) {
             return;
         }
-        let guest = Arc::downgrade(guest);
+        let service = Arc::downgrade(self);
         tokio::spawn(async move {
             loop {
-                let due = match guest.upgrade() {
-                    Some(guest) => guest.desktop.due(idle),
+                let due = match service.upgrade() {
+                    Some(service) => service.due(idle),
                     None => return,
                 };
                 sleep_until(due).await;
-                let Some(guest) = guest.upgrade() else { return };
-                if guest.desktop.due(idle) <= Instant::now() {
-                    guest.browser.stop().await;
-                    guest.desktop.reaper_runs.store(false, Ordering::Relaxed);
-                    *guest.desktop.current.lock().await = None;
+                let Some(service) = service.upgrade() else { return };
+                if service.due(idle) <= Instant::now() {
+                    if let Some(browser) = service.browser() {
+                        browser.stop().await;
+                    }
+                    service.reaper_runs.store(false, Ordering::Relaxed);
+                    *service.current.lock().await = None;
                     return;
                 }
             }
@@ -201,8 +244,8 @@ impl DesktopService {
 }
 
 /// The idle time after which a desktop is stopped; `None`: never.
-fn idle_time(guest: &Guest) -> Option<Duration> {
-    let config = guest.config();
+fn idle_time(runtime: &Runtime) -> Option<Duration> {
+    let config = runtime.config();
     match config.env.get(IDLE_VARIABLE).and_then(|text| text.trim().parse().ok()) {
         Some(0) => None,
         Some(seconds) => Some(Duration::from_secs(u64::clamp(seconds, *IDLE_SECONDS.start(), *IDLE_SECONDS.end()))),
@@ -211,28 +254,28 @@ fn idle_time(guest: &Guest) -> Option<Duration> {
 }
 
 impl Desktop {
-    async fn start(guest: &SharedGuest, tell: oneshot::Sender<String>) -> Result<Self, DesktopError> {
+    async fn start(runtime: &Runtime, tell: oneshot::Sender<String>) -> Result<Self, DesktopError> {
         // Programs look for the bus when they start, so it must exist before the first.
-        let display = start::usual_display(guest);
+        let display = start::usual_display(runtime);
         let (bound, is_bound) = oneshot::channel();
         let bus = async {
-            let bus = start_bus(guest, &display).await;
+            let bus = start_bus(runtime, &display).await;
             if is_bound.await.is_ok() {
                 // Most callers don't use it.
                 let _ = tell.send(display.clone());
             }
             bus
         };
-        let (server, mut bus) = tokio::join!(start::server(guest, Size::configured(guest), bound), bus);
+        let (server, mut bus) = tokio::join!(start::server(runtime, Size::configured(runtime), bound), bus);
         let server = server?;
         if server.display != display {
             // Services of this bus would not find their display. The next bus listens at the same path.
             drop(bus.take());
-            bus = start_bus(guest, &server.display).await;
+            bus = start_bus(runtime, &server.display).await;
         }
         let bus = tokio::sync::Mutex::new(bus);
-        let manager = match start::locate(guest, "openbox") {
-            Some(_) => Some(tokio::sync::Mutex::new(manager(guest, &server.display).await?)),
+        let manager = match runtime.locate("openbox") {
+            Some(_) => Some(tokio::sync::Mutex::new(manager(runtime, &server.display).await?)),
             None => None,
         };
         Ok(Self { server, manager, is_managed: AtomicBool::new(false), bus, hung: AtomicBool::new(false) })
@@ -249,16 +292,16 @@ impl Desktop {
     }
 
     /// Restarts a window manager and a bus that ended.
-    async fn tend(&self, guest: &SharedGuest) {
+    async fn tend(&self, runtime: &Runtime) {
         let mut bus = self.bus.lock().await;
         if bus.as_ref().is_some_and(|daemon| daemon.process.has_ended()) {
-            *bus = start_bus(guest, self.display()).await;
+            *bus = start_bus(runtime, self.display()).await;
         }
         drop(bus);
         let Some(place) = &self.manager else { return };
         let mut place = place.lock().await;
         if place.has_ended() {
-            match manager(guest, self.display()).await {
+            match manager(runtime, self.display()).await {
                 Ok(started) => {
                     *place = started;
                     self.is_managed.store(false, Ordering::Relaxed);
@@ -269,12 +312,12 @@ impl Desktop {
     }
 
     /// Replaces the window manager, if the image has one: the last one no longer works.
-    pub(super) async fn replace_manager(&self, guest: &SharedGuest) -> Result<(), DesktopError> {
+    pub(super) async fn replace_manager(&self, runtime: &Runtime) -> Result<(), DesktopError> {
         let Some(place) = &self.manager else { return Ok(()) };
         let mut place = place.lock().await;
         place.kill();
         drop(timeout(END, place.ended().cancelled()).await);
-        *place = manager(guest, self.display()).await?;
+        *place = manager(runtime, self.display()).await?;
         self.is_managed.store(false, Ordering::Relaxed);
         Ok(())
     }
@@ -289,10 +332,10 @@ impl Desktop {
     }
 
     /// The path of the bus's socket, and a token that is cancelled when this bus has ended.
-    pub(super) async fn bus(&self, guest: &SharedGuest) -> Result<(String, CancellationToken), DesktopError> {
+    pub(super) async fn bus(&self, runtime: &Runtime) -> Result<(String, CancellationToken), DesktopError> {
         let mut bus = self.bus.lock().await;
         if bus.as_ref().is_none_or(|daemon| daemon.process.has_ended()) {
-            *bus = Daemon::start(guest, self.display()).await?;
+            *bus = Daemon::start(runtime, self.display()).await?;
         }
         let daemon = bus.as_ref().ok_or(DesktopError::NoBus)?;
         Ok((daemon.place().to_owned(), daemon.process.ended()))
@@ -324,30 +367,30 @@ impl Desktop {
     }
 
     /// Copies a text to the clipboard.
-    pub async fn copy(&self, guest: &SharedGuest, text: &str) -> Result<(), DesktopError> {
+    pub async fn copy(&self, runtime: &Runtime, text: &str) -> Result<(), DesktopError> {
         if text.len() > clipboard::MAX_TEXT {
             return Err(DesktopError::LongText(clipboard::MAX_TEXT));
         }
-        let stream = start::connect(guest, self.display()).await;
+        let stream = start::connect(runtime, self.display()).await;
         let stream = stream.map_err(|source| DesktopError::Io { what: "the clipboard", source })?;
         let text = text.to_owned();
         self.run(move |_| clipboard::copy(stream, &text)).await
     }
 
     /// Opens a connection that speaks VNC's protocol.
-    pub async fn vnc(&self, guest: &SharedGuest) -> Result<UnixStream, DesktopError> {
-        let dialled = dial::socket(guest, &self.server.vnc).await;
+    pub async fn vnc(&self, runtime: &Runtime) -> Result<UnixStream, DesktopError> {
+        let dialled = dial::socket(runtime, &self.server.vnc).await;
         dialled.map_err(|source| DesktopError::Io { what: "its VNC socket", source })
     }
 }
 
-async fn manager(guest: &SharedGuest, display: &str) -> Result<Kept, DesktopError> {
-    start::program(guest, display, &["openbox", "--sm-disable"]).await
+async fn manager(runtime: &Runtime, display: &str) -> Result<Kept, DesktopError> {
+    start::program(runtime, display, &["openbox", "--sm-disable"]).await
 }
 
 /// Starts the bus, if possible: a desktop works without it.
-async fn start_bus(guest: &SharedGuest, display: &str) -> Option<Daemon> {
-    Daemon::start(guest, display).await.unwrap_or_else(|error| {
+async fn start_bus(runtime: &Runtime, display: &str) -> Option<Daemon> {
+    Daemon::start(runtime, display).await.unwrap_or_else(|error| {
         tracing::error!(%error, "the desktop's bus could not be started");
         None
     })

@@ -14,10 +14,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::bus;
 use super::screen::Hands;
 use super::service::{DesktopError, Size};
-use crate::SharedGuest;
 use crate::dial;
 use crate::process::{self, Child, Command, Exit, Kept, OwnedProcess, Said, ScratchDir};
-use crate::sandbox::programs;
+use crate::runtime::Runtime;
 
 /// Timeout for the X server's start. On an idle machine it takes some 20 ms.
 const START: Duration = Duration::from_secs(30);
@@ -40,34 +39,28 @@ pub(super) struct Server {
     pub(super) hands: Hands,
 }
 
-/// Returns the path of a program by its name.
-pub(crate) fn locate(guest: &SharedGuest, name: &str) -> Option<String> {
-    let path = programs::search_path(&guest.environment(&guest.user, &[]));
-    programs::locate(name, &path).map(|program| program.display().to_string())
-}
-
 /// Returns the path of a display's socket.
 pub(super) fn socket(display: &str) -> String {
     format!("{SOCKETS}/X{}", display.trim_start_matches(':'))
 }
 
 /// The number of the display that is tried first.
-fn first_display(guest: &SharedGuest) -> u32 {
-    let config = guest.config();
+fn first_display(runtime: &Runtime) -> u32 {
+    let config = runtime.config();
     let named = config.env.get("DISPLAY").and_then(|d| d.strip_prefix(':')?.split('.').next()?.parse().ok());
     named.unwrap_or(DISPLAY)
 }
 
 /// The display that a desktop usually has.
-pub(super) fn usual_display(guest: &SharedGuest) -> String {
-    format!(":{}", first_display(guest))
+pub(super) fn usual_display(runtime: &Runtime) -> String {
+    format!(":{}", first_display(runtime))
 }
 
 /// Passes the display's socket, which is its standard input, to the X server by systemd's protocol for socket activation.
 const TAKE_UP: &str = "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" \"$@\"";
 
 /// Listens on a display's socket for an X server that starts later; `None` if the display is or was in use.
-fn listen(guest: &SharedGuest, number: u32) -> Option<UnixListener> {
+fn listen(runtime: &Runtime, number: u32) -> Option<UnixListener> {
     // If the user owned the directory, the user could put a link in the socket's place before `chown`.
     let dir = std::fs::symlink_metadata(SOCKETS).ok()?;
     if is_taken(number) || !dir.is_dir() || dir.uid() != rustix::process::geteuid().as_raw() {
@@ -77,7 +70,7 @@ fn listen(guest: &SharedGuest, number: u32) -> Option<UnixListener> {
     let listener = UnixListener::bind(&place).ok()?;
     std::fs::set_permissions(&place, PermissionsExt::from_mode(0o777)).ok()?;
     // The next server removes it. From here on, the user owns the file, so nothing else may be done to it.
-    chown(&place, Some(guest.user.uid), Some(guest.user.gid)).ok()?;
+    chown(&place, Some(runtime.user.uid), Some(runtime.user.gid)).ok()?;
     Some(listener)
 }
 
@@ -87,21 +80,21 @@ fn is_taken(number: u32) -> bool {
 
 /// Starts an X server. `bound` fires as soon as programs can start on its display, [`usual_display`]: they wait for the server
 /// then. It does not fire where that is impossible. Programs that started fail if the server can't serve them.
-pub(super) async fn server(guest: &SharedGuest, size: Size, bound: oneshot::Sender<()>) -> Result<Server, DesktopError> {
-    let program = locate(guest, "Xvnc").ok_or(DesktopError::NoServer)?;
+pub(super) async fn server(runtime: &Runtime, size: Size, bound: oneshot::Sender<()>) -> Result<Server, DesktopError> {
+    let program = runtime.locate("Xvnc").ok_or(DesktopError::NoServer)?;
     let at = |what: &'static str| move |source: io::Error| DesktopError::Io { what, source };
     // Owned by root, as X servers expect; one that the sandbox's user creates is not trusted.
     let made = std::fs::DirBuilder::new().mode(0o1777).create(SOCKETS);
     if made.is_ok() {
         std::fs::set_permissions(SOCKETS, PermissionsExt::from_mode(0o1777)).map_err(at("the directory of displays"))?;
     }
-    let first = first_display(guest);
-    if let Some(listener) = listen(guest, first) {
+    let first = first_display(runtime);
+    if let Some(listener) = listen(runtime, first) {
         let inode = || std::fs::symlink_metadata(socket(&first.to_string())).map(|file| file.ino());
         let before = inode();
         // The receiver may have been dropped.
         let _ = bound.send(());
-        let server = one_server(guest, &program, first, size, Some(listener.into())).await;
+        let server = one_server(runtime, &program, first, size, Some(listener.into())).await;
         // A server that can't use the passed socket has created another, and earlier clients wait at the first.
         if let Ok(server) = server
             && before.is_ok_and(|before| inode().is_ok_and(|now| now == before))
@@ -114,7 +107,7 @@ pub(super) async fn server(guest: &SharedGuest, size: Size, bound: oneshot::Send
     // A server checks the lock of a killed predecessor itself, so the first display is always tried.
     let others = (first + 1..first.saturating_add(DISPLAYS)).filter(is_free);
     for number in [first].into_iter().chain(others) {
-        match one_server(guest, &program, number, size, None).await {
+        match one_server(runtime, &program, number, size, None).await {
             Ok(server) => return Ok(server),
             Err(error @ DesktopError::Ended { .. }) => failure = Some(error),
             Err(error) => return Err(error),
@@ -125,14 +118,14 @@ pub(super) async fn server(guest: &SharedGuest, size: Size, bound: oneshot::Send
 
 /// `listener` is the display's socket, if it already exists.
 async fn one_server(
-    guest: &SharedGuest,
+    runtime: &Runtime,
     program: &str,
     number: u32,
     size: Size,
     listener: Option<OwnedFd>,
 ) -> Result<Server, DesktopError> {
     let at = |what: &'static str| move |source: io::Error| DesktopError::Io { what, source };
-    let dir = ScratchDir::new(&guest.user).map_err(at("its directory"))?;
+    let dir = ScratchDir::new(&runtime.user).map_err(at("its directory"))?;
     let vnc = dir.path().join("vnc").display().to_string();
     let display = format!(":{number}");
     let take_up: &[&str] = if listener.is_some() { &["/bin/sh", "-c", TAKE_UP] } else { &[] };
@@ -165,15 +158,15 @@ async fn one_server(
         "-displayfd",
         "1",
     ];
-    let (announced, stdout) = process::output_pipe(&guest.user).map_err(at("its output"))?;
-    let (output, stderr) = process::output_pipe(&guest.user).map_err(at("its output"))?;
-    let child = guest
+    let (announced, stdout) = process::output_pipe(&runtime.user).map_err(at("its output"))?;
+    let (output, stderr) = process::output_pipe(&runtime.user).map_err(at("its output"))?;
+    let child = runtime
         .processes
         .spawn(Command {
             argv: take_up.iter().chain(&argv).map(|&word| word.to_owned()).collect(),
-            env: guest.environment(&guest.user, &[]),
-            cwd: guest.user.home.display().to_string(),
-            user: &guest.user,
+            env: runtime.environment(&runtime.user, &[]),
+            cwd: runtime.user.home.display().to_string(),
+            user: &runtime.user,
             stdio: [listener.map_or_else(process::dev_null, Ok).map_err(at("its input"))?, stdout, stderr],
             controlling_tty: false,
         })
@@ -201,41 +194,41 @@ async fn one_server(
         }
         Err(_) => return Err(DesktopError::TooSlow { what: "the X server", seconds: START.as_secs(), said: said.text() }),
     }
-    let hands = Hands::over(connect(guest, &display).await.map_err(at("its socket"))?).await?;
+    let hands = Hands::over(connect(runtime, &display).await.map_err(at("its socket"))?).await?;
     Ok(Server { process: process.keep(), display, vnc, hands })
 }
 
 /// Opens a new connection to a display.
-pub(super) async fn connect(guest: &SharedGuest, display: &str) -> io::Result<std::os::unix::net::UnixStream> {
-    let stream = timeout(START, dial::socket(guest, &socket(display))).await??.into_std()?;
+pub(super) async fn connect(runtime: &Runtime, display: &str) -> io::Result<std::os::unix::net::UnixStream> {
+    let stream = timeout(START, dial::socket(runtime, &socket(display))).await??.into_std()?;
     stream.set_nonblocking(false)?;
     Ok(stream)
 }
 
 /// Starts a program on a display, and discards its output. The holder watches for its end.
-pub(super) async fn program(guest: &SharedGuest, display: &str, argv: &[&str]) -> Result<Kept, DesktopError> {
-    let dir = ScratchDir::new(&guest.user).map_err(|source| DesktopError::Io { what: "its directory", source })?;
-    let child = spawn(guest, display, argv).await.map_err(DesktopError::NotSpawned)?;
+pub(super) async fn program(runtime: &Runtime, display: &str, argv: &[&str]) -> Result<Kept, DesktopError> {
+    let dir = ScratchDir::new(&runtime.user).map_err(|source| DesktopError::Io { what: "its directory", source })?;
+    let child = spawn(runtime, display, argv).await.map_err(DesktopError::NotSpawned)?;
     Ok(OwnedProcess::new(child, dir).keep())
 }
 
 /// The environment variables by which programs find a desktop and its bus.
-fn surroundings(guest: &SharedGuest, display: &str) -> [(String, String); 2] {
-    [("DISPLAY".to_owned(), display.to_owned()), (bus::VARIABLE.to_owned(), bus::address(guest))]
+fn surroundings(runtime: &Runtime, display: &str) -> [(String, String); 2] {
+    [("DISPLAY".to_owned(), display.to_owned()), (bus::VARIABLE.to_owned(), bus::address(runtime))]
 }
 
-async fn spawn(guest: &SharedGuest, display: &str, argv: &[&str]) -> Result<Child, SpawnError> {
+async fn spawn(runtime: &Runtime, display: &str, argv: &[&str]) -> Result<Child, SpawnError> {
     let null = || {
         let file = std::fs::File::options().read(true).write(true).open("/dev/null");
         file.map(Into::into).map_err(SpawnError::Gone)
     };
     let command = Command {
         argv: argv.iter().map(|word| (*word).to_owned()).collect(),
-        env: guest.environment(&guest.user, &surroundings(guest, display)),
-        cwd: guest.user.home.display().to_string(),
-        user: &guest.user,
+        env: runtime.environment(&runtime.user, &surroundings(runtime, display)),
+        cwd: runtime.user.home.display().to_string(),
+        user: &runtime.user,
         stdio: [null()?, null()?, null()?],
         controlling_tty: false,
     };
-    guest.processes.spawn(command).await
+    runtime.processes.spawn(command).await
 }

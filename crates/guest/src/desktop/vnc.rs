@@ -1,5 +1,6 @@
 //! `/websockify`: the desktop for VNC viewers in a browser. Frames are pieces of one byte stream.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
@@ -13,8 +14,7 @@ use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, interval_at, timeout};
 
-use crate::SharedGuest;
-use crate::browser::BrowserError;
+use crate::desktop::DesktopService;
 use crate::http::ApiError;
 
 /// Maximum concurrent viewers; further ones are refused.
@@ -31,27 +31,31 @@ const PATIENCE: Duration = Duration::from_secs(30);
 static VIEWERS: Semaphore = Semaphore::const_new(MAX_VIEWERS);
 
 /// Connects a viewer. Starts the browser too, so that there is something to see. In a sandbox with a VM, shows the VM's screen.
-pub(super) async fn connect(State(guest): State<SharedGuest>, upgrade: WebSocketUpgrade) -> Result<Response, ApiError> {
+pub(super) async fn connect(State(service): State<Arc<DesktopService>>, upgrade: WebSocketUpgrade) -> Result<Response, ApiError> {
     let too_many = |_| ApiError::new(StatusCode::TOO_MANY_REQUESTS, format!("{MAX_VIEWERS} viewers are connected already"));
     let place = VIEWERS.try_acquire().map_err(too_many)?;
-    let stream = if guest.vm.is_there(&guest)? {
+    let stream = if service.vm.is_there()? {
         // A booting VM is shown too.
-        guest.vm.get(&guest).await?.vnc(&guest).await?
+        service.vm.get().await?.vnc(&service.runtime).await?
     } else {
-        let desktop = match guest.browser.shown(&guest).await {
-            Err(BrowserError::NoBrowser) => guest.desktop.get(&guest).await?,
-            shown => shown?,
+        let shown = match service.browser() {
+            Some(browser) => browser.show().await?,
+            None => None,
         };
-        desktop.vnc(&guest).await?
+        let desktop = match shown {
+            Some(desktop) => desktop,
+            None => service.get().await?,
+        };
+        desktop.vnc(&service.runtime).await?
     };
     let upgrade = upgrade.protocols(["binary"]).max_message_size(MAX_FRAME).max_frame_size(MAX_FRAME);
     Ok(upgrade.on_upgrade(move |viewer| async move {
-        pass(&guest, viewer, stream).await;
+        pass(&service, viewer, stream).await;
         drop(place);
     }))
 }
 
-async fn pass(guest: &SharedGuest, viewer: WebSocket, stream: UnixStream) {
+async fn pass(service: &Arc<DesktopService>, viewer: WebSocket, stream: UnixStream) {
     let (mut to_viewer, mut from_viewer) = viewer.split();
     let (mut from_server, mut to_server) = stream.into_split();
     let up = async {
@@ -62,7 +66,7 @@ async fn pass(guest: &SharedGuest, viewer: WebSocket, stream: UnixStream) {
                 Frame::Text(_) | Frame::Close(_) => return,
                 Frame::Ping(_) | Frame::Pong(_) => continue,
             };
-            guest.desktop.touch();
+            service.touch();
             if to_server.write_all(&bytes).await.is_err() {
                 return;
             }
@@ -79,7 +83,7 @@ async fn pass(guest: &SharedGuest, viewer: WebSocket, stream: UnixStream) {
                 },
                 // A viewer counts as use of the desktop.
                 _ = pings.tick() => {
-                    guest.desktop.touch();
+                    service.touch();
                     Frame::Ping(Bytes::new())
                 }
             };

@@ -11,15 +11,14 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use rustix::io::Errno;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{sleep, timeout};
 
 pub(crate) use names::resolve;
 pub(crate) use tls::{CERTIFICATES, secure};
 
-use crate::Guest;
-use crate::files::{Failure, Kind};
+use crate::runtime::Runtime;
+use crate::workers::Kind;
 
 /// The time for one address.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -50,18 +49,18 @@ fn shown(address: IpAddr, port: u16) -> SocketAddr {
 
 /// Connects to a socket's file with the rights of the sandbox's user, who may have replaced it with a link. The file must exist;
 /// if it does not accept connections yet, this waits.
-pub(crate) async fn socket(guest: &Guest, path: &str) -> io::Result<UnixStream> {
+pub(crate) async fn socket(runtime: &Runtime, path: &str) -> io::Result<UnixStream> {
     loop {
         let target = path.to_owned();
-        let dial = move |_: &_| std::os::unix::net::UnixStream::connect(&target).map_err(|e| Failure::io(e, &target));
-        match guest.files.workers.run(Kind::Brief, &guest.user, dial).await {
+        let dial = move |_: &_| std::os::unix::net::UnixStream::connect(&target);
+        match runtime.workers.run(Kind::Brief, &runtime.user, dial).await {
             Ok(stream) => {
                 stream.set_nonblocking(true)?;
                 return UnixStream::from_std(stream);
             }
             // A socket's file exists shortly before it accepts, and no event reports when it does.
-            Err(failure) if failure.errno() == Some(Errno::CONNREFUSED) => sleep(Duration::from_millis(1)).await,
-            Err(failure) => return Err(io::Error::other(failure.to_string())),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => sleep(Duration::from_millis(1)).await,
+            Err(error) => return Err(io::Error::other(format!("'{path}': {error}"))),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Views of documents in the editor: pages, sheets, rows, slides and cells as text.
 
 use std::fs::File;
+use std::sync::Arc;
 
 use arenite_documents::{Content, Format, Range, Selection};
 
@@ -8,9 +9,9 @@ use super::editor::{EditorCommand, StrReplaceEditorRequest, StrReplaceEditorResu
 use super::error::{Failure, FileError, Operation};
 use super::resolve::is_dir;
 use super::service::run;
-use super::worker::Kind;
-use crate::Guest;
-use crate::confined::{self, ConfinedError, Fault, Input, Job, JobOutput};
+use crate::confined::{ConfinedError, Fault, Input, Job, JobOutput};
+use crate::files::Files;
+use crate::workers::Kind;
 
 /// Whether the request asks for a view of a document. Notebooks and tables are text too and shown as text, which is what the
 /// editor changes. Only their own ranges select a view of cells or rows.
@@ -60,23 +61,27 @@ fn selection(request: &StrReplaceEditorRequest) -> Result<Selection, Failure> {
 }
 
 /// Opens a file with the user's rights, for a reader in another process.
-pub async fn open_document(guest: &Guest, path: &str) -> Result<File, FileError> {
-    run(guest, Operation::Read, Kind::Brief, &guest.user, path, |_, root, target, _| Ok(root.open_file(&target.path)?.0)).await
+pub async fn open_document(files: &Arc<Files>, path: &str) -> Result<File, FileError> {
+    run(files, Operation::Read, Kind::Brief, &files.runtime.user, path, |_, root, target, _| Ok(root.open_file(&target.path)?.0))
+        .await
 }
 
 /// Views a document. `None` if the path is a directory or the request is about text.
-pub(super) async fn view(guest: &Guest, request: &StrReplaceEditorRequest) -> Result<Option<StrReplaceEditorResult>, FileError> {
+pub(super) async fn view(
+    files: &Arc<Files>,
+    request: &StrReplaceEditorRequest,
+) -> Result<Option<StrReplaceEditorResult>, FileError> {
     if request.command != EditorCommand::View || !is_wanted(request) {
         return Ok(None);
     }
-    let open = run(guest, Operation::View, Kind::Brief, &guest.user, &request.path, |_, root, target, _| {
+    let open = run(files, Operation::View, Kind::Brief, &files.runtime.user, &request.path, |_, root, target, _| {
         let directory = is_dir(&root.inspect(&target.path)?.1);
         Ok(if directory { None } else { Some((root.open_file(&target.path)?.0, target.shown)) })
     });
     let Some((file, shown)) = open.await? else { return Ok(None) };
     let fail = |failure| FileError { operation: Operation::View, path: request.path.clone(), failure };
     let job = Job::View { name: shown.clone(), selection: selection(request).map_err(fail)? };
-    let content = match confined::run(guest, &job, Input::File(file)).await {
+    let content = match files.confined.run(&job, Input::File(file)).await {
         Ok(JobOutput::Content(content)) => content,
         Ok(JobOutput::Skills(_)) => return Err(fail(Failure::invalid("the reader answered something else"))),
         Err(error) => return Err(fail(failure(&shown, &error))),

@@ -1,6 +1,7 @@
 //! The `str_replace_editor` tool on files: stores the texts that [`super::editor`] produces, and undoes edits.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
@@ -14,8 +15,7 @@ use super::service::{Files, Target, run, with_resolved};
 use super::store::{self, Existing};
 use super::text;
 use super::walk::{Next, Walked, walk};
-use super::worker::{Kind, Work};
-use crate::Guest;
+use crate::workers::{Kind, Work};
 
 /// The most entries in a view of a directory.
 const MAX_VIEW_ENTRIES: usize = 2_000;
@@ -30,23 +30,23 @@ pub(crate) struct Manner {
 }
 
 /// Runs the `str_replace_editor` tool.
-pub async fn edit(guest: &Guest, request: StrReplaceEditorRequest) -> Result<StrReplaceEditorResult, FileError> {
-    edit_so(guest, request, Manner { overwrite: false, view_bytes: editor::MAX_VIEW_BYTES }).await
+pub async fn edit(files: &Arc<Files>, request: StrReplaceEditorRequest) -> Result<StrReplaceEditorResult, FileError> {
+    edit_so(files, request, Manner { overwrite: false, view_bytes: editor::MAX_VIEW_BYTES }).await
 }
 
 /// Runs the tool with other settings.
 pub(crate) async fn edit_so(
-    guest: &Guest,
+    files: &Arc<Files>,
     request: StrReplaceEditorRequest,
     manner: Manner,
 ) -> Result<StrReplaceEditorResult, FileError> {
     let operation = if request.command == EditorCommand::View { Operation::View } else { Operation::Edit };
     let path = request.path.clone();
-    if let Some(shown) = document::view(guest, &request).await? {
+    if let Some(shown) = document::view(files, &request).await? {
         return Ok(shown);
     }
     document::require_text(&request).map_err(|failure| FileError { operation, path: path.clone(), failure })?;
-    run(guest, operation, Kind::Brief, &guest.user, &path, move |files, root, target, work| match request.command {
+    run(files, operation, Kind::Brief, &files.runtime.user, &path, move |files, root, target, work| match request.command {
         EditorCommand::View => view(root, &target, &request, manner, work),
         EditorCommand::Create if manner.overwrite => overwrite(files, root, &target, request),
         EditorCommand::Create => create(files, root, &target, request),

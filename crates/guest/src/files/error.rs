@@ -5,6 +5,8 @@ use serde::Serialize;
 use thiserror::Error;
 use utoipa::ToSchema;
 
+use crate::workers::WorkError;
+
 /// The attempted operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
@@ -86,6 +88,17 @@ pub enum Failure {
     Cancelled,
 }
 
+impl From<WorkError> for Failure {
+    fn from(error: WorkError) -> Self {
+        match error {
+            WorkError::NotStarted { user, source } => Self::os(Errno::from_io_error(&source).unwrap_or(Errno::PERM), user),
+            WorkError::TimedOut { seconds } => Self::TimedOut { seconds },
+            WorkError::Cancelled => Self::Cancelled,
+            WorkError::Panicked => Self::invalid("the file service failed in itself; please report it"),
+        }
+    }
+}
+
 /// The kernel's message for the error.
 fn describe(errno: Errno) -> String {
     let text = std::io::Error::from(errno).to_string();
@@ -111,12 +124,16 @@ impl Failure {
         Self::Invalid { message: message.into(), hint: None }
     }
 
-    /// Converts an error of std's I/O, and unwraps a failure that [`super::worker::Watched`] put into it.
+    /// Converts an error of std's I/O, and unwraps a failure that [`crate::workers::Watched`] put into it.
     pub fn io(error: std::io::Error, path: &str) -> Self {
         let errno = Errno::from_io_error(&error);
-        match error.into_inner().map(|inner| inner.downcast::<Self>()) {
-            Some(Ok(failure)) => *failure,
-            _ => Self::os(errno.unwrap_or(Errno::IO), path),
+        match error.into_inner().map(|inner| inner.downcast::<WorkError>()) {
+            Some(Ok(stopped)) => (*stopped).into(),
+            Some(Err(inner)) => match inner.downcast::<Self>() {
+                Ok(failure) => *failure,
+                Err(_) => Self::os(errno.unwrap_or(Errno::IO), path),
+            },
+            None => Self::os(errno.unwrap_or(Errno::IO), path),
         }
     }
 

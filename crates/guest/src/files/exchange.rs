@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, IoSlice, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use rustix::fs::Stat;
@@ -16,8 +17,8 @@ use super::error::{Failure, FileError, Operation};
 use super::resolve::{Root, is_dir};
 use super::service::{Target, run, with_resolved};
 use super::store::{self, Draft, Existing};
-use super::worker::Kind;
-use crate::Guest;
+use crate::files::Files;
+use crate::workers::Kind;
 
 /// The most data of an upload buffered for one write: bytes, and pieces of any size.
 const GATHERED_BYTES: usize = 1 << 20;
@@ -136,11 +137,11 @@ fn begin_draft(dir: &OwnedFd, path: &Path) -> Result<Draft, Failure> {
 
 impl Upload {
     /// Starts an upload. `path` may be given later, in [`Upload::finish`].
-    pub async fn begin(guest: &Guest, path: Option<String>, name: Option<String>) -> Result<Self, FileError> {
+    pub async fn begin(files: &Arc<Files>, path: Option<String>, name: Option<String>) -> Result<Self, FileError> {
         let given = path.clone().unwrap_or_else(|| ".".to_owned());
         let (known, own_name) = (path.is_some(), name.clone());
-        let home = guest.default_dir();
-        let begun = run(guest, Operation::Upload, Kind::Brief, &guest.user, &given, move |_, root, target, _| {
+        let home = files.runtime.default_dir();
+        let begun = run(files, Operation::Upload, Kind::Brief, &files.runtime.user, &given, move |_, root, target, _| {
             let mut first = None;
             if known {
                 let target = upload_target(root, target, own_name.as_deref())?;
@@ -186,13 +187,13 @@ impl Upload {
     }
 
     /// Publishes the file. `path` is for uploads that were started without one.
-    pub async fn finish(mut self, guest: &Guest, path: Option<String>) -> Result<FileUploadResult, FileError> {
+    pub async fn finish(mut self, files: &Arc<Files>, path: Option<String>) -> Result<FileUploadResult, FileError> {
         if let Err(e) = self.writer.finish().await {
             return Err(self.error(e));
         }
         let Self { path: early, name, draft, size, .. } = self;
         let given = early.or(path).unwrap_or_else(|| "./".to_owned());
-        run(guest, Operation::Upload, Kind::Brief, &guest.user, &given, move |files, root, target, _| {
+        run(files, Operation::Upload, Kind::Brief, &files.runtime.user, &given, move |files, root, target, _| {
             let target = upload_target(root, target, name.as_deref())?;
             with_resolved(files, root, &target, |resolved| {
                 store::check_writable(resolved)?;
@@ -215,8 +216,8 @@ pub struct Download {
 }
 
 /// Opens a file for download.
-pub async fn open_download(guest: &Guest, path: &str) -> Result<Download, FileError> {
-    run(guest, Operation::Download, Kind::Brief, &guest.user, path, move |_, root, target, _| {
+pub async fn open_download(files: &Arc<Files>, path: &str) -> Result<Download, FileError> {
+    run(files, Operation::Download, Kind::Brief, &files.runtime.user, path, move |_, root, target, _| {
         let (file, stat) = root.open_file(&target.path)?;
         let name = target.path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
         Ok(Download { file, stat, name, path: target.path })

@@ -12,8 +12,8 @@ use super::error::Failure;
 use super::listing::{Pattern, modified_time};
 use super::resolve::Root;
 use super::walk::{Next, Walked, walk};
-use super::worker::Work;
 use crate::http::optional_within;
+use crate::workers::Work;
 
 /// The most globs in `exclude`.
 const MAX_EXCLUDED: usize = 256;

@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 use super::error::Failure;
 use super::resolve::Root;
 use super::walk::{Entry, MAX_DEPTH, Next, Walked, walk};
-use super::worker::Work;
+use crate::workers::Work;
 
 /// The most entries of one answer. AIO's daemon has the same bound.
 pub(super) const MAX_RESULTS: usize = 10_000;

@@ -1,7 +1,7 @@
 //! AIO's `file` service: reads, writes, edits, finds and transfers the sandbox's files.
 //!
 //! ```text
-//!  routes, transfer (HTTP) ─► service, edits, exchange ─► worker: a thread with the user's rights
+//!  routes, transfer (HTTP) ─► service, edits, exchange ─► workers: a thread with the user's rights
 //!                                                            ├─ resolve: path → descriptors under the root
 //!                                                            ├─ text, listing, glob, grep, walk: reading
 //!                                                            ├─ store: writing, whole or not at all
@@ -27,7 +27,6 @@ mod text;
 mod transfer;
 mod walk;
 mod watch;
-mod worker;
 
 pub use document::open_document;
 pub use editor::{EditorCommand, ReplaceMode, StrReplaceEditorRequest, StrReplaceEditorResult};
@@ -46,4 +45,3 @@ pub use service::{
 };
 pub use text::FileContentEncoding;
 pub use watch::{FileEvent, FileEventType, WatchApi};
-pub(crate) use worker::Kind;

@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+use std::sync::Arc;
 use utoipa::{OpenApi, ToSchema};
 
 use super::editor::{StrReplaceEditorRequest, StrReplaceEditorResult};
@@ -22,11 +23,11 @@ use super::service::{
     FileWriteRequest, FileWriteResult,
 };
 use super::{transfer, watch};
-use crate::SharedGuest;
+use crate::files::Files;
 use crate::http::{Body, Envelope};
 
 /// The service's routes, under `/v1`.
-pub fn router() -> Router<SharedGuest> {
+pub fn router(state: Arc<Files>) -> Router {
     Router::new()
         .route("/v1/file/read", post(read))
         .route("/v1/file/write", post(write))
@@ -41,6 +42,7 @@ pub fn router() -> Router<SharedGuest> {
         // The body streams to disk and is bounded only there.
         .route("/v1/file/upload", post(transfer::upload).layer(DefaultBodyLimit::disable()))
         .merge(watch::router())
+        .with_state(state)
 }
 
 /// The service's part of the OpenAPI document.
@@ -136,25 +138,25 @@ fn cut(truncated: bool, advice: &str) -> Option<String> {
 /// The text of a file, or some lines of it: from `start_line` on, counted from 0, and before `end_line`.
 #[utoipa::path(post, path = "/v1/file/read", tag = "file", operation_id = "read_file", request_body = FileReadRequest,
     responses((status = 200, body = Envelope<Outcome<FileReadResult>>)))]
-async fn read(State(guest): State<SharedGuest>, Body(request): Body<FileReadRequest>) -> Envelope<Outcome<FileReadResult>> {
-    answer(service::read(&guest, request).await, |_| ("File read successfully".to_owned(), None))
+async fn read(State(files): State<Arc<Files>>, Body(request): Body<FileReadRequest>) -> Envelope<Outcome<FileReadResult>> {
+    answer(service::read(&files, request).await, |_| ("File read successfully".to_owned(), None))
 }
 
 /// Writes a file, and makes the directories that it needs.
 #[utoipa::path(post, path = "/v1/file/write", tag = "file", operation_id = "write_file", request_body = FileWriteRequest,
     responses((status = 200, body = Envelope<Outcome<FileWriteResult>>)))]
-async fn write(State(guest): State<SharedGuest>, Body(request): Body<FileWriteRequest>) -> Envelope<Outcome<FileWriteResult>> {
-    answer(service::write(&guest, request).await, |_| ("File written successfully".to_owned(), None))
+async fn write(State(files): State<Arc<Files>>, Body(request): Body<FileWriteRequest>) -> Envelope<Outcome<FileWriteResult>> {
+    answer(service::write(&files, request).await, |_| ("File written successfully".to_owned(), None))
 }
 
 /// Replaces every occurrence of a text in a file.
 #[utoipa::path(post, path = "/v1/file/replace", tag = "file", operation_id = "replace_in_file", request_body = FileReplaceRequest,
     responses((status = 200, body = Envelope<Outcome<FileReplaceResult>>)))]
 async fn replace(
-    State(guest): State<SharedGuest>,
+    State(files): State<Arc<Files>>,
     Body(request): Body<FileReplaceRequest>,
 ) -> Envelope<Outcome<FileReplaceResult>> {
-    answer(service::replace(&guest, request).await, |result| match result.replaced_count {
+    answer(service::replace(&files, request).await, |result| match result.replaced_count {
         0 => ("old_str did not appear in the file: nothing was replaced".to_owned(), None),
         count => (format!("Replaced {count} occurrences"), None),
     })
@@ -163,8 +165,8 @@ async fn replace(
 /// Matches of a regular expression in a file, with the lines in which they begin.
 #[utoipa::path(post, path = "/v1/file/search", tag = "file", operation_id = "search_in_file", request_body = FileSearchRequest,
     responses((status = 200, body = Envelope<Outcome<FileSearchResult>>)))]
-async fn search(State(guest): State<SharedGuest>, Body(request): Body<FileSearchRequest>) -> Envelope<Outcome<FileSearchResult>> {
-    answer(service::search(&guest, request).await, |result| {
+async fn search(State(files): State<Arc<Files>>, Body(request): Body<FileSearchRequest>) -> Envelope<Outcome<FileSearchResult>> {
+    answer(service::search(&files, request).await, |result| {
         (format!("Found {} matches", result.matches.len()), cut(result.truncated, "use a narrower pattern"))
     })
 }
@@ -172,9 +174,9 @@ async fn search(State(guest): State<SharedGuest>, Body(request): Body<FileSearch
 /// Files below a directory with a path that matches a glob.
 #[utoipa::path(post, path = "/v1/file/find", tag = "file", operation_id = "find_files_v1_file_find_post",
     request_body = FileFindRequest, responses((status = 200, body = Envelope<Outcome<FileFindResult>>)))]
-async fn find(State(guest): State<SharedGuest>, Body(request): Body<FileFindRequest>) -> Envelope<Outcome<FileFindResult>> {
+async fn find(State(files): State<Arc<Files>>, Body(request): Body<FileFindRequest>) -> Envelope<Outcome<FileFindResult>> {
     let shallow = is_shallow(&request.glob);
-    answer(service::find(&guest, request).await, |result| {
+    answer(service::find(&files, request).await, |result| {
         let hint = if result.files.is_empty() && shallow {
             Some(SHALLOW.to_owned())
         } else {
@@ -190,8 +192,8 @@ async fn find(State(guest): State<SharedGuest>, Body(request): Body<FileFindRequ
 /// unless `include` names them; a file given as `path` is searched whatever it is.
 #[utoipa::path(post, path = "/v1/file/grep", tag = "file", operation_id = "grep_files", request_body = FileGrepRequest,
     responses((status = 200, body = Envelope<Outcome<FileGrepResult>>)))]
-async fn grep(State(guest): State<SharedGuest>, Body(request): Body<FileGrepRequest>) -> Envelope<Outcome<FileGrepResult>> {
-    answer(service::grep(&guest, request).await, |result| {
+async fn grep(State(files): State<Arc<Files>>, Body(request): Body<FileGrepRequest>) -> Envelope<Outcome<FileGrepResult>> {
+    answer(service::grep(&files, request).await, |result| {
         let files = result.files_matched.unwrap_or(0);
         (format!("Found {} matches in {files} files", result.match_count), result.note.clone())
     })
@@ -216,9 +218,9 @@ fn with_readmes_names<T: Serialize>(answer: Envelope<Outcome<T>>, add: impl FnOn
 /// As in Python: `*` stays in its directory, and `**/` stands for any number of directories.
 #[utoipa::path(post, path = "/v1/file/glob", tag = "file", operation_id = "glob_files", request_body = FileGlobRequest,
     responses((status = 200, body = Envelope<Outcome<FileGlobResult>>)))]
-async fn glob(State(guest): State<SharedGuest>, Body(request): Body<FileGlobRequest>) -> Envelope<Outcome<FileGlobResult>> {
+async fn glob(State(files): State<Arc<Files>>, Body(request): Body<FileGlobRequest>) -> Envelope<Outcome<FileGlobResult>> {
     let shallow = is_shallow(&request.pattern);
-    answer(service::glob(&guest, request).await, |result| {
+    answer(service::glob(&files, request).await, |result| {
         let hint = match result.files.is_empty() && shallow {
             true => Some(SHALLOW.to_owned()),
             false => cut(result.truncated, "use a deeper path, a narrower pattern or a larger max_results"),
@@ -230,8 +232,8 @@ async fn glob(State(guest): State<SharedGuest>, Body(request): Body<FileGlobRequ
 /// What is in a directory.
 #[utoipa::path(post, path = "/v1/file/list", tag = "file", operation_id = "list_path_v1_file_list_post",
     request_body = FileListRequest, responses((status = 200, body = Envelope<Outcome<FileListResult>>)))]
-async fn list(State(guest): State<SharedGuest>, Body(request): Body<FileListRequest>) -> Envelope<Outcome<FileListResult>> {
-    answer(service::list(&guest, request).await, |result| {
+async fn list(State(files): State<Arc<Files>>, Body(request): Body<FileListRequest>) -> Envelope<Outcome<FileListResult>> {
+    answer(service::list(&files, request).await, |result| {
         (format!("Listed {} entries", result.total_count), cut(result.truncated, "list a deeper directory or set max_depth"))
     })
 }
@@ -243,9 +245,9 @@ async fn list(State(guest): State<SharedGuest>, Body(request): Body<FileListRequ
     operation_id = "str_replace_editor_v1_file_str_replace_editor_post", request_body = StrReplaceEditorRequest,
     responses((status = 200, body = Envelope<Outcome<StrReplaceEditorResult>>)))]
 async fn str_replace_editor(
-    State(guest): State<SharedGuest>,
+    State(files): State<Arc<Files>>,
     Body(request): Body<StrReplaceEditorRequest>,
 ) -> Envelope<Outcome<Value>> {
-    let edited = answer(edits::edit(&guest, request).await, |_| ("Operation successful".to_owned(), None));
+    let edited = answer(edits::edit(&files, request).await, |_| ("Operation successful".to_owned(), None));
     with_readmes_names(edited, |result| result["content"] = result["output"].clone())
 }

@@ -3,6 +3,7 @@
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
@@ -17,9 +18,10 @@ use super::resolve::{ResolvedPath, Root, absolute};
 use super::store::{self, Existing};
 use super::text::{self, FileContentEncoding};
 use super::watch::Watches;
-use super::worker::{Kind, Work, Workers};
-use crate::Guest;
+use crate::confined::Confined;
+use crate::runtime::Runtime;
 use crate::users::User;
+use crate::workers::{Kind, Work};
 
 /// The most matches of one search.
 const MAX_MATCHES: usize = 10_000;
@@ -31,24 +33,24 @@ const LOCKS: usize = 64;
 /// The state of the service.
 #[derive(Debug)]
 pub struct Files {
-    pub(crate) workers: Workers,
+    pub(crate) runtime: Arc<Runtime>,
+    pub(crate) confined: Arc<Confined>,
     writers: [Mutex<()>; LOCKS],
     history: Mutex<History>,
     pub(super) watches: Watches,
 }
 
-impl Default for Files {
-    fn default() -> Self {
+impl Files {
+    pub fn new(runtime: Arc<Runtime>, confined: Arc<Confined>) -> Self {
         Self {
-            workers: Workers::default(),
+            runtime,
+            confined,
             writers: [const { Mutex::new(()) }; LOCKS],
             history: Mutex::default(),
             watches: Watches::default(),
         }
     }
-}
 
-impl Files {
     /// Locks a file against other writers, whatever path they use. Never held across two files.
     fn lock(&self, resolved: &ResolvedPath) -> MutexGuard<'_, ()> {
         let mut hasher = DefaultHasher::new();
@@ -156,19 +158,19 @@ pub(super) struct Target {
     pub(super) shown: String,
 }
 
-fn target(guest: &Guest, path: &str) -> Result<Target, Failure> {
-    let path = absolute(path, &guest.default_dir(), &guest.user.home)?;
+fn target(files: &Arc<Files>, path: &str) -> Result<Target, Failure> {
+    let path = absolute(path, &files.runtime.default_dir(), &files.runtime.user.home)?;
     let shown = path.components().collect::<PathBuf>().to_string_lossy().into_owned();
     Ok(Target { path, shown })
 }
 
-fn user(guest: &Guest, sudo: Option<bool>) -> &User {
-    if sudo.unwrap_or(false) { &guest.root_user } else { &guest.user }
+fn user(files: &Arc<Files>, sudo: Option<bool>) -> &User {
+    if sudo.unwrap_or(false) { &files.runtime.root_user } else { &files.runtime.user }
 }
 
 /// Runs one operation on one path with a user's rights.
 pub(super) async fn run<T: Send + 'static>(
-    guest: &Guest,
+    files: &Arc<Files>,
     operation: Operation,
     kind: Kind,
     user: &User,
@@ -176,19 +178,19 @@ pub(super) async fn run<T: Send + 'static>(
     work: impl FnOnce(&Files, &Root, Target, &Work) -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, FileError> {
     let result = async {
-        let target = target(guest, path)?;
-        let files = guest.files.clone();
-        guest.files.workers.run(kind, user, move |running| work(&files, &Root::open()?, target, running)).await
+        let target = target(files, path)?;
+        let shared = files.clone();
+        files.runtime.workers.run(kind, user, move |running| work(&shared, &Root::open()?, target, running)).await
     };
     result.await.map_err(|failure| FileError { operation, path: path.to_owned(), failure })
 }
 
 /// Reads text: all of a file, or a range of its lines.
-pub async fn read(guest: &Guest, request: FileReadRequest) -> Result<FileReadResult, FileError> {
+pub async fn read(files: &Arc<Files>, request: FileReadRequest) -> Result<FileReadResult, FileError> {
     let FileReadRequest { file, start_line, end_line, sudo } = request;
     let ranged = start_line.is_some() || end_line.is_some();
     let kind = if ranged { Kind::Scan } else { Kind::Brief };
-    run(guest, Operation::Read, kind, user(guest, sudo), &file, move |_, root, target, work| {
+    run(files, Operation::Read, kind, user(files, sudo), &file, move |_, root, target, work| {
         let (file, _) = root.open_file(&target.path)?;
         let content = if ranged {
             text::read_lines(&file, start_line.unwrap_or(0), end_line, work, &target.shown)?
@@ -221,9 +223,9 @@ pub(crate) struct FilePart {
 }
 
 /// Reads a range of lines, or all lines, of a text of any size: as many as fit into `most` characters.
-pub(crate) async fn read_part(guest: &Guest, request: FileReadRequest, most: usize) -> Result<FilePart, FileError> {
+pub(crate) async fn read_part(files: &Arc<Files>, request: FileReadRequest, most: usize) -> Result<FilePart, FileError> {
     let FileReadRequest { file, start_line, end_line, sudo } = request;
-    run(guest, Operation::Read, Kind::Scan, user(guest, sudo), &file, move |_, root, target, work| {
+    run(files, Operation::Read, Kind::Scan, user(files, sudo), &file, move |_, root, target, work| {
         let (file, _) = root.open_file(&target.path)?;
         let start = start_line.unwrap_or(0);
         let part = text::read_part_of(&file, start, end_line, most, work, &target.shown)?;
@@ -244,12 +246,12 @@ pub(crate) async fn read_part(guest: &Guest, request: FileReadRequest, most: usi
 }
 
 /// Writes or appends to a file. Creates missing directories.
-pub async fn write(guest: &Guest, request: FileWriteRequest) -> Result<FileWriteResult, FileError> {
+pub async fn write(files: &Arc<Files>, request: FileWriteRequest) -> Result<FileWriteResult, FileError> {
     let FileWriteRequest { file, content, encoding, append, leading_newline, trailing_newline, sudo } = request;
     let encoding = encoding.unwrap_or_default();
     let is_text = encoding == FileContentEncoding::Utf8;
     let (leading, trailing) = (leading_newline.unwrap_or(false), trailing_newline.unwrap_or(false));
-    run(guest, Operation::Write, Kind::Brief, user(guest, sudo), &file, move |files, root, target, _| {
+    run(files, Operation::Write, Kind::Brief, user(files, sudo), &file, move |files, root, target, _| {
         let mut bytes = text::decode(content, encoding)?;
         if is_text && leading {
             bytes.insert(0, b'\n');
@@ -270,9 +272,9 @@ pub async fn write(guest: &Guest, request: FileWriteRequest) -> Result<FileWrite
 }
 
 /// Replaces every occurrence of a text. No occurrence is no failure: the count reports it.
-pub async fn replace(guest: &Guest, request: FileReplaceRequest) -> Result<FileReplaceResult, FileError> {
+pub async fn replace(files: &Arc<Files>, request: FileReplaceRequest) -> Result<FileReplaceResult, FileError> {
     let FileReplaceRequest { file, old_str, new_str, sudo } = request;
-    run(guest, Operation::Replace, Kind::Brief, user(guest, sudo), &file, move |files, root, target, _| {
+    run(files, Operation::Replace, Kind::Brief, user(files, sudo), &file, move |files, root, target, _| {
         if old_str.is_empty() {
             return Err(Failure::invalid("old_str is empty; give the text to replace"));
         }
@@ -311,9 +313,9 @@ pub(super) fn with_resolved<T>(
 }
 
 /// Finds the lines that match a pattern.
-pub async fn search(guest: &Guest, request: FileSearchRequest) -> Result<FileSearchResult, FileError> {
+pub async fn search(files: &Arc<Files>, request: FileSearchRequest) -> Result<FileSearchResult, FileError> {
     let FileSearchRequest { file, regex, sudo } = request;
-    run(guest, Operation::Search, Kind::Scan, user(guest, sudo), &file, move |_, root, target, work| {
+    run(files, Operation::Search, Kind::Scan, user(files, sudo), &file, move |_, root, target, work| {
         let pattern = Pattern::parse(&regex, Meaning::default())?;
         let (file, _) = root.open_file(&target.path)?;
         let mut result =
@@ -344,36 +346,36 @@ pub async fn search(guest: &Guest, request: FileSearchRequest) -> Result<FileSea
 }
 
 /// Finds files by a name or glob.
-pub async fn find(guest: &Guest, request: FileFindRequest) -> Result<FileFindResult, FileError> {
+pub async fn find(files: &Arc<Files>, request: FileFindRequest) -> Result<FileFindResult, FileError> {
     let path = request.path.clone();
-    run(guest, Operation::Find, Kind::Scan, &guest.user, &path, move |_, root, target, work| {
+    run(files, Operation::Find, Kind::Scan, &files.runtime.user, &path, move |_, root, target, work| {
         listing::find(root, Path::new(&target.shown), &request, work)
     })
     .await
 }
 
 /// Searches the content of files.
-pub async fn grep(guest: &Guest, request: FileGrepRequest) -> Result<FileGrepResult, FileError> {
+pub async fn grep(files: &Arc<Files>, request: FileGrepRequest) -> Result<FileGrepResult, FileError> {
     let path = request.path.clone();
-    run(guest, Operation::Grep, Kind::Scan, &guest.user, &path, move |_, root, target, work| {
+    run(files, Operation::Grep, Kind::Scan, &files.runtime.user, &path, move |_, root, target, work| {
         grep::grep(root, Path::new(&target.shown), &request, work)
     })
     .await
 }
 
 /// Finds files by a glob, with their metadata.
-pub async fn glob(guest: &Guest, request: FileGlobRequest) -> Result<FileGlobResult, FileError> {
+pub async fn glob(files: &Arc<Files>, request: FileGlobRequest) -> Result<FileGlobResult, FileError> {
     let path = request.path.clone();
-    run(guest, Operation::Glob, Kind::Scan, &guest.user, &path, move |_, root, target, work| {
+    run(files, Operation::Glob, Kind::Scan, &files.runtime.user, &path, move |_, root, target, work| {
         glob::glob(root, Path::new(&target.shown), &request, work)
     })
     .await
 }
 
 /// Lists a directory.
-pub async fn list(guest: &Guest, request: FileListRequest) -> Result<FileListResult, FileError> {
+pub async fn list(files: &Arc<Files>, request: FileListRequest) -> Result<FileListResult, FileError> {
     let path = request.path.clone();
-    run(guest, Operation::List, Kind::Scan, &guest.user, &path, move |_, root, target, work| {
+    run(files, Operation::List, Kind::Scan, &files.runtime.user, &path, move |_, root, target, work| {
         listing::list(root, Path::new(&target.shown), &request, work)
     })
     .await

@@ -11,8 +11,8 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::error::Failure;
-use super::worker::Work;
 use crate::process::incomplete_end;
+use crate::workers::Work;
 
 /// The most bytes of text that one call reads into memory. AIO's daemon has the same bound.
 pub(super) const MAX_TEXT_BYTES: u64 = 16 << 20;

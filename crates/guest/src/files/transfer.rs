@@ -17,7 +17,7 @@ use super::error::FileError;
 use super::exchange::{Download, FileUploadResult, Upload, open_download, unchanged};
 use super::routes::{Outcome, answer, http_failure};
 use super::text::MAX_TEXT_BYTES;
-use crate::SharedGuest;
+use crate::files::Files;
 use crate::http::{ApiError, Envelope, Form, QueryArgs, missing};
 
 /// Bytes of a download in memory at once.
@@ -44,7 +44,7 @@ pub(super) struct FileUploadBody {
 #[utoipa::path(post, path = "/v1/file/upload", tag = "file", operation_id = "upload_file",
     request_body(content = FileUploadBody, content_type = "multipart/form-data"),
     responses((status = 200, body = Envelope<Outcome<FileUploadResult>>)))]
-pub(super) async fn upload(State(guest): State<SharedGuest>, request: Request) -> Response {
+pub(super) async fn upload(State(files): State<Arc<Files>>, request: Request) -> Response {
     let mut parts = match Form::from_request(request).await {
         Ok(parts) => parts,
         Err(refusal) => return refusal,
@@ -60,7 +60,7 @@ pub(super) async fn upload(State(guest): State<SharedGuest>, request: Request) -
                     None => missing("body", "file"),
                     Some(upload) => {
                         let stored = match upload {
-                            Ok(upload) => upload.finish(&guest, path).await,
+                            Ok(upload) => upload.finish(&files, path).await,
                             Err(error) => Err(error),
                         };
                         answer(stored, |_| ("File uploaded successfully".to_owned(), None)).into_response()
@@ -74,7 +74,7 @@ pub(super) async fn upload(State(guest): State<SharedGuest>, request: Request) -
             if upload.is_some() {
                 return ApiError::bad_request("the part \"file\" is there twice: upload one file for each call").into_response();
             }
-            upload = Some(Upload::begin(&guest, path.clone(), part.file_name().map(str::to_owned)).await);
+            upload = Some(Upload::begin(&files, path.clone(), part.file_name().map(str::to_owned)).await);
         }
         let mut text = Vec::new();
         loop {
@@ -156,11 +156,11 @@ pub(super) struct DownloadQuery {
         (status = 206, description = "The range that was asked for"),
         (status = 409, description = "The file changed, and change_policy is abort")))]
 pub(super) async fn download(
-    State(guest): State<SharedGuest>,
+    State(files): State<Arc<Files>>,
     QueryArgs(query): QueryArgs<DownloadQuery>,
     headers: HeaderMap,
 ) -> Response {
-    let download = match open_download(&guest, &query.path).await {
+    let download = match open_download(&files, &query.path).await {
         Ok(download) => download,
         Err(error) => return http_failure(&error),
     };

@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, Dir, FileType, OFlags, PROC_SUPER_MAGIC, ResolveFlags,
 
 use super::error::Failure;
 use super::resolve::{Root, open_in};
-use super::worker::Work;
+use crate::workers::Work;
 
 /// The deepest directory that a walk enters, counted from its start.
 pub(super) const MAX_DEPTH: usize = 64;

@@ -5,15 +5,19 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::routing::{delete, get};
 use serde::Deserialize;
+use std::sync::Arc;
 use utoipa::{IntoParams, OpenApi};
 
 use super::service::{self, HookError, RegisterHookRequest, SandboxHook};
-use crate::SharedGuest;
+use crate::hooks::Hooks;
 use crate::http::{ApiError, Body, Envelope, QueryArgs, Reply, ok, ok_message};
 
 /// The service's routes, under `/v1`.
-pub fn router() -> Router<SharedGuest> {
-    Router::new().route("/v1/sandbox/hooks", get(list).post(register)).route("/v1/sandbox/hooks/{name}", delete(remove))
+pub fn router(state: Arc<Hooks>) -> Router {
+    Router::new()
+        .route("/v1/sandbox/hooks", get(list).post(register))
+        .route("/v1/sandbox/hooks/{name}", delete(remove))
+        .with_state(state)
 }
 
 /// The service's part of the OpenAPI document.
@@ -38,8 +42,8 @@ impl From<HookError> for ApiError {
 /// It runs by `sh -c` as the sandbox's user before the sandbox is deleted. All of them together have 30 seconds.
 #[utoipa::path(post, path = "/v1/sandbox/hooks", tag = "sandbox", operation_id = "register_hook_v1_sandbox_hooks_post",
     request_body = RegisterHookRequest, responses((status = 200, body = Envelope<SandboxHook>)))]
-async fn register(State(guest): State<SharedGuest>, Body(request): Body<RegisterHookRequest>) -> Reply<SandboxHook> {
-    ok(service::register(&guest, request)?)
+async fn register(State(hooks): State<Arc<Hooks>>, Body(request): Body<RegisterHookRequest>) -> Reply<SandboxHook> {
+    ok(service::register(&hooks, request)?)
 }
 
 fn shutdown() -> String {
@@ -57,15 +61,15 @@ struct ListQuery {
 /// The hooks of an event, in the order in which they run.
 #[utoipa::path(get, path = "/v1/sandbox/hooks", tag = "sandbox", operation_id = "list_hooks_v1_sandbox_hooks_get",
     params(ListQuery), responses((status = 200, body = Envelope<Vec<SandboxHook>>)))]
-async fn list(State(guest): State<SharedGuest>, QueryArgs(query): QueryArgs<ListQuery>) -> Reply<Vec<SandboxHook>> {
-    ok(service::list_of(&guest, &query.event)?)
+async fn list(State(hooks): State<Arc<Hooks>>, QueryArgs(query): QueryArgs<ListQuery>) -> Reply<Vec<SandboxHook>> {
+    ok(service::list_of(&hooks, &query.event)?)
 }
 
 /// Forget a hook; those of the environment stay.
 #[utoipa::path(delete, path = "/v1/sandbox/hooks/{name}", tag = "sandbox",
     operation_id = "remove_hook_v1_sandbox_hooks__name__delete", params(("name" = String, Path)),
     responses((status = 200, body = Envelope<serde_json::Value>)))]
-async fn remove(State(guest): State<SharedGuest>, Path(name): Path<String>) -> Reply<SandboxHook> {
-    let removed = service::remove(&guest, &name)?;
+async fn remove(State(hooks): State<Arc<Hooks>>, Path(name): Path<String>) -> Reply<SandboxHook> {
+    let removed = service::remove(&hooks, &name)?;
     ok_message(removed, format!("Hook {name} removed"))
 }

@@ -3,6 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use arenite_model::protocol::SHUTDOWN_SECONDS;
@@ -10,7 +11,7 @@ use futures_util::future::join_all;
 use tokio::time::{Instant, timeout};
 
 use super::service::{SHUTDOWN, SandboxHook, list};
-use crate::SharedGuest;
+use crate::hooks::Hooks;
 use crate::main_command::LOG_DIR;
 use crate::process::{Command, Signal, kill_members, seconds};
 
@@ -18,34 +19,34 @@ use crate::process::{Command, Signal, kill_members, seconds};
 pub(super) const START_SECONDS: f64 = 60.0;
 
 /// Runs the hooks before the first call, one after the other.
-pub(crate) async fn before_services(guest: &SharedGuest) {
+pub(crate) async fn before_services(hooks: &Arc<Hooks>) {
     for event in ["init", "pre_services"] {
-        for hook in list(guest, event) {
-            run(guest, &hook, Duration::MAX).await;
+        for hook in list(hooks, event) {
+            run(hooks, &hook, Duration::MAX).await;
         }
     }
 }
 
 /// Runs the hooks that start with the first calls.
-pub(crate) fn when_ready(guest: SharedGuest) {
-    let hooks = list(&guest, "post_ready");
-    if !hooks.is_empty() {
-        tokio::spawn(async move { join_all(hooks.iter().map(|hook| run(&guest, hook, Duration::MAX))).await });
+pub(crate) fn when_ready(hooks: Arc<Hooks>) {
+    let listed = list(&hooks, "post_ready");
+    if !listed.is_empty() {
+        tokio::spawn(async move { join_all(listed.iter().map(|hook| run(&hooks, hook, Duration::MAX))).await });
     }
 }
 
 /// Starts the hooks of the sandbox's end: the lower priority first, equal ones at once, and all within [`SHUTDOWN_SECONDS`]. They
 /// go on if the returned handle is dropped. `None`: there are no such hooks.
-pub(crate) fn shutdown(guest: &SharedGuest) -> Option<tokio::task::JoinHandle<()>> {
-    let hooks = list(guest, SHUTDOWN);
-    if hooks.is_empty() {
+pub(crate) fn shutdown(hooks: &Arc<Hooks>) -> Option<tokio::task::JoinHandle<()>> {
+    let listed = list(hooks, SHUTDOWN);
+    if listed.is_empty() {
         return None;
     }
-    let guest = guest.clone();
+    let hooks = hooks.clone();
     Some(tokio::spawn(async move {
         let until = Instant::now() + Duration::from_secs(SHUTDOWN_SECONDS);
-        for equal in hooks.chunk_by(|a, b| a.priority == b.priority) {
-            join_all(equal.iter().map(|hook| run(&guest, hook, until.saturating_duration_since(Instant::now())))).await;
+        for equal in listed.chunk_by(|a, b| a.priority == b.priority) {
+            join_all(equal.iter().map(|hook| run(&hooks, hook, until.saturating_duration_since(Instant::now())))).await;
         }
     }))
 }
@@ -56,8 +57,8 @@ fn log() -> io::Result<File> {
 }
 
 /// Runs one within its time and `left`, and logs the outcome.
-async fn run(guest: &SharedGuest, hook: &SandboxHook, left: Duration) {
-    let outcome = match attempt(guest, hook, seconds(hook.timeout).min(left)).await {
+async fn run(hooks: &Arc<Hooks>, hook: &SandboxHook, left: Duration) {
+    let outcome = match attempt(hooks, hook, seconds(hook.timeout).min(left)).await {
         Ok(outcome) => outcome,
         Err(error) => format!("could not run: {error}"),
     };
@@ -68,7 +69,7 @@ async fn run(guest: &SharedGuest, hook: &SandboxHook, left: Duration) {
 }
 
 async fn attempt(
-    guest: &SharedGuest,
+    hooks: &Arc<Hooks>,
     hook: &SandboxHook,
     limit: Duration,
 ) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
@@ -79,13 +80,13 @@ async fn attempt(
     let output = OwnedFd::from(log().or_else(|_| null())?);
     let command = Command {
         argv: vec!["sh".to_owned(), "-c".to_owned(), hook.command.clone()],
-        env: guest.environment(&guest.user, &[("HOOK_EVENT".to_owned(), hook.event.clone())]),
-        cwd: guest.default_dir().display().to_string(),
-        user: &guest.user,
+        env: hooks.runtime.environment(&hooks.runtime.user, &[("HOOK_EVENT".to_owned(), hook.event.clone())]),
+        cwd: hooks.runtime.default_dir().display().to_string(),
+        user: &hooks.runtime.user,
         stdio: [null()?.into(), output.try_clone()?, output],
         controlling_tty: false,
     };
-    let mut child = guest.processes.spawn(command).await?;
+    let mut child = hooks.runtime.processes.spawn(command).await?;
     if let Ok(exit) = timeout(limit, child.wait()).await {
         return Ok(format!("ended: {exit:?}"));
     }

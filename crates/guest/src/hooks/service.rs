@@ -1,13 +1,13 @@
 //! The registered hooks.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::runtime::Runtime;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use utoipa::ToSchema;
-
-use crate::Guest;
 
 /// The most hooks registered by the API.
 const MAX_HOOKS: usize = 64;
@@ -114,18 +114,25 @@ pub(super) enum HookError {
 }
 
 /// Hooks of the API, by name.
-#[derive(Debug, Default)]
-pub struct Hooks(Mutex<BTreeMap<String, SandboxHook>>);
+#[derive(Debug)]
+pub struct Hooks {
+    pub(super) runtime: Arc<Runtime>,
+    registered: Mutex<BTreeMap<String, SandboxHook>>,
+}
 
 impl Hooks {
+    pub fn new(runtime: Arc<Runtime>) -> Self {
+        Self { runtime, registered: Mutex::default() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, SandboxHook>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.registered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The hooks in the sandbox's environment.
-fn of_environment(guest: &Guest) -> impl Iterator<Item = SandboxHook> {
-    let config = guest.config();
+fn of_environment(hooks: &Arc<Hooks>) -> impl Iterator<Item = SandboxHook> {
+    let config = hooks.runtime.config();
     EVENTS.into_iter().filter_map(move |event| {
         let name = format!("RUN_HOOK_{}", event.to_uppercase());
         let command = config.env.get(&name).filter(|command| !command.trim().is_empty())?.clone();
@@ -137,20 +144,20 @@ fn of_environment(guest: &Guest) -> impl Iterator<Item = SandboxHook> {
 }
 
 /// The same as [`list`], for an event named by a caller.
-pub(super) fn list_of(guest: &Guest, event: &str) -> Result<Vec<SandboxHook>, HookError> {
-    if EVENTS.contains(&event) { Ok(list(guest, event)) } else { Err(HookError::NotListed(event.to_owned())) }
+pub(super) fn list_of(hooks: &Arc<Hooks>, event: &str) -> Result<Vec<SandboxHook>, HookError> {
+    if EVENTS.contains(&event) { Ok(list(hooks, event)) } else { Err(HookError::NotListed(event.to_owned())) }
 }
 
 /// The hooks of an event, in the order in which they run.
-pub(super) fn list(guest: &Guest, event: &str) -> Vec<SandboxHook> {
-    let mut hooks: Vec<_> = of_environment(guest).chain(guest.hooks.lock().values().cloned()).collect();
+pub(super) fn list(hooks: &Arc<Hooks>, event: &str) -> Vec<SandboxHook> {
+    let mut hooks: Vec<_> = of_environment(hooks).chain(hooks.lock().values().cloned()).collect();
     hooks.retain(|hook| hook.event == event);
     hooks.sort_by_key(|hook| hook.priority);
     hooks
 }
 
 /// Registers a hook. Replaces a hook of the same name, so a repeated call changes nothing.
-pub(super) fn register(guest: &Guest, request: RegisterHookRequest) -> Result<SandboxHook, HookError> {
+pub(super) fn register(hooks: &Arc<Hooks>, request: RegisterHookRequest) -> Result<SandboxHook, HookError> {
     let RegisterHookRequest { name, event, command, timeout, priority } = request;
     if event != SHUTDOWN {
         return Err(HookError::UnknownEvent(event));
@@ -158,10 +165,10 @@ pub(super) fn register(guest: &Guest, request: RegisterHookRequest) -> Result<Sa
     if timeout.is_nan() || timeout <= 0.0 {
         return Err(HookError::NoTime);
     }
-    if of_environment(guest).any(|hook| hook.name == name) {
+    if of_environment(hooks).any(|hook| hook.name == name) {
         return Err(HookError::FromEnvironment(name));
     }
-    let mut hooks = guest.hooks.lock();
+    let mut hooks = hooks.lock();
     if hooks.len() >= MAX_HOOKS && !hooks.contains_key(&name) {
         return Err(HookError::TooMany);
     }
@@ -170,10 +177,10 @@ pub(super) fn register(guest: &Guest, request: RegisterHookRequest) -> Result<Sa
     Ok(hook)
 }
 
-pub(super) fn remove(guest: &Guest, name: &str) -> Result<SandboxHook, HookError> {
-    match guest.hooks.lock().remove(name) {
+pub(super) fn remove(hooks: &Arc<Hooks>, name: &str) -> Result<SandboxHook, HookError> {
+    match hooks.lock().remove(name) {
         Some(hook) => Ok(hook),
-        None if of_environment(guest).any(|hook| hook.name == name) => Err(HookError::FromEnvironment(name.to_owned())),
+        None if of_environment(hooks).any(|hook| hook.name == name) => Err(HookError::FromEnvironment(name.to_owned())),
         None => Err(HookError::NotFound(name.to_owned())),
     }
 }

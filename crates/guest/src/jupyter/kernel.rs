@@ -26,8 +26,8 @@ use super::kernelspec::{InterruptMode, KernelSpec};
 use super::message::{Incoming, Request};
 use super::outputs::{self, JupyterOutput, Outputs, StreamContent};
 use super::start::{Channels, Process, StartError, start};
-use crate::SharedGuest;
 use crate::process::{Budget, Exit, News, Signal};
+use crate::runtime::Runtime;
 
 /// How long an interrupted execution may go on before its kernel is killed.
 const GRACE: Duration = Duration::from_secs(5);
@@ -92,12 +92,12 @@ impl Drop for Kernel {
 impl Kernel {
     /// Starts a kernel. It is ready to execute when this returns.
     pub(super) async fn start(
-        guest: &SharedGuest,
+        runtime: &Runtime,
         spec: &KernelSpec,
         cwd: &Path,
         budget: &Arc<Budget>,
     ) -> Result<Self, StartError> {
-        let (process, channels) = start(guest, spec, cwd).await?;
+        let (process, channels) = start(runtime, spec, cwd).await?;
         let (executes, commands) = mpsc::channel(1);
         let (end, ended) = watch::channel(None);
         let stop = CancellationToken::new();

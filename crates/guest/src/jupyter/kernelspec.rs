@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::Guest;
-use crate::files::{Failure, Kind};
+use crate::files::Failure;
+use crate::runtime::Runtime;
+use crate::workers::Kind;
 
 /// The most bytes of a `kernel.json`.
 const MAX_FILE: u64 = 64 << 10;
@@ -60,11 +61,11 @@ impl KernelSpec {
 }
 
 /// All installed kernels by name. If two directories have the same name, the first in Jupyter's order counts.
-pub(super) async fn installed(guest: &Guest) -> Result<BTreeMap<String, KernelSpec>, Failure> {
-    let env: BTreeMap<String, String> = guest.environment(&guest.user, &[]).into_iter().collect();
-    let home = guest.user.home.clone();
+pub(super) async fn installed(runtime: &Runtime) -> Result<BTreeMap<String, KernelSpec>, Failure> {
+    let env: BTreeMap<String, String> = runtime.environment(&runtime.user, &[]).into_iter().collect();
+    let home = runtime.user.home.clone();
     let look = move |_: &_| Ok(look(&data_directories(&env, &home)));
-    guest.files.workers.run(Kind::Scan, &guest.user, look).await
+    runtime.workers.run(Kind::Scan, &runtime.user, look).await
 }
 
 /// Jupyter's search path: the configured directories, the user's, the Python's, the system's.

@@ -4,13 +4,14 @@ use axum::Router;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::routing::{delete, get, post};
+use std::sync::Arc;
 use utoipa::OpenApi;
 
 use super::kernel::Status;
 use super::service::{Executed, JupyterError};
 use super::types::*;
-use crate::SharedGuest;
 use crate::http::{ApiError, Body, Envelope, Reply, ok, ok_message, whole};
+use crate::jupyter::JupyterService;
 
 /// The service's part of the OpenAPI document.
 #[derive(Debug, OpenApi)]
@@ -21,13 +22,14 @@ use crate::http::{ApiError, Body, Envelope, Reply, ok, ok_message, whole};
 pub struct JupyterApi;
 
 /// The service's routes, under `/v1`.
-pub fn router() -> Router<SharedGuest> {
+pub fn router(state: Arc<JupyterService>) -> Router {
     Router::new()
         .route("/v1/jupyter/execute", post(execute))
         .route("/v1/jupyter/info", get(info))
         .route("/v1/jupyter/sessions", get(sessions).delete(delete_sessions))
         .route("/v1/jupyter/sessions/create", post(create_session))
         .route("/v1/jupyter/sessions/{session_id}", delete(delete_session))
+        .with_state(state)
 }
 
 impl From<JupyterError> for ApiError {
@@ -79,9 +81,11 @@ pub(crate) fn call_message(executed: &Executed, seconds: i64) -> (String, Option
 /// Code that raises is no failed call: `status` says `error`, and the last output is the traceback. After `timeout` the code is
 /// interrupted and the session lives on.
 #[utoipa::path(post, path = "/v1/jupyter/execute", tag = "jupyter", operation_id = "jupyter_execute_code", request_body = JupyterExecuteRequest, responses((status = 200, body = Envelope<JupyterExecuteResponse>)))]
-async fn execute(State(guest): State<SharedGuest>, Body(request): Body<JupyterExecuteRequest>) -> Reply<JupyterExecuteResponse> {
-    let (executed, request) =
-        whole(async move { guest.jupyter.execute(&guest, &request).await.map(|executed| (executed, request)) }).await?;
+async fn execute(
+    State(jupyter): State<Arc<JupyterService>>,
+    Body(request): Body<JupyterExecuteRequest>,
+) -> Reply<JupyterExecuteResponse> {
+    let (executed, request) = whole(async move { jupyter.execute(&request).await.map(|executed| (executed, request)) }).await?;
     let (message, hint) = call_message(&executed, request.timeout.unwrap_or(DEFAULT_TIMEOUT));
     let Executed { execution, kernel_name, session_id, .. } = executed;
     let data = JupyterExecuteResponse {
@@ -98,38 +102,38 @@ async fn execute(State(guest): State<SharedGuest>, Body(request): Body<JupyterEx
 
 /// The kernels that are installed, and the limits of sessions.
 #[utoipa::path(get, path = "/v1/jupyter/info", tag = "jupyter", operation_id = "get_jupyter_info", responses((status = 200, body = Envelope<JupyterInfoResponse>)))]
-async fn info(State(guest): State<SharedGuest>) -> Reply<JupyterInfoResponse> {
-    ok(guest.jupyter.info(&guest).await?)
+async fn info(State(jupyter): State<Arc<JupyterService>>) -> Reply<JupyterInfoResponse> {
+    ok(jupyter.info().await?)
 }
 
 /// All sessions.
 #[utoipa::path(get, path = "/v1/jupyter/sessions", tag = "jupyter", operation_id = "list_jupyter_sessions", responses((status = 200, body = Envelope<ActiveSessionsResult>)))]
-async fn sessions(State(guest): State<SharedGuest>) -> Reply<ActiveSessionsResult> {
-    ok(ActiveSessionsResult { sessions: guest.jupyter.sessions() })
+async fn sessions(State(jupyter): State<Arc<JupyterService>>) -> Reply<ActiveSessionsResult> {
+    ok(ActiveSessionsResult { sessions: jupyter.sessions() })
 }
 
 /// Ends all sessions.
 #[utoipa::path(delete, path = "/v1/jupyter/sessions", tag = "jupyter", operation_id = "delete_jupyter_sessions", responses((status = 200, body = Envelope<serde_json::Value>)))]
-async fn delete_sessions(State(guest): State<SharedGuest>) -> Reply<()> {
-    let number = whole(async move { Ok::<_, JupyterError>(guest.jupyter.delete_all().await) }).await?;
+async fn delete_sessions(State(jupyter): State<Arc<JupyterService>>) -> Reply<()> {
+    let number = whole(async move { Ok::<_, JupyterError>(jupyter.delete_all().await) }).await?;
     ok_message((), format!("{number} sessions deleted"))
 }
 
 /// Ends a session with its kernel and all processes that it started.
 #[utoipa::path(delete, path = "/v1/jupyter/sessions/{session_id}", tag = "jupyter", operation_id = "delete_jupyter_session", params(("session_id" = String, Path)), responses((status = 200, body = Envelope<serde_json::Value>)))]
-async fn delete_session(State(guest): State<SharedGuest>, Path(session_id): Path<String>) -> Reply<()> {
+async fn delete_session(State(jupyter): State<Arc<JupyterService>>, Path(session_id): Path<String>) -> Reply<()> {
     let message = format!("Session {session_id} deleted");
-    whole(async move { guest.jupyter.delete(&session_id).await }).await?;
+    whole(async move { jupyter.delete(&session_id).await }).await?;
     ok_message((), message)
 }
 
 /// Creates a session and starts its kernel. Returns an existing one unchanged.
 #[utoipa::path(post, path = "/v1/jupyter/sessions/create", tag = "jupyter", operation_id = "create_jupyter_session", request_body = JupyterCreateSessionRequest, responses((status = 200, body = Envelope<JupyterCreateSessionResponse>)))]
 async fn create_session(
-    State(guest): State<SharedGuest>,
+    State(jupyter): State<Arc<JupyterService>>,
     Body(request): Body<JupyterCreateSessionRequest>,
 ) -> Reply<JupyterCreateSessionResponse> {
-    let made = whole(async move { guest.jupyter.create(&guest, &request).await }).await?;
+    let made = whole(async move { jupyter.create(&request).await }).await?;
     let message = made.message.clone();
     ok_message(made, message)
 }

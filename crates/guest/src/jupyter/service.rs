@@ -15,9 +15,9 @@ use super::session::{Session, Slot};
 use super::spare::{self, Spares};
 use super::start::StartError;
 use super::types::*;
-use crate::SharedGuest;
 use crate::files::Failure;
 use crate::process::{Budget, News};
+use crate::runtime::Runtime;
 use crate::sessions::{SessionError, Sessions, Turns};
 
 /// The most sessions, each with a kernel of about 60 MiB. Beyond it, the session that was idle longest ends.
@@ -69,6 +69,7 @@ pub(crate) struct Executed {
 /// All sessions of the guest.
 #[derive(Debug)]
 pub struct JupyterService {
+    runtime: Arc<Runtime>,
     sessions: Arc<Sessions<Session>>,
     budget: Arc<Budget>,
     spares: Spares,
@@ -76,9 +77,10 @@ pub struct JupyterService {
     single_waiting: Arc<Semaphore>,
 }
 
-impl Default for JupyterService {
-    fn default() -> Self {
+impl JupyterService {
+    pub fn new(runtime: Arc<Runtime>) -> Self {
         Self {
+            runtime,
             sessions: Sessions::at_most(MAX_SESSIONS),
             budget: Budget::new(MAX_RETAINED_BYTES),
             spares: Spares::default(),
@@ -94,23 +96,15 @@ impl JupyterService {
         self.sessions.is_busy() || self.single.available_permits() < MAX_SINGLE
     }
 
-    pub(super) fn budget(&self) -> &Arc<Budget> {
-        &self.budget
-    }
-
-    pub(super) fn spares(&self) -> &Spares {
-        &self.spares
-    }
-
     /// Executes code in a session. Creates the session if it does not exist.
-    pub(crate) async fn execute(&self, guest: &SharedGuest, request: &JupyterExecuteRequest) -> Result<Executed, JupyterError> {
+    pub(crate) async fn execute(&self, request: &JupyterExecuteRequest) -> Result<Executed, JupyterError> {
         let limit = Duration::from_secs(request.timeout.unwrap_or(DEFAULT_TIMEOUT).unsigned_abs());
-        let asked = directory(guest, request.cwd.as_deref())?;
+        let asked = directory(&self.runtime, request.cwd.as_deref())?;
         let id = request.session_id.as_deref().filter(|id| !id.is_empty());
-        let session = self.session_for(guest, id, request.kernel_name.as_deref(), asked.as_deref()).await?;
+        let session = self.session_for(id, request.kernel_name.as_deref(), asked.as_deref()).await?;
         let mut slot = session.turns.turn(limit).await?;
         session.turns.touch();
-        let (is_new, restarted) = self.ready(guest, &session, &mut slot).await?;
+        let (is_new, restarted) = self.ready(&session, &mut slot).await?;
         let Some(kernel) = &slot.kernel else { return Err(session.turns.gone().into()) };
         let ran = match asked.filter(|dir| !is_new || *dir != session.cwd) {
             Some(dir) => match spare::adapt(kernel, &session.spec, &json!({}), Some(&dir)).await {
@@ -134,30 +128,29 @@ impl JupyterService {
 
     /// Executes code in its own kernel, which ends with it or when the caller leaves. Lines are sent as they are printed.
     pub(crate) async fn execute_once(
-        &self,
-        guest: &SharedGuest,
+        self: &Arc<Self>,
         code: &str,
         limit: Duration,
         cwd: Option<&str>,
         lines_to: Option<&mpsc::Sender<String>>,
     ) -> Result<Executed, JupyterError> {
-        let dir = directory(guest, cwd)?.unwrap_or_else(|| guest.default_dir());
+        let dir = directory(&self.runtime, cwd)?.unwrap_or_else(|| self.runtime.default_dir());
         let place = Arc::clone(&self.single_waiting).try_acquire_owned().map_err(|_| JupyterError::TooManySingle)?;
         let turn = Arc::clone(&self.single).acquire_owned().await;
-        let spec = self.spec(guest, None).await?;
-        let kernel = match self.spares.take(guest, &spec, &dir).await {
+        let spec = self.spec(None).await?;
+        let kernel = match self.spares.take(&self.runtime, &spec, &dir).await {
             Some(kernel) => kernel,
-            None => Kernel::start(guest, &spec, &dir, &self.budget).await?,
+            None => Kernel::start(&self.runtime, &spec, &dir, &self.budget).await?,
         };
         let execution = kernel.execute_told(code.to_owned(), false, limit, lines_to.map(News::new)).await;
         let execution = execution.unwrap_or_else(ended_before);
         let kernel_name = spec.name.clone();
-        let owner = Arc::clone(guest);
+        let owner = Arc::clone(self);
         // Single executions often follow each other: the next kernel starts while the client reads this answer.
         tokio::spawn(async move {
             kernel.shut_down().await;
             drop((turn, place));
-            if let Err(error) = owner.jupyter.spares.start(&owner, &spec, Some(spare::SPARE_TIME)).await {
+            if let Err(error) = owner.spares.start(&owner.runtime, &owner.budget, &spec, Some(spare::SPARE_TIME)).await {
                 tracing::warn!(%error, "a spare kernel could not be started");
             }
         });
@@ -165,30 +158,29 @@ impl JupyterService {
     }
 
     /// Starts a kernel for the next caller. Returns whether a spare kernel is ready.
-    pub async fn prepare(&self, guest: &SharedGuest) -> Result<bool, JupyterError> {
-        let spec = self.spec(guest, None).await?;
-        self.spares.start(guest, &spec, None).await?;
+    pub async fn prepare(&self) -> Result<bool, JupyterError> {
+        let spec = self.spec(None).await?;
+        self.spares.start(&self.runtime, &self.budget, &spec, None).await?;
         Ok(self.spares.is_there())
     }
 
     /// Expires a prepared kernel after a while if it is not used.
-    pub fn expire_prepared(&self, guest: &SharedGuest) {
-        self.spares.expire(guest);
+    pub fn expire_prepared(&self) {
+        self.spares.expire();
     }
 
     /// Creates a session with a started kernel. Returns an existing one unchanged.
     pub(crate) async fn create(
         &self,
-        guest: &SharedGuest,
         request: &JupyterCreateSessionRequest,
     ) -> Result<JupyterCreateSessionResponse, JupyterError> {
-        let asked = directory(guest, request.cwd.as_deref())?;
+        let asked = directory(&self.runtime, request.cwd.as_deref())?;
         let id = request.session_id.as_deref().filter(|id| !id.is_empty());
         let existed = id.is_some_and(|id| self.sessions.get(id).is_ok());
-        let session = self.session_for(guest, id, request.kernel_name.as_deref(), asked.as_deref()).await?;
+        let session = self.session_for(id, request.kernel_name.as_deref(), asked.as_deref()).await?;
         if !existed {
             let mut slot = session.turns.turn(Duration::from_secs(300)).await?;
-            self.ready(guest, &session, &mut slot).await?;
+            self.ready(&session, &mut slot).await?;
         }
         session.turns.touch();
         let what = if existed { "is there already" } else { "is ready" };
@@ -213,9 +205,9 @@ impl JupyterService {
         self.sessions.delete_all().await
     }
 
-    pub(crate) async fn info(&self, guest: &SharedGuest) -> Result<JupyterInfoResponse, JupyterError> {
-        let installed = kernelspec::installed(guest).await?;
-        let default = default_kernel(guest, &installed).map(|spec| spec.name.clone()).unwrap_or_default();
+    pub(crate) async fn info(&self) -> Result<JupyterInfoResponse, JupyterError> {
+        let installed = kernelspec::installed(&self.runtime).await?;
+        let default = default_kernel(&self.runtime, &installed).map(|spec| spec.name.clone()).unwrap_or_default();
         let mut description = "Code in Jupyter kernels, whose state lasts as long as their session".to_owned();
         let mut aliases: BTreeMap<&Path, Vec<&str>> = BTreeMap::new();
         for (name, spec) in &installed {
@@ -235,13 +227,13 @@ impl JupyterService {
         })
     }
 
-    async fn spec(&self, guest: &SharedGuest, name: Option<&str>) -> Result<KernelSpec, JupyterError> {
-        let mut installed = kernelspec::installed(guest).await?;
+    async fn spec(&self, name: Option<&str>) -> Result<KernelSpec, JupyterError> {
+        let mut installed = kernelspec::installed(&self.runtime).await?;
         if installed.is_empty() {
             return Err(JupyterError::NoKernels);
         }
         let Some(name) = name else {
-            return default_kernel(guest, &installed).cloned().ok_or(JupyterError::NoKernels);
+            return default_kernel(&self.runtime, &installed).cloned().ok_or(JupyterError::NoKernels);
         };
         installed.remove(&name.to_ascii_lowercase()).ok_or_else(|| JupyterError::NoKernel {
             name: name.chars().take(80).collect(),
@@ -252,7 +244,6 @@ impl JupyterService {
     /// The session of that id, or a new one. Fails if it runs another kernel.
     async fn session_for(
         &self,
-        guest: &SharedGuest,
         id: Option<&str>,
         kernel: Option<&str>,
         cwd: Option<&Path>,
@@ -264,11 +255,11 @@ impl JupyterService {
         {
             return Ok(Arc::clone(session));
         }
-        let spec = self.spec(guest, kernel).await?;
+        let spec = self.spec(kernel).await?;
         let session = match there {
             Some(session) => session,
             None => {
-                let cwd = cwd.map_or_else(|| guest.default_dir(), Path::to_owned);
+                let cwd = cwd.map_or_else(|| self.runtime.default_dir(), Path::to_owned);
                 let spec = spec.clone();
                 self.sessions.insert(id, |id| Session { turns: Turns::new(id), spec, cwd })?.0
             }
@@ -284,12 +275,7 @@ impl JupyterService {
     }
 
     /// Ensures that the session has a running kernel. Returns whether it is new, and why the previous one ended.
-    async fn ready(
-        &self,
-        guest: &SharedGuest,
-        session: &Arc<Session>,
-        slot: &mut Slot,
-    ) -> Result<(bool, Option<String>), JupyterError> {
+    async fn ready(&self, session: &Arc<Session>, slot: &mut Slot) -> Result<(bool, Option<String>), JupyterError> {
         let ended = match &slot.kernel {
             Some(kernel) => match kernel.ended() {
                 Some(reason) => Some(reason),
@@ -299,10 +285,10 @@ impl JupyterService {
             None => None,
         };
         slot.kernel = None;
-        let kernel = match self.spares.take(guest, &session.spec, &session.cwd).await {
+        let kernel = match self.spares.take(&self.runtime, &session.spec, &session.cwd).await {
             Some(kernel) => kernel,
             None => {
-                let starting = Kernel::start(guest, &session.spec, &session.cwd, &self.budget);
+                let starting = Kernel::start(&self.runtime, &session.spec, &session.cwd, &self.budget);
                 let started = tokio::select! {
                     started = starting => started,
                     () = session.turns.closed.cancelled() => return Err(session.turns.gone().into()),
@@ -323,17 +309,17 @@ impl JupyterService {
 }
 
 /// The kernel that `PYTHON_VERSION` names, else `python3`, else the first.
-fn default_kernel<'a>(guest: &SharedGuest, installed: &'a BTreeMap<String, KernelSpec>) -> Option<&'a KernelSpec> {
-    let env = guest.environment(&guest.user, &[]);
+fn default_kernel<'a>(runtime: &Runtime, installed: &'a BTreeMap<String, KernelSpec>) -> Option<&'a KernelSpec> {
+    let env = runtime.environment(&runtime.user, &[]);
     let version = env.iter().find(|(name, _)| name == "PYTHON_VERSION").map(|(_, value)| value.trim_start_matches("python"));
     let named = version.map(|version| format!("python{}", version.split('.').take(2).collect::<Vec<_>>().join(".")));
     let named = named.and_then(|name| installed.get(&name));
     named.or_else(|| installed.get(USUAL_KERNEL)).or_else(|| installed.values().next())
 }
 
-fn directory(guest: &SharedGuest, cwd: Option<&str>) -> Result<Option<PathBuf>, JupyterError> {
+fn directory(runtime: &Runtime, cwd: Option<&str>) -> Result<Option<PathBuf>, JupyterError> {
     let Some(cwd) = cwd.filter(|dir| !dir.is_empty()) else { return Ok(None) };
-    let dir = guest.absolute(cwd);
+    let dir = runtime.absolute(cwd);
     if dir.is_dir() { Ok(Some(dir)) } else { Err(JupyterError::NoDirectory(dir.display().to_string())) }
 }
 

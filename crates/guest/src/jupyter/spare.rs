@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,7 +12,8 @@ use tokio::time::Instant;
 use super::kernel::{Execution, Kernel, Status};
 use super::kernelspec::KernelSpec;
 use super::service::JupyterError;
-use crate::SharedGuest;
+use crate::process::Budget;
+use crate::runtime::Runtime;
 
 /// How long an unused spare is kept after a single execution has requested it.
 pub(super) const SPARE_TIME: Duration = Duration::from_secs(300);
@@ -33,7 +35,7 @@ struct Spare {
 
 /// Holds at most one spare kernel.
 #[derive(Debug, Default)]
-pub(super) struct Spares(Mutex<State>);
+pub(super) struct Spares(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -44,11 +46,17 @@ struct State {
 
 impl Spares {
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Starts a spare unless there is one. With a `time`, it ends after that if it is still unused.
-    pub(super) async fn start(&self, guest: &SharedGuest, spec: &KernelSpec, time: Option<Duration>) -> Result<(), JupyterError> {
+    pub(super) async fn start(
+        &self,
+        runtime: &Runtime,
+        budget: &Arc<Budget>,
+        spec: &KernelSpec,
+        time: Option<Duration>,
+    ) -> Result<(), JupyterError> {
         {
             let mut state = self.lock();
             if state.is_starting || state.spare.as_ref().is_some_and(|spare| spare.kernel.ended().is_none()) {
@@ -56,9 +64,9 @@ impl Spares {
             }
             state.is_starting = true;
         }
-        let cwd = guest.default_dir();
-        let env = environment(guest);
-        let started = Kernel::start(guest, spec, &cwd, guest.jupyter.budget()).await;
+        let cwd = runtime.default_dir();
+        let env = environment(runtime);
+        let started = Kernel::start(runtime, spec, &cwd, budget).await;
         let mut state = self.lock();
         state.is_starting = false;
         state.number += 1;
@@ -67,18 +75,18 @@ impl Spares {
         state.spare = Some(Spare { kernel, spec: spec.dir.clone(), env, cwd, number });
         drop(state);
         if let Some(time) = time {
-            self.end_after(guest, number, time);
+            self.end_after(number, time);
         }
         Ok(())
     }
 
-    fn end_after(&self, guest: &SharedGuest, number: u64, time: Duration) {
-        let guest = std::sync::Arc::downgrade(guest);
+    fn end_after(&self, number: u64, time: Duration) {
+        let state = Arc::downgrade(&self.0);
         let due = Instant::now() + time;
         tokio::spawn(async move {
             tokio::time::sleep_until(due).await;
-            if let Some(guest) = guest.upgrade() {
-                guest.jupyter.spares().lock().spare.take_if(|spare| spare.number == number);
+            if let Some(state) = state.upgrade() {
+                lock(&state).spare.take_if(|spare| spare.number == number);
             }
         });
     }
@@ -89,17 +97,17 @@ impl Spares {
     }
 
     /// Ends the spare after [`SPARE_TIME`] if it is still unused.
-    pub(super) fn expire(&self, guest: &SharedGuest) {
+    pub(super) fn expire(&self) {
         let number = self.lock().spare.as_ref().map(|spare| spare.number);
         if let Some(number) = number {
-            self.end_after(guest, number, SPARE_TIME);
+            self.end_after(number, SPARE_TIME);
         }
     }
 
     /// Takes the spare, if it is of this kind and can be changed to the settings that a new kernel would have.
-    pub(super) async fn take(&self, guest: &SharedGuest, spec: &KernelSpec, cwd: &Path) -> Option<Kernel> {
+    pub(super) async fn take(&self, runtime: &Runtime, spec: &KernelSpec, cwd: &Path) -> Option<Kernel> {
         let spare = self.lock().spare.take_if(|spare| spare.spec == spec.dir)?;
-        let wanted = environment(guest);
+        let wanted = environment(runtime);
         let changes: BTreeMap<&String, &String> = wanted.iter().filter(|(k, v)| spare.env.get(*k) != Some(*v)).collect();
         let is_fit = spare.kernel.ended().is_none()
             && spare.env.keys().all(|name| wanted.contains_key(name))
@@ -116,8 +124,12 @@ impl Spares {
     }
 }
 
-fn environment(guest: &SharedGuest) -> BTreeMap<String, String> {
-    guest.environment(&guest.user, &[]).into_iter().collect()
+fn lock(state: &Mutex<State>) -> std::sync::MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn environment(runtime: &Runtime) -> BTreeMap<String, String> {
+    runtime.environment(&runtime.user, &[]).into_iter().collect()
 }
 
 /// Changes a running kernel's environment and directory. `None`: not possible for this language.

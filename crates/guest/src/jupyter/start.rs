@@ -14,8 +14,9 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use super::kernelspec::KernelSpec;
 use super::message::{Incoming, Request};
 use super::zmtp::{Role, Socket};
+use crate::dial;
 use crate::process::{self, Arrivals, Command, Exit, OwnedProcess, Said, ScratchDir, told};
-use crate::{Guest, SharedGuest, dial};
+use crate::runtime::Runtime;
 
 /// How long a kernel may take until it answers. Alone it takes half a second; concurrent starts share the cores.
 const START: Duration = Duration::from_secs(60);
@@ -64,7 +65,7 @@ impl Process {
 /// The connections to a kernel.
 #[derive(Debug)]
 pub(super) struct Channels {
-    /// The guest's session id in messages.
+    /// The runtime's session id in messages.
     pub(super) session: String,
     pub(super) shell: Socket,
     pub(super) iopub: Socket,
@@ -72,8 +73,8 @@ pub(super) struct Channels {
 }
 
 /// Starts a kernel's process and waits until it answers.
-pub(super) async fn start(guest: &SharedGuest, spec: &KernelSpec, cwd: &Path) -> Result<(Process, Channels), StartError> {
-    let dir = ScratchDir::new(&guest.user).map_err(at("its directory"))?;
+pub(super) async fn start(runtime: &Runtime, spec: &KernelSpec, cwd: &Path) -> Result<(Process, Channels), StartError> {
+    let dir = ScratchDir::new(&runtime.user).map_err(at("its directory"))?;
     let connection = dir.path().join("connection.json");
     let sockets = dir.path().join("s");
     let text = json!({
@@ -82,14 +83,14 @@ pub(super) async fn start(guest: &SharedGuest, spec: &KernelSpec, cwd: &Path) ->
     });
     std::fs::write(&connection, text.to_string()).map_err(at("its connection file"))?;
     let arrivals = Arrivals::watch(dir.path()).map_err(at("its directory"))?;
-    let (output, stdout) = process::output_pipe(&guest.user).map_err(at("its output"))?;
-    let child = guest
+    let (output, stdout) = process::output_pipe(&runtime.user).map_err(at("its output"))?;
+    let child = runtime
         .processes
         .spawn(Command {
             argv: spec.command(&connection),
-            env: guest.environment(&guest.user, &spec.env.clone().into_iter().collect::<Vec<_>>()),
+            env: runtime.environment(&runtime.user, &spec.env.clone().into_iter().collect::<Vec<_>>()),
             cwd: cwd.display().to_string(),
-            user: &guest.user,
+            user: &runtime.user,
             stdio: [process::dev_null().map_err(at("its input"))?, stdout.try_clone().map_err(at("its output"))?, stdout],
             controlling_tty: false,
         })
@@ -101,7 +102,7 @@ pub(super) async fn start(guest: &SharedGuest, spec: &KernelSpec, cwd: &Path) ->
     let reached = async {
         let base = sockets.display().to_string();
         arrivals.wait_for(&[SHELL, IOPUB, CONTROL].map(|n| format!("{base}-{n}"))).await.map_err(at("its sockets"))?;
-        let mut channels = connect(guest, &base).await.map_err(at("its sockets"))?;
+        let mut channels = connect(runtime, &base).await.map_err(at("its sockets"))?;
         greet(&mut channels).await.map_err(at("its first answer"))?;
         Ok(channels)
     };
@@ -136,12 +137,12 @@ pub(super) async fn start(guest: &SharedGuest, spec: &KernelSpec, cwd: &Path) ->
     })
 }
 
-async fn connect(guest: &Guest, base: &str) -> io::Result<Channels> {
+async fn connect(runtime: &Runtime, base: &str) -> io::Result<Channels> {
     // The same for all sockets: a kernel identifies its clients by it.
     let session = crate::random_id();
     let mut sockets = Vec::with_capacity(3);
     for (number, role) in [(SHELL, Role::Dealer), (IOPUB, Role::Subscriber), (CONTROL, Role::Dealer)] {
-        let stream = dial::socket(guest, &format!("{base}-{number}")).await?;
+        let stream = dial::socket(runtime, &format!("{base}-{number}")).await?;
         sockets.push(Socket::over(stream, role, session.as_bytes()).await?);
     }
     let mut sockets = sockets.into_iter();

@@ -13,9 +13,10 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::service::McpError;
-use crate::Guest;
-use crate::files::{Failure, Kind};
+use crate::files::Failure;
 use crate::process::seconds;
+use crate::runtime::Runtime;
+use crate::workers::Kind;
 
 /// The image's configuration file. `MCP_SERVERS_FILE` in the sandbox's environment names another.
 pub const FILE: &str = "/opt/gem/mcp-servers.json";
@@ -91,14 +92,14 @@ impl Default for Entry {
 pub(super) type Servers = BTreeMap<String, Result<ServerConfig, String>>;
 
 /// Reads the configuration: the file, then `EXTRA_MCP_SERVERS` over it, filtered by `MCP_FILTER_SERVERS`.
-pub(super) async fn servers(guest: &Guest) -> Result<Servers, McpError> {
-    let config = guest.config();
+pub(super) async fn servers(runtime: &Runtime) -> Result<Servers, McpError> {
+    let config = runtime.config();
     let variable = |name: &str| config.env.get(name).map(|text| text.trim()).filter(|text| !text.is_empty());
     let named = variable("MCP_SERVERS_FILE");
     let path = named.unwrap_or(FILE).to_owned();
     let read = {
         let path = path.clone();
-        guest.files.workers.run(Kind::Brief, &guest.user, move |_| read(&path)).await
+        runtime.workers.run(Kind::Brief, &runtime.user, move |_| read(&path)).await
     };
     let wrong = |place: &str, why: String| McpError::Configuration { place: place.to_owned(), why };
     let mut servers = Servers::new();

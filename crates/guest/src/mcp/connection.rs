@@ -26,7 +26,7 @@ use tokio::time::timeout;
 use super::config::{ServerConfig, Transport};
 use super::http_client::HttpClient;
 use super::process::Process;
-use crate::Guest;
+use crate::runtime::Runtime;
 
 /// The most bytes of one message of a server. A longer one is dropped, and its call times out.
 pub(super) const MAX_MESSAGE: usize = 16 << 20;
@@ -41,20 +41,20 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Starts or connects to the server. The error is a message.
-    pub(super) async fn open(guest: &Guest, name: &str, config: &ServerConfig) -> Result<Self, String> {
-        match Self::open_with(guest, name, config, ClientLifecycleMode::Initialize).await? {
+    pub(super) async fn open(runtime: &Runtime, name: &str, config: &ServerConfig) -> Result<Self, String> {
+        match Self::open_with(runtime, name, config, ClientLifecycleMode::Initialize).await? {
             Ok(connection) => Ok(connection),
             // It may speak only the newest protocol, which has no such handshake.
             Err(first) => {
                 let newest = ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::LATEST] };
-                Self::open_with(guest, name, config, newest).await?.map_err(|_| first)
+                Self::open_with(runtime, name, config, newest).await?.map_err(|_| first)
             }
         }
     }
 
     /// The inner error: the server runs, but refused this handshake.
     async fn open_with(
-        guest: &Guest,
+        runtime: &Runtime,
         name: &str,
         config: &ServerConfig,
         lifecycle: ClientLifecycleMode,
@@ -66,13 +66,14 @@ impl Connection {
         let (outcome, process) = match &config.transport {
             Transport::Stdio { command, args, env, cwd } => {
                 let argv = std::iter::once(command).chain(args).cloned().collect();
-                let cwd = guest.absolute(cwd.as_deref().unwrap_or_default()).display().to_string();
-                let (process, streams) = Process::start(guest, name, argv, env, cwd).await.map_err(|e| e.to_string())?;
+                let cwd = runtime.absolute(cwd.as_deref().unwrap_or_default()).display().to_string();
+                let (process, streams) = Process::start(runtime, name, argv, env, cwd).await.map_err(|e| e.to_string())?;
                 let transport = AsyncRwTransport::new_client(streams.stdout, streams.stdin).with_max_line_length(MAX_MESSAGE);
                 (timeout(limit, serve_client_with_lifecycle(client, transport, lifecycle)).await, Some(process))
             }
             Transport::Http { url, headers } => {
-                let http = HttpClient { certificates: guest.config().env.get("SSL_CERT_FILE").map(|file| file.as_str().into()) };
+                let http =
+                    HttpClient { certificates: runtime.config().env.get("SSL_CERT_FILE").map(|file| file.as_str().into()) };
                 let mut config = StreamableHttpClientTransportConfig::with_uri(url.as_str())
                     .custom_headers(header_map(headers)?)
                     .max_sse_event_size(MAX_MESSAGE);

@@ -34,7 +34,7 @@ impl<'a> Asked<'a> {
             return Ok(Self::Hub);
         }
         match Group::find(name) {
-            Some(group) if !config::servers(guest).await?.contains_key(name) => Ok(Self::Own(group)),
+            Some(group) if !config::servers(&guest.runtime).await?.contains_key(name) => Ok(Self::Own(group)),
             _ => Ok(Self::Configured(name)),
         }
     }
@@ -42,7 +42,7 @@ impl<'a> Asked<'a> {
 
 /// The names of all servers in alphabetical order: our own and the configured ones. Includes hidden ones on request.
 pub(super) async fn servers(guest: &SharedGuest, include_hidden: bool) -> Result<Vec<String>, McpError> {
-    let mut names = guest.mcp.servers(guest, include_hidden).await?;
+    let mut names = guest.mcp.servers(include_hidden).await?;
     names.extend(shown_groups(guest).map(|group| group.name().to_owned()));
     if include_hidden {
         names.extend(Group::HIDDEN.map(|group| group.name().to_owned()));
@@ -54,7 +54,7 @@ pub(super) async fn servers(guest: &SharedGuest, include_hidden: bool) -> Result
 
 /// Our own groups that the sandbox's environment does not disable.
 fn shown_groups(guest: &SharedGuest) -> impl Iterator<Item = Group> {
-    let config = guest.config();
+    let config = guest.runtime.config();
     let no_browser = config.env.get("DISABLE_MCP_BROWSER").is_some_and(|text| matches!(text.trim(), "1" | "true"));
     let is_wanted = move |group: &Group| config::is_wanted(&config, group.name()) && !(no_browser && *group == Group::Browser);
     Group::ALL.into_iter().filter(is_wanted)
@@ -63,14 +63,14 @@ fn shown_groups(guest: &SharedGuest) -> impl Iterator<Item = Group> {
 /// The tools of a server.
 pub(super) async fn tools(guest: &SharedGuest, server: &str) -> Result<ListToolsResult, McpError> {
     match Asked::find(guest, server).await? {
-        Asked::Configured(server) => guest.mcp.tools(guest, server).await,
+        Asked::Configured(server) => guest.mcp.tools(server).await,
         Asked::Own(group) => Ok(ListToolsResult::with_all_items(registry().tools_in(group).collect())),
         Asked::Hub => {
             let shown: Vec<_> = shown_groups(guest).collect();
             let is_shown = |tool: &&crate::tools::Tool| shown.iter().any(|group| group.has(tool.name));
             let mut tools: Vec<Tool> = registry().list().filter(is_shown).map(|tool| tool.description.clone()).collect();
             let mut theirs = Vec::new();
-            for (name, server) in config::servers(guest).await? {
+            for (name, server) in config::servers(&guest.runtime).await? {
                 if let Ok(server) = server
                     && !server.hidden
                 {
@@ -78,7 +78,7 @@ pub(super) async fn tools(guest: &SharedGuest, server: &str) -> Result<ListTools
                 }
             }
             let mut names = HashSet::new();
-            let lists = theirs.iter().map(|(_, name)| timeout(LIST_PATIENCE, guest.mcp.tools(guest, name)));
+            let lists = theirs.iter().map(|(_, name)| timeout(LIST_PATIENCE, guest.mcp.tools(name)));
             for ((prefix, name), list) in theirs.iter().zip(join_all(lists).await) {
                 match list {
                     Ok(Ok(list)) => {
@@ -104,7 +104,7 @@ pub(super) async fn tools(guest: &SharedGuest, server: &str) -> Result<ListTools
 pub(super) async fn call(caller: Caller, server: &str, tool: &str, arguments: JsonObject) -> Result<CallToolResult, McpError> {
     let guest = Arc::clone(&caller.guest);
     let group = match Asked::find(&guest, server).await? {
-        Asked::Configured(server) => return guest.mcp.call(&guest, server, tool, arguments, caller.progress.sender()).await,
+        Asked::Configured(server) => return guest.mcp.call(server, tool, arguments, caller.progress.sender()).await,
         Asked::Own(group) => Some(group),
         Asked::Hub => None,
     };
@@ -112,7 +112,7 @@ pub(super) async fn call(caller: Caller, server: &str, tool: &str, arguments: Js
         return Ok(tool.call(caller, arguments).await);
     }
     if group.is_none() {
-        let configured = config::servers(&guest).await?.into_iter();
+        let configured = config::servers(&guest.runtime).await?.into_iter();
         let prefixed =
             configured.map(|(name, server)| (prefix(&name, server.ok().and_then(|server| server.prefix).as_deref()), name));
         let mut fit: Vec<_> = prefixed.filter(|(prefix, _)| tool.len() > prefix.len() && tool.starts_with(prefix)).collect();
@@ -120,12 +120,12 @@ pub(super) async fn call(caller: Caller, server: &str, tool: &str, arguments: Js
         for (prefix, name) in fit {
             // Every name starts with an empty prefix, so a server without a prefix is asked whether it has the tool.
             if prefix.is_empty() {
-                let listed = guest.mcp.tools(&guest, &name).await;
+                let listed = guest.mcp.tools(&name).await;
                 if !listed.is_ok_and(|list| list.tools.iter().any(|listed| listed.name == tool)) {
                     continue;
                 }
             }
-            return guest.mcp.call(&guest, &name, &tool[prefix.len()..], arguments, caller.progress.sender()).await;
+            return guest.mcp.call(&name, &tool[prefix.len()..], arguments, caller.progress.sender()).await;
         }
     }
     Err(McpError::NoTool(tool.chars().take(200).collect()))

@@ -15,8 +15,8 @@ use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
-use crate::Guest;
 use crate::process::{self, Child, Command, Exit, Signal};
+use crate::runtime::Runtime;
 
 /// Bytes kept of standard error: the last ones.
 const KEPT_STDERR: usize = 8 << 10;
@@ -41,13 +41,13 @@ pub(super) struct Streams {
 
 impl Process {
     pub(super) async fn start(
-        guest: &Guest,
+        runtime: &Runtime,
         name: &str,
         argv: Vec<String>,
         env: &[(String, String)],
         cwd: String,
     ) -> Result<(Self, Streams), SpawnError> {
-        let user = &guest.user;
+        let user = &runtime.user;
         let pipes = || -> io::Result<_> {
             let (stdin, to_stdin) = pipe_with(PipeFlags::CLOEXEC)?;
             let (from_stdout, stdout) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -68,9 +68,9 @@ impl Process {
             source,
         };
         let (stdio, streams, from_stderr): ([OwnedFd; 3], _, _) = pipes().map_err(failed)?;
-        let env = guest.environment(user, env);
+        let env = runtime.environment(user, env);
         let command = Command { argv, env, cwd, user, stdio, controlling_tty: false };
-        let child = guest.processes.spawn(command).await?;
+        let child = runtime.processes.spawn(command).await?;
         let stderr = Tail::default();
         let (end, ended) = watch::channel(None);
         let (stop, stopped) = oneshot::channel();

@@ -34,11 +34,12 @@ const JSON_LINES: &str = "application/x-ndjson";
 pub struct McpApi;
 
 /// The service's routes, under `/v1`.
-pub fn router() -> Router<SharedGuest> {
+pub fn router(state: SharedGuest) -> Router {
     Router::new()
         .route("/v1/mcp/servers", get(servers))
         .route("/v1/mcp/{server_name}/tools", get(tools))
         .route("/v1/mcp/{server_name}/tools/{tool_name}", post(call))
+        .with_state(state)
 }
 
 impl From<McpError> for ApiError {

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 
 use super::config::{self, ServerConfig};
 use super::connection::Connection;
-use crate::Guest;
+use crate::runtime::Runtime;
 
 /// The most concurrent calls of one server.
 pub(super) const MAX_CALLS: usize = 64;
@@ -39,8 +39,9 @@ pub enum McpError {
 }
 
 /// All servers used so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct McpService {
+    runtime: Arc<Runtime>,
     servers: Mutex<HashMap<String, Arc<Server>>>,
 }
 
@@ -60,36 +61,39 @@ struct State {
 }
 
 impl McpService {
+    pub fn new(runtime: Arc<Runtime>) -> Self {
+        Self { runtime, servers: Mutex::default() }
+    }
+
     /// The servers' names in alphabetical order. Includes hidden ones on request.
-    pub async fn servers(&self, guest: &Guest, include_hidden: bool) -> Result<Vec<String>, McpError> {
-        let servers = config::servers(guest).await?;
+    pub async fn servers(&self, include_hidden: bool) -> Result<Vec<String>, McpError> {
+        let servers = config::servers(&self.runtime).await?;
         let shown = |server: &Result<ServerConfig, String>| include_hidden || !server.as_ref().is_ok_and(|s| s.hidden);
         Ok(servers.into_iter().filter(|(_, server)| shown(server)).map(|(name, _)| name).collect())
     }
 
     /// All tools of a configured server.
-    pub async fn tools(&self, guest: &Guest, server: &str) -> Result<ListToolsResult, McpError> {
-        let server = self.server(guest, server).await?;
-        server.ask(guest, async |connection| connection.tools().await).await
+    pub async fn tools(&self, server: &str) -> Result<ListToolsResult, McpError> {
+        let server = self.server(server).await?;
+        server.ask(&self.runtime, async |connection| connection.tools().await).await
     }
 
     /// Calls a tool of a configured server. A failure reported by the tool itself is a result with `is_error`.
     pub async fn call(
         &self,
-        guest: &Guest,
         server: &str,
         tool: &str,
         arguments: JsonObject,
         news: Option<&mpsc::Sender<String>>,
     ) -> Result<CallToolResult, McpError> {
-        let server = self.server(guest, server).await?;
-        server.ask(guest, async |connection| connection.call(tool, arguments, news).await).await
+        let server = self.server(server).await?;
+        server.ask(&self.runtime, async |connection| connection.call(tool, arguments, news).await).await
     }
 
     /// The server by name in its current configuration. Drops servers that were removed or changed: they end after their last
     /// call.
-    async fn server(&self, guest: &Guest, name: &str) -> Result<Arc<Server>, McpError> {
-        let mut configured = config::servers(guest).await?;
+    async fn server(&self, name: &str) -> Result<Arc<Server>, McpError> {
+        let mut configured = config::servers(&self.runtime).await?;
         let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
         servers.retain(|name, server| matches!(configured.get(name), Some(Ok(config)) if *config == server.config));
         if let Some(server) = servers.get(name) {
@@ -111,11 +115,11 @@ impl McpService {
 impl Server {
     async fn ask<T>(
         &self,
-        guest: &Guest,
+        runtime: &Runtime,
         question: impl AsyncFnOnce(&Connection) -> Result<T, ServiceError>,
     ) -> Result<T, McpError> {
         let _call = self.calls.try_acquire().map_err(|_| McpError::TooManyCalls(self.name.clone()))?;
-        let connection = self.connection(guest).await?;
+        let connection = self.connection(runtime).await?;
         let server = self.name.clone();
         match timeout(self.config.call_timeout, question(&connection)).await {
             Ok(Ok(answer)) => Ok(answer),
@@ -128,7 +132,7 @@ impl Server {
     }
 
     /// The current connection, or a new one. Concurrent calls wait for the same start.
-    async fn connection(&self, guest: &Guest) -> Result<Arc<Connection>, McpError> {
+    async fn connection(&self, runtime: &Runtime) -> Result<Arc<Connection>, McpError> {
         let asked = Instant::now();
         let mut state = self.state.lock().await;
         if let Some(connection) = state.connection.as_ref().filter(|c| c.is_alive()) {
@@ -139,7 +143,7 @@ impl Server {
         if let Some((_, why)) = state.failed.as_ref().filter(|(when, _)| *when >= asked) {
             return Err(not_started(why));
         }
-        match Connection::open(guest, &self.name, &self.config).await {
+        match Connection::open(runtime, &self.name, &self.config).await {
             Ok(connection) => {
                 let connection = Arc::new(connection);
                 state.failed = None;

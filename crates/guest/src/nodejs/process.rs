@@ -16,11 +16,11 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::runtime::Runtime;
+use super::runtime::NodeRuntime;
 use super::service::{NodeError, how};
-use crate::SharedGuest;
 use crate::jupyter::MAX_STREAM_CHARS;
 use crate::process::{self, Budget, Command, Exit, News, OwnedProcess, Retained, ScratchDir, Signal};
+use crate::runtime::Runtime;
 
 /// The script that the process runs.
 const DRIVER: &str = include_str!("driver.js");
@@ -133,8 +133,8 @@ pub(super) struct NodeProcess {
 impl NodeProcess {
     /// Starts one in a directory. It is ready when this returns. Lines that it prints are sent as they come.
     pub(super) async fn start(
-        guest: &SharedGuest,
         runtime: &Runtime,
+        node: &NodeRuntime,
         mode: Mode,
         cwd: &Path,
         stdin: Option<String>,
@@ -142,17 +142,17 @@ impl NodeProcess {
         lines_to: Option<&mpsc::Sender<String>>,
     ) -> Result<Self, NodeError> {
         let at = |what: &'static str| move |source| NodeError::Io { what, source };
-        let dir = ScratchDir::new(&guest.user).map_err(at("its directory"))?;
+        let dir = ScratchDir::new(&runtime.user).map_err(at("its directory"))?;
         let socket = dir.path().join("control");
         let listener = UnixListener::bind(&socket).map_err(at("its socket"))?;
         if rustix::process::geteuid().is_root() {
-            chown(&socket, Some(guest.user.uid), Some(guest.user.gid)).map_err(at("its socket"))?;
+            chown(&socket, Some(runtime.user.uid), Some(runtime.user.gid)).map_err(at("its socket"))?;
         }
-        let (from_stdout, stdout) = process::output_pipe(&guest.user).map_err(at("its output"))?;
-        let (from_stderr, stderr) = process::output_pipe(&guest.user).map_err(at("its output"))?;
+        let (from_stdout, stdout) = process::output_pipe(&runtime.user).map_err(at("its output"))?;
+        let (from_stderr, stderr) = process::output_pipe(&runtime.user).map_err(at("its output"))?;
         let (input, to_stdin) = match stdin {
             Some(text) => {
-                let (read, write) = process::input_pipe(&guest.user).map_err(at("its input"))?;
+                let (read, write) = process::input_pipe(&runtime.user).map_err(at("its input"))?;
                 (read, Some((write, text)))
             }
             None => (process::dev_null().map_err(at("its input"))?, None),
@@ -160,14 +160,14 @@ impl NodeProcess {
         let mode = if mode == Mode::Once { "once" } else { "session" };
         // In its own function: top-level declarations of a script would collide with the code's own names.
         let driver = format!("(() => {{\n{DRIVER}}})()");
-        let argv = [&*runtime.program.to_string_lossy(), "-e", &driver, &*socket.to_string_lossy(), mode].map(str::to_owned);
-        let child = guest
+        let argv = [&*node.program.to_string_lossy(), "-e", &driver, &*socket.to_string_lossy(), mode].map(str::to_owned);
+        let child = runtime
             .processes
             .spawn(Command {
                 argv: argv.into(),
-                env: guest.environment(&guest.user, &[]),
+                env: runtime.environment(&runtime.user, &[]),
                 cwd: cwd.display().to_string(),
-                user: &guest.user,
+                user: &runtime.user,
                 stdio: [input, stdout, stderr],
                 controlling_tty: false,
             })

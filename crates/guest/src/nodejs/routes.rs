@@ -4,12 +4,13 @@ use axum::Router;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::routing::{get, post};
+use std::sync::Arc;
 use utoipa::OpenApi;
 
 use super::service::{Executed, NodeError};
 use super::types::*;
-use crate::SharedGuest;
 use crate::http::{ApiError, Body, Envelope, QueryArgs, Reply, ok, ok_message, whole};
+use crate::nodejs::NodeService;
 
 /// The service's part of the OpenAPI document.
 #[derive(Debug, OpenApi)]
@@ -20,12 +21,13 @@ use crate::http::{ApiError, Body, Envelope, QueryArgs, Reply, ok, ok_message, wh
 pub struct NodeApi;
 
 /// The service's routes, under `/v1`.
-pub fn router() -> Router<SharedGuest> {
+pub fn router(state: Arc<NodeService>) -> Router {
     Router::new()
         .route("/v1/nodejs/execute", post(execute))
         .route("/v1/nodejs/info", get(info))
         .route("/v1/nodejs/sessions", get(list_sessions).post(create_session))
         .route("/v1/nodejs/sessions/{session_id}", get(get_session).patch(update_session).delete(delete_session))
+        .with_state(state)
 }
 
 const WHERE_NODE_IS: &str = "make the sandbox of the image `code`";
@@ -85,17 +87,20 @@ pub(crate) fn call_message(executed: &Executed, seconds: i64) -> (String, Option
 /// Each execution has a separate process, which ends when the code has nothing left to do. With `stateful` or a `session_id`, it
 /// runs in a session, which keeps its variables. Code that raises is no failed call: `status` says `error`.
 #[utoipa::path(post, path = "/v1/nodejs/execute", tag = "nodejs", operation_id = "execute_nodejs_code", request_body = NodeJSExecuteRequest, responses((status = 200, body = Envelope<NodeJSExecuteResponse>)))]
-async fn execute(State(guest): State<SharedGuest>, Body(request): Body<NodeJSExecuteRequest>) -> Reply<NodeJSExecuteResponse> {
+async fn execute(
+    State(nodejs): State<Arc<NodeService>>,
+    Body(request): Body<NodeJSExecuteRequest>,
+) -> Reply<NodeJSExecuteResponse> {
     let seconds = request.timeout.unwrap_or(DEFAULT_TIMEOUT);
-    let executed = whole(async move { guest.nodejs.execute(&guest, request).await }).await?;
+    let executed = whole(async move { nodejs.execute(request).await }).await?;
     let (message, hint) = call_message(&executed, seconds);
     Ok(Envelope { success: true, message: Some(message), data: Some(executed.response), hint })
 }
 
 /// The versions that are installed, and the global packages.
 #[utoipa::path(get, path = "/v1/nodejs/info", tag = "nodejs", operation_id = "get_nodejs_info", responses((status = 200, body = Envelope<NodeJSRuntimeInfo>)))]
-async fn info(State(guest): State<SharedGuest>) -> Reply<NodeJSRuntimeInfo> {
-    let info = guest.nodejs.info(&guest).await;
+async fn info(State(nodejs): State<Arc<NodeService>>) -> Reply<NodeJSRuntimeInfo> {
+    let info = nodejs.info().await;
     let Some(error) = info.error.clone() else { return ok(info) };
     Ok(Envelope { success: false, message: Some(error), hint: Some(WHERE_NODE_IS.to_owned()), data: Some(info) })
 }
@@ -103,52 +108,52 @@ async fn info(State(guest): State<SharedGuest>) -> Reply<NodeJSRuntimeInfo> {
 /// Creates a session and starts its process. Returns an existing one unchanged.
 #[utoipa::path(post, path = "/v1/nodejs/sessions", tag = "nodejs", operation_id = "create_nodejs_session", params(VersionQuery), request_body = NodeJSCreateSessionRequest, responses((status = 200, body = Envelope<NodeJSCreateSessionResponse>)))]
 async fn create_session(
-    State(guest): State<SharedGuest>,
+    State(nodejs): State<Arc<NodeService>>,
     QueryArgs(query): QueryArgs<VersionQuery>,
     Body(request): Body<NodeJSCreateSessionRequest>,
 ) -> Reply<NodeJSCreateSessionResponse> {
-    ok(whole(async move { guest.nodejs.create(&guest, request, query.version.as_deref()).await }).await?)
+    ok(whole(async move { nodejs.create(request, query.version.as_deref()).await }).await?)
 }
 
 /// All sessions.
 #[utoipa::path(get, path = "/v1/nodejs/sessions", tag = "nodejs", operation_id = "list_nodejs_sessions", params(VersionQuery), responses((status = 200, body = Envelope<NodeJSSessionListResponse>)))]
 async fn list_sessions(
-    State(guest): State<SharedGuest>,
+    State(nodejs): State<Arc<NodeService>>,
     QueryArgs(query): QueryArgs<VersionQuery>,
 ) -> Reply<NodeJSSessionListResponse> {
-    ok(NodeJSSessionListResponse { sessions: guest.nodejs.sessions(query.version.as_deref()) })
+    ok(NodeJSSessionListResponse { sessions: nodejs.sessions(query.version.as_deref()) })
 }
 
 /// One session.
 #[utoipa::path(get, path = "/v1/nodejs/sessions/{session_id}", tag = "nodejs", operation_id = "get_nodejs_session", params(("session_id" = String, Path), VersionQuery), responses((status = 200, body = Envelope<NodeJSSessionResponse>)))]
 async fn get_session(
-    State(guest): State<SharedGuest>,
+    State(nodejs): State<Arc<NodeService>>,
     Path(session_id): Path<String>,
     QueryArgs(query): QueryArgs<VersionQuery>,
 ) -> Reply<NodeJSSessionResponse> {
-    ok(NodeJSSessionResponse { session: guest.nodejs.info_of(&session_id, query.version.as_deref())? })
+    ok(NodeJSSessionResponse { session: nodejs.info_of(&session_id, query.version.as_deref())? })
 }
 
 /// Changes a session's time or directory.
 #[utoipa::path(patch, path = "/v1/nodejs/sessions/{session_id}", tag = "nodejs", operation_id = "update_nodejs_session", params(("session_id" = String, Path), VersionQuery), request_body = NodeJSUpdateSessionRequest, responses((status = 200, body = Envelope<NodeJSUpdateSessionResponse>)))]
 async fn update_session(
-    State(guest): State<SharedGuest>,
+    State(nodejs): State<Arc<NodeService>>,
     Path(session_id): Path<String>,
     QueryArgs(query): QueryArgs<VersionQuery>,
     Body(request): Body<NodeJSUpdateSessionRequest>,
 ) -> Reply<NodeJSUpdateSessionResponse> {
     let version = query.version;
-    let update = async move { guest.nodejs.update(&guest, &session_id, version.as_deref(), request).await };
+    let update = async move { nodejs.update(&session_id, version.as_deref(), request).await };
     ok(NodeJSUpdateSessionResponse { updated: true, session: whole(update).await? })
 }
 
 /// Ends a session with its process and all processes that it started.
 #[utoipa::path(delete, path = "/v1/nodejs/sessions/{session_id}", tag = "nodejs", operation_id = "delete_nodejs_session", params(("session_id" = String, Path), VersionQuery), responses((status = 200, body = Envelope<NodeJSDeleteSessionResponse>)))]
 async fn delete_session(
-    State(guest): State<SharedGuest>,
+    State(nodejs): State<Arc<NodeService>>,
     Path(session_id): Path<String>,
     QueryArgs(query): QueryArgs<VersionQuery>,
 ) -> Reply<NodeJSDeleteSessionResponse> {
-    whole(async move { guest.nodejs.delete(&session_id, query.version.as_deref()).await }).await?;
+    whole(async move { nodejs.delete(&session_id, query.version.as_deref()).await }).await?;
     ok_message(NodeJSDeleteSessionResponse { deleted: true }, "Session deleted")
 }

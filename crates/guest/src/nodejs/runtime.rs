@@ -3,16 +3,16 @@
 use std::path::PathBuf;
 
 use super::service::NodeError;
-use crate::Guest;
-use crate::files::Kind;
-use crate::sandbox::programs;
+use crate::programs::{self, Versions};
+use crate::runtime::Runtime;
+use crate::workers::Kind;
 
 /// Major versions that are looked up by their own commands.
 const MAJORS: std::ops::RangeInclusive<u32> = 12..=60;
 
 /// An installed Node.js.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Runtime {
+pub(super) struct NodeRuntime {
     /// Such as `node24`.
     pub(super) name: String,
     /// The version, such as `24.21.0`.
@@ -21,29 +21,29 @@ pub(super) struct Runtime {
 }
 
 /// All installed ones, the default first.
-pub(super) async fn installed(guest: &Guest) -> Result<Vec<Runtime>, NodeError> {
-    let env = guest.environment(&guest.user, &[]);
+pub(super) async fn installed(runtime: &Runtime, versions: &Versions) -> Result<Vec<NodeRuntime>, NodeError> {
+    let env = runtime.environment(&runtime.user, &[]);
     let look = move |_: &_| {
         let names = ["node", "nodejs"].map(str::to_owned).into_iter();
         let versioned = MAJORS.rev().map(|major| format!("node{major}"));
         Ok(programs::find(names.chain(versioned), &programs::search_path(&env)))
     };
-    let found = guest.files.workers.run(Kind::Scan, &guest.user, look).await.map_err(NodeError::NotLooked)?;
-    let mut runtimes: Vec<Runtime> = Vec::new();
+    let found = runtime.workers.run(Kind::Scan, &runtime.user, look).await.map_err(NodeError::NotLooked)?;
+    let mut runtimes: Vec<NodeRuntime> = Vec::new();
     for program in found {
-        let asked = guest.sandbox.ask(guest, &program.file).await;
+        let asked = versions.ask(&program.file).await;
         let asked = asked.map_err(|source| NodeError::NoAnswer { program: program.file.display().to_string(), source });
         let Some(version) = asked? else { continue };
         let name = format!("node{}", version.split('.').next().unwrap_or_default());
         if runtimes.iter().all(|known| known.name != name) {
-            runtimes.push(Runtime { name, version, program: program.file });
+            runtimes.push(NodeRuntime { name, version, program: program.file });
         }
     }
     Ok(runtimes)
 }
 
 /// Chooses the requested one: `node24`, `v24` or `24`, also with a longer version.
-pub(super) fn choose(installed: Vec<Runtime>, version: Option<&str>) -> Result<Runtime, NodeError> {
+pub(super) fn choose(installed: Vec<NodeRuntime>, version: Option<&str>) -> Result<NodeRuntime, NodeError> {
     let known = installed.iter().map(|r| r.name.clone()).collect::<Vec<_>>().join(", ");
     let Some(asked) = version.map(str::trim).filter(|v| !v.is_empty()) else {
         return installed.into_iter().next().ok_or(NodeError::NoRuntime);
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn versions_are_named_in_many_ways() {
-        let all = ["24.21.0", "18.20.4"].map(|version| Runtime {
+        let all = ["24.21.0", "18.20.4"].map(|version| NodeRuntime {
             name: format!("node{}", &version[..2]),
             version: version.to_owned(),
             program: PathBuf::new(),

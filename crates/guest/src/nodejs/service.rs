@@ -14,11 +14,13 @@ use super::process::{Mode, NodeProcess, Ran};
 use super::runtime;
 use super::session::{Session, Slot};
 use super::types::*;
-use crate::SharedGuest;
-use crate::files::{Failure, Kind};
+use crate::files::Failure;
+use crate::packages;
 use crate::process::{Budget, Exit};
-use crate::sandbox::{self, programs::Unasked};
+use crate::programs::{Unasked, Versions};
+use crate::runtime::Runtime;
 use crate::sessions::{SessionError, Sessions};
+use crate::workers::Kind;
 
 /// The most sessions, each a process of about 45 MiB. Beyond it, the session that was idle longest ends.
 pub(super) const MAX_SESSIONS: usize = 16;
@@ -84,15 +86,19 @@ pub(crate) struct Executed {
 /// All sessions of the guest.
 #[derive(Debug)]
 pub struct NodeService {
+    runtime: Arc<Runtime>,
+    versions: Arc<Versions>,
     sessions: Arc<Sessions<Session>>,
     budget: Arc<Budget>,
     single: Semaphore,
     single_waiting: Semaphore,
 }
 
-impl Default for NodeService {
-    fn default() -> Self {
+impl NodeService {
+    pub fn new(runtime: Arc<Runtime>, versions: Arc<Versions>) -> Self {
         Self {
+            runtime,
+            versions,
             sessions: Sessions::at_most(MAX_SESSIONS),
             budget: Budget::new(MAX_RETAINED_BYTES),
             single: Semaphore::new(MAX_SINGLE),
@@ -108,22 +114,22 @@ impl NodeService {
     }
 
     /// Executes code in a separate process, or in a new or existing session.
-    pub(crate) async fn execute(&self, guest: &SharedGuest, request: NodeJSExecuteRequest) -> Result<Executed, NodeError> {
+    pub(crate) async fn execute(&self, request: NodeJSExecuteRequest) -> Result<Executed, NodeError> {
         let id = request.session_id.as_deref().filter(|id| !id.is_empty());
         if id.is_none() && request.stateful != Some(true) {
-            return self.execute_once(guest, request, None).await;
+            return self.execute_once(request, None).await;
         }
         if request.stdin.as_deref().is_some_and(|text| !text.is_empty()) {
             return Err(NodeError::StdinInSession);
         }
         let limit = limit(&request);
-        let cwd = directory(guest, request.cwd.as_deref())?;
-        let session = self.session_for(guest, id, request.version.as_deref(), cwd.as_deref(), DEFAULT_IDLE).await?.0;
+        let cwd = directory(&self.runtime, request.cwd.as_deref())?;
+        let session = self.session_for(id, request.version.as_deref(), cwd.as_deref(), DEFAULT_IDLE).await?.0;
         let mut slot = session.turns.turn(limit).await?;
         session.turns.touch();
-        let restarted = self.ready(guest, &session, &mut slot).await?;
+        let restarted = self.ready(&session, &mut slot).await?;
         let place = cwd.clone().unwrap_or_else(|| session.cwd());
-        write_files(guest, &place, request.files.unwrap_or_default()).await?;
+        write_files(&self.runtime, &place, request.files.unwrap_or_default()).await?;
         let Slot { process: Some(process), executions, .. } = &mut *slot else {
             return Err(session.turns.gone().into());
         };
@@ -153,26 +159,26 @@ impl NodeService {
     /// Executes code in a separate process, which ends with it or when the caller leaves. Lines are sent as they are printed.
     pub(crate) async fn execute_once(
         &self,
-        guest: &SharedGuest,
         request: NodeJSExecuteRequest,
         lines_to: Option<&mpsc::Sender<String>>,
     ) -> Result<Executed, NodeError> {
         let _place = self.single_waiting.try_acquire().map_err(|_| NodeError::TooManySingle)?;
         let _turn = self.single.acquire().await;
         let limit = limit(&request);
-        let runtime = runtime::choose(runtime::installed(guest).await?, request.version.as_deref())?;
+        let runtime = runtime::choose(runtime::installed(&self.runtime, &self.versions).await?, request.version.as_deref())?;
         // Removed at the end, unless the caller named it.
-        let (_own, dir) = match directory(guest, request.cwd.as_deref())? {
+        let (_own, dir) = match directory(&self.runtime, request.cwd.as_deref())? {
             Some(dir) => (None, dir),
             None => {
-                let own = crate::process::ScratchDir::new(&guest.user)
+                let own = crate::process::ScratchDir::new(&self.runtime.user)
                     .map_err(|source| NodeError::Io { what: "its directory", source })?;
                 let path = own.path().to_owned();
                 (Some(own), path)
             }
         };
-        write_files(guest, &dir, request.files.unwrap_or_default()).await?;
-        let mut process = NodeProcess::start(guest, &runtime, Mode::Once, &dir, request.stdin, &self.budget, lines_to).await?;
+        write_files(&self.runtime, &dir, request.files.unwrap_or_default()).await?;
+        let mut process =
+            NodeProcess::start(&self.runtime, &runtime, Mode::Once, &dir, request.stdin, &self.budget, lines_to).await?;
         let begun = Instant::now();
         let mut ran = process.run(&request.code, None, limit).await;
         let exit = match ran.exit {
@@ -211,17 +217,16 @@ impl NodeService {
     /// Creates a session with a started process. Returns an existing one unchanged.
     pub(crate) async fn create(
         &self,
-        guest: &SharedGuest,
         request: NodeJSCreateSessionRequest,
         version: Option<&str>,
     ) -> Result<NodeJSCreateSessionResponse, NodeError> {
         let id = request.session_id.as_deref().filter(|id| !id.is_empty());
-        let cwd = directory(guest, request.cwd.as_deref())?;
+        let cwd = directory(&self.runtime, request.cwd.as_deref())?;
         let idle = request.max_idle_time.unwrap_or(DEFAULT_IDLE);
-        let (session, created) = self.session_for(guest, id, version, cwd.as_deref(), idle).await?;
+        let (session, created) = self.session_for(id, version, cwd.as_deref(), idle).await?;
         if created {
             let mut slot = session.turns.turn(Duration::from_secs(300)).await?;
-            self.ready(guest, &session, &mut slot).await?;
+            self.ready(&session, &mut slot).await?;
         }
         Ok(NodeJSCreateSessionResponse {
             session_id: session.id().to_owned(),
@@ -244,13 +249,12 @@ impl NodeService {
     /// Changes a session's times or directory.
     pub(crate) async fn update(
         &self,
-        guest: &SharedGuest,
         id: &str,
         version: Option<&str>,
         request: NodeJSUpdateSessionRequest,
     ) -> Result<NodeJSSessionInfo, NodeError> {
         let session = self.find(id, version)?;
-        if let Some(dir) = directory(guest, request.cwd.as_deref())? {
+        if let Some(dir) = directory(&self.runtime, request.cwd.as_deref())? {
             let mut slot = session.turns.turn(Duration::from_secs(30)).await?;
             if let Some(process) = &mut slot.process {
                 // An empty evaluation in that directory.
@@ -277,18 +281,18 @@ impl NodeService {
         Ok(self.sessions.delete(id).await?)
     }
 
-    pub(crate) async fn info(&self, guest: &SharedGuest) -> NodeJSRuntimeInfo {
+    pub(crate) async fn info(&self) -> NodeJSRuntimeInfo {
         let about = "JavaScript in Node.js: each execution in a process of its own, or in a session whose state lasts";
         let empty =
             NodeJSRuntimeInfo { supported_languages: vec!["javascript"], description: about.to_owned(), ..Default::default() };
-        let installed = match runtime::installed(guest).await {
+        let installed = match runtime::installed(&self.runtime, &self.versions).await {
             Ok(installed) if installed.is_empty() => {
                 return NodeJSRuntimeInfo { error: Some(NodeError::NoRuntime.to_string()), ..empty };
             }
             Ok(installed) => installed,
             Err(error) => return NodeJSRuntimeInfo { error: Some(error.to_string()), ..empty },
         };
-        let packages = sandbox::nodejs_packages(guest).await.unwrap_or_default();
+        let packages = packages::nodejs(&self.runtime).await.unwrap_or_default();
         let npm = packages.iter().find(|package| package.name == "npm").map(|npm| npm.version.clone());
         let global = packages.into_iter().map(|p| NodeJSPackageInfo { name: p.name, version: p.version }).collect();
         NodeJSRuntimeInfo {
@@ -309,7 +313,6 @@ impl NodeService {
     /// The session of that id or a new one, and whether it is new.
     async fn session_for(
         &self,
-        guest: &SharedGuest,
         id: Option<&str>,
         version: Option<&str>,
         cwd: Option<&Path>,
@@ -318,15 +321,15 @@ impl NodeService {
         if let Some(session) = id.map(|id| self.sessions.find(id)).transpose()?.flatten() {
             return fits(session, version).map(|session| (session, false));
         }
-        let runtime = runtime::choose(runtime::installed(guest).await?, version)?;
-        let cwd = cwd.map_or_else(|| guest.default_dir(), Path::to_owned);
+        let runtime = runtime::choose(runtime::installed(&self.runtime, &self.versions).await?, version)?;
+        let cwd = cwd.map_or_else(|| self.runtime.default_dir(), Path::to_owned);
         let (session, is_new) = self.sessions.insert(id, |id| Session::new(id, runtime, cwd, idle))?;
         // Another call may have created it meanwhile.
         fits(session, version).map(|session| (session, is_new))
     }
 
     /// Ensures that the session has a running process. Returns why the previous one ended, if there was one.
-    async fn ready(&self, guest: &SharedGuest, session: &Session, slot: &mut Slot) -> Result<Option<String>, NodeError> {
+    async fn ready(&self, session: &Session, slot: &mut Slot) -> Result<Option<String>, NodeError> {
         let ended = match &mut slot.process {
             Some(process) => match process.ended().await {
                 Some(exit) => Some(how(exit, false)),
@@ -336,7 +339,7 @@ impl NodeService {
         };
         slot.process = None;
         let dir = session.cwd();
-        let started = NodeProcess::start(guest, &session.runtime, Mode::Session, &dir, None, &self.budget, None).await;
+        let started = NodeProcess::start(&self.runtime, &session.runtime, Mode::Session, &dir, None, &self.budget, None).await;
         slot.process = Some(started.inspect_err(|_| {
             // A session that never had a process is removed, unless the next call may start one.
             if !slot.had_process && !session.turns.is_awaited() {
@@ -360,14 +363,14 @@ fn limit(request: &NodeJSExecuteRequest) -> Duration {
     Duration::from_secs(request.timeout.unwrap_or(DEFAULT_TIMEOUT).unsigned_abs())
 }
 
-fn directory(guest: &SharedGuest, cwd: Option<&str>) -> Result<Option<PathBuf>, NodeError> {
+fn directory(runtime: &Runtime, cwd: Option<&str>) -> Result<Option<PathBuf>, NodeError> {
     let Some(cwd) = cwd.filter(|dir| !dir.is_empty()) else { return Ok(None) };
-    let dir = guest.absolute(cwd);
+    let dir = runtime.absolute(cwd);
     if dir.is_dir() { Ok(Some(dir)) } else { Err(NodeError::NoDirectory(dir.display().to_string())) }
 }
 
 /// Writes the files of an execution below its directory, with the rights of the user.
-async fn write_files(guest: &SharedGuest, dir: &Path, files: BTreeMap<String, String>) -> Result<(), NodeError> {
+async fn write_files(runtime: &Runtime, dir: &Path, files: BTreeMap<String, String>) -> Result<(), NodeError> {
     if files.is_empty() {
         return Ok(());
     }
@@ -390,7 +393,7 @@ async fn write_files(guest: &SharedGuest, dir: &Path, files: BTreeMap<String, St
         }
         Ok(())
     };
-    guest.files.workers.run(Kind::Brief, &guest.user, write).await.map_err(NodeError::NotWritten)
+    runtime.workers.run(Kind::Brief, &runtime.user, write).await.map_err(NodeError::NotWritten)
 }
 
 pub(super) fn how(exit: Exit, late: bool) -> String {

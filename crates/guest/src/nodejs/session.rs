@@ -5,14 +5,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::process::NodeProcess;
-use super::runtime::{self, Runtime};
+use super::runtime::{self, NodeRuntime};
 use super::types::NodeJSSessionInfo;
 use crate::sessions::{self, Turns};
 
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) turns: Turns<Slot>,
-    pub(super) runtime: Runtime,
+    pub(super) runtime: NodeRuntime,
     state: Mutex<State>,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct Slot {
 }
 
 impl Session {
-    pub(super) fn new(id: String, runtime: Runtime, cwd: PathBuf, max_idle_seconds: i64) -> Self {
+    pub(super) fn new(id: String, runtime: NodeRuntime, cwd: PathBuf, max_idle_seconds: i64) -> Self {
         Self { turns: Turns::new(id), runtime, state: Mutex::new(State { cwd, max_idle_seconds }) }
     }
 

@@ -15,9 +15,10 @@ use super::reports;
 use super::sample::{self, Wanted};
 use super::session::Session;
 use super::types::*;
-use crate::SharedGuest;
-use crate::files::{Failure, Kind};
+use crate::files::Failure;
 use crate::main_command::LOG_DIR;
+use crate::runtime::Runtime;
+use crate::workers::Kind;
 
 /// The most reports. The oldest are deleted first.
 const MAX_REPORTS: usize = 32;
@@ -66,6 +67,7 @@ struct State {
 /// The service's state.
 #[derive(Debug)]
 pub struct Observer {
+    pub(super) runtime: Arc<Runtime>,
     counters: Counters,
     state: Mutex<State>,
 }
@@ -78,13 +80,13 @@ fn id(prefix: &str) -> Result<String, ObserveError> {
     Ok(format!("{prefix}-{:016x}", getrandom::u64().map_err(io::Error::other)?))
 }
 
-fn disks(guest: &SharedGuest) -> Vec<PathBuf> {
-    vec!["/".into(), guest.default_dir(), "/tmp".into(), "/dev/shm".into()]
+fn disks(observer: &Arc<Observer>) -> Vec<PathBuf> {
+    vec!["/".into(), observer.runtime.default_dir(), "/tmp".into(), "/dev/shm".into()]
 }
 
 impl Observer {
-    pub(crate) fn new(counters: Counters) -> Self {
-        Self { counters, state: Mutex::default() }
+    pub fn new(runtime: Arc<Runtime>, counters: Counters) -> Self {
+        Self { runtime, counters, state: Mutex::default() }
     }
 
     pub(super) fn counters(&self) -> &Counters {
@@ -112,7 +114,7 @@ impl Observer {
     }
 
     /// Ends a session after its time. A capture leaves a report.
-    pub(super) async fn over(&self, guest: &SharedGuest, session: &Arc<Session>) {
+    pub(super) async fn over(self: &Arc<Self>, session: &Arc<Session>) {
         {
             let mut state = self.lock();
             if !state.active.as_ref().is_some_and(|active| Arc::ptr_eq(active, session)) {
@@ -121,28 +123,28 @@ impl Observer {
             state.last = state.active.take();
         }
         session.event("stopped", "its time was over", json!({}));
-        if let Err(error) = finish(guest, session, "completed").await {
+        if let Err(error) = finish(self, session, "completed").await {
             tracing::warn!(%error, "an observation has no report");
         }
     }
 }
 
 /// Writes the report of a capture that has ended.
-async fn finish(guest: &SharedGuest, session: &Arc<Session>, reason: &str) -> Result<bool, ObserveError> {
+async fn finish(observer: &Arc<Observer>, session: &Arc<Session>, reason: &str) -> Result<bool, ObserveError> {
     if session.start.mode != ObservationMode::Capture {
         return Ok(false);
     }
-    write(guest, Some(session.clone()), None, reason.to_owned()).await?;
+    write(observer, Some(session.clone()), None, reason.to_owned()).await?;
     Ok(true)
 }
 
 async fn write(
-    guest: &SharedGuest,
+    observer: &Arc<Observer>,
     session: Option<Arc<Session>>,
     key: Option<String>,
     reason: String,
 ) -> Result<ObservationReportInfo, ObserveError> {
-    let head = serde_json::to_value(live(guest, ROWS as i64).await?).unwrap_or_default();
+    let head = serde_json::to_value(live(observer, ROWS as i64).await?).unwrap_or_default();
     let session_id = session.as_ref().map(|s| s.start.session_id.clone());
     let samples = session.as_ref().map(|s| s.samples());
     let head: Value = json!({ "samples": samples, "at_export": head });
@@ -152,7 +154,7 @@ async fn write(
         reports::write(&dir().join("reports"), report_id, session_id, reason, &head, body)
     });
     let info = made.await.map_err(io::Error::other)??;
-    let mut state = guest.observe.lock();
+    let mut state = observer.lock();
     state.reports.push_back((key, info.clone()));
     while state.reports.len() > MAX_REPORTS {
         if let Some((_, oldest)) = state.reports.pop_front() {
@@ -163,18 +165,19 @@ async fn write(
 }
 
 /// The sandbox's current resource usage.
-pub(super) async fn live(guest: &SharedGuest, top_rows: i64) -> Result<ObservationLiveSnapshot, ObserveError> {
+pub(super) async fn live(observer: &Arc<Observer>, top_rows: i64) -> Result<ObservationLiveSnapshot, ObserveError> {
     let rows = usize::try_from(top_rows).unwrap_or(0).min(MAX_ROWS);
-    let wanted = Wanted { processes: rows, disks: disks(guest) };
-    let shared = guest.clone();
+    let wanted = Wanted { processes: rows, disks: disks(observer) };
+    let shared = observer.clone();
     let look = move |_: &_| {
         // Two samples, since rates are differences.
-        let (_, earlier) = sample::take(&shared.observe.counters, &Wanted { disks: Vec::new(), ..wanted.clone() }, None);
+        let (_, earlier) = sample::take(&shared.counters, &Wanted { disks: Vec::new(), ..wanted.clone() }, None);
         std::thread::sleep(GLANCE);
-        Ok(sample::take(&shared.observe.counters, &wanted, Some(&earlier)).0)
+        Ok(sample::take(&shared.counters, &wanted, Some(&earlier)).0)
     };
-    let sample = guest.files.workers.run(Kind::Brief, &guest.root_user, look).await.map_err(ObserveError::Look)?;
-    let state = guest.observe.lock();
+    let sample =
+        observer.runtime.workers.run(Kind::Brief, &observer.runtime.root_user, look).await.map_err(ObserveError::Look)?;
+    let state = observer.lock();
     let session = state.active.as_ref().or(state.last.as_ref());
     Ok(ObservationLiveSnapshot {
         captured_at: sample.ts,
@@ -187,7 +190,7 @@ pub(super) async fn live(guest: &SharedGuest, top_rows: i64) -> Result<Observati
 }
 
 /// Starts an observation. A call with the same key gets the same answer.
-pub(super) fn start(guest: &SharedGuest, request: ObserveStartRequest) -> Result<ObservationStartResult, ObserveError> {
+pub(super) fn start(observer: &Arc<Observer>, request: ObserveStartRequest) -> Result<ObservationStartResult, ObserveError> {
     let ObserveStartRequest { mode, idempotency_key, duration_seconds, interval_seconds, include_processes, include_disk } =
         request;
     let mode = ObservationMode::from(mode);
@@ -201,7 +204,7 @@ pub(super) fn start(guest: &SharedGuest, request: ObserveStartRequest) -> Result
     if let Some(wrong) = duration.filter(|d| !(1..=LONGEST_SECONDS).contains(d)) {
         return Err(ObserveError::Invalid(format!("duration_seconds is {wrong}; it may be 1 to {LONGEST_SECONDS}")));
     }
-    let mut state = guest.observe.lock();
+    let mut state = observer.lock();
     let known = [&state.active, &state.last].into_iter().flatten().find(|s| s.key.is_some() && s.key == idempotency_key);
     if let Some(known) = known {
         return Ok(known.start.clone());
@@ -225,15 +228,15 @@ pub(super) fn start(guest: &SharedGuest, request: ObserveStartRequest) -> Result
     }
     state.active = Some(session.clone());
     let processes = if include_processes.unwrap_or(capture) { ROWS } else { 0 };
-    let disks = if include_disk { disks(guest) } else { Vec::new() };
-    tokio::spawn(session.run(guest.clone(), Wanted { processes, disks }));
+    let disks = if include_disk { disks(observer) } else { Vec::new() };
+    tokio::spawn(session.run(observer.clone(), Wanted { processes, disks }));
     Ok(start)
 }
 
 /// Ends an observation. It is no error if it has ended already.
-pub(super) async fn stop(guest: &SharedGuest, wanted: Option<String>) -> Result<ObservationStopResult, ObserveError> {
+pub(super) async fn stop(observer: &Arc<Observer>, wanted: Option<String>) -> Result<ObservationStopResult, ObserveError> {
     let session = {
-        let mut state = guest.observe.lock();
+        let mut state = observer.lock();
         let active = state.active.as_ref().map(|s| s.start.session_id.clone());
         match (wanted, active) {
             (None, None) => return Err(ObserveError::NotRunning),
@@ -252,18 +255,21 @@ pub(super) async fn stop(guest: &SharedGuest, wanted: Option<String>) -> Result<
     };
     session.stop.cancel();
     session.event("stopped", "it was stopped", json!({}));
-    let report_ready = finish(guest, &session, "stopped").await?;
+    let report_ready = finish(observer, &session, "stopped").await?;
     Ok(ObservationStopResult { session_id: session.start.session_id.clone(), stopped: true, report_ready })
 }
 
 /// Writes a report of an observation: the named one, else the last one; without any, of this moment.
-pub(super) async fn export(guest: &SharedGuest, request: ObserveExportRequest) -> Result<ObservationReportInfo, ObserveError> {
+pub(super) async fn export(
+    observer: &Arc<Observer>,
+    request: ObserveExportRequest,
+) -> Result<ObservationReportInfo, ObserveError> {
     let ObserveExportRequest { idempotency_key, session_id, reason } = request;
     if reason.chars().count() > MAX_REASON {
         return Err(ObserveError::Invalid(format!("reason may have {MAX_REASON} characters")));
     }
     let session = {
-        let state = guest.observe.lock();
+        let state = observer.lock();
         let known = state.reports.iter().find(|(key, _)| key.is_some() && *key == idempotency_key);
         if let Some((_, known)) = known {
             return Ok(known.clone());
@@ -277,21 +283,21 @@ pub(super) async fn export(guest: &SharedGuest, request: ObserveExportRequest) -
             }
         }
     };
-    write(guest, session, idempotency_key, reason).await
+    write(observer, session, idempotency_key, reason).await
 }
 
-pub(super) fn list(guest: &SharedGuest) -> Vec<ObservationReportInfo> {
-    guest.observe.lock().reports.iter().map(|(_, info)| info.clone()).collect()
+pub(super) fn list(observer: &Arc<Observer>) -> Vec<ObservationReportInfo> {
+    observer.lock().reports.iter().map(|(_, info)| info.clone()).collect()
 }
 
-pub(super) fn report(guest: &SharedGuest, id: &str) -> Result<ObservationReportInfo, ObserveError> {
-    let state = guest.observe.lock();
+pub(super) fn report(observer: &Arc<Observer>, id: &str) -> Result<ObservationReportInfo, ObserveError> {
+    let state = observer.lock();
     let found = state.reports.iter().find(|(_, info)| info.report_id == id);
     found.map(|(_, info)| info.clone()).ok_or_else(|| ObserveError::NoReport(id.to_owned()))
 }
 
-pub(super) fn delete(guest: &SharedGuest, id: &str) -> Result<ObservationReportInfo, ObserveError> {
-    let mut state = guest.observe.lock();
+pub(super) fn delete(observer: &Arc<Observer>, id: &str) -> Result<ObservationReportInfo, ObserveError> {
+    let mut state = observer.lock();
     let at = state.reports.iter().position(|(_, info)| info.report_id == id);
     let (_, info) = at.and_then(|at| state.reports.remove(at)).ok_or_else(|| ObserveError::NoReport(id.to_owned()))?;
     drop(std::fs::remove_file(&info.path));

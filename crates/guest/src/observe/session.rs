@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::sample::{self, Earlier, Sample, Wanted};
 use super::types::{ObservationEvent, ObservationMode, ObservationStartResult};
-use crate::SharedGuest;
-use crate::files::Kind;
+use crate::observe::Observer;
+use crate::workers::{Kind, WorkError};
 
 /// The most bytes of one session's file. Beyond it, samples are no longer stored.
 const MAX_FILE_BYTES: u64 = 64 << 20;
@@ -119,7 +119,7 @@ impl Session {
     }
 
     /// Samples until it is stopped or its time is over. Call it in a task.
-    pub(super) async fn run(self: Arc<Self>, guest: SharedGuest, wanted: Wanted) {
+    pub(super) async fn run(self: Arc<Self>, observer: Arc<Observer>, wanted: Wanted) {
         let interval = Duration::from_secs_f64(self.start.interval_seconds);
         let mut ticks = tokio::time::interval(interval);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -136,9 +136,9 @@ impl Session {
             let mut earlier: Option<Earlier> = None;
             loop {
                 ticks.tick().await;
-                let (shared, wanted) = (guest.clone(), wanted.clone());
-                let look = move |_: &_| Ok(sample::take(shared.observe.counters(), &wanted, earlier.as_ref()));
-                match guest.files.workers.run(Kind::Brief, &guest.root_user, look).await {
+                let (shared, wanted) = (observer.clone(), wanted.clone());
+                let look = move |_: &_| Ok::<_, WorkError>(sample::take(shared.counters(), &wanted, earlier.as_ref()));
+                match observer.runtime.workers.run(Kind::Brief, &observer.runtime.root_user, look).await {
                     Ok((sample, now)) => {
                         self.note(sample);
                         earlier = Some(now);
@@ -152,7 +152,7 @@ impl Session {
         };
         tokio::select! {
             () = self.stop.cancelled() => {}
-            () = end => guest.observe.over(&guest, &self).await,
+            () = end => observer.over(&self).await,
             () = work => {}
         }
     }

@@ -4,12 +4,12 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{Method, Response, StatusCode};
 use axum::response::IntoResponse;
+use std::sync::Arc;
 
 use super::message::{self, Message};
 use super::routes::redirect;
-use crate::SharedGuest;
-use crate::desktop::locate;
 use crate::http::ApiError;
+use crate::pages::PagesService;
 use crate::shell::{ShellCreateSessionRequest, ShellError, ShellWriteRequest};
 
 struct Agent {
@@ -22,23 +22,23 @@ struct Agent {
 const OPENCODE: Agent = Agent { name: "OpenCode", command: "opencode", package: "opencode-ai" };
 const CODEX: Agent = Agent { name: "Codex", command: "codex", package: "@openai/codex" };
 
-pub(super) async fn opencode(State(guest): State<SharedGuest>, request: Request) -> Response<Body> {
-    open(&guest, &OPENCODE, request).await
+pub(super) async fn opencode(State(pages): State<Arc<PagesService>>, request: Request) -> Response<Body> {
+    open(&pages, &OPENCODE, request).await
 }
 
-pub(super) async fn codex(State(guest): State<SharedGuest>, request: Request) -> Response<Body> {
-    open(&guest, &CODEX, request).await
+pub(super) async fn codex(State(pages): State<Arc<PagesService>>, request: Request) -> Response<Body> {
+    open(&pages, &CODEX, request).await
 }
 
-async fn open(guest: &SharedGuest, agent: &Agent, request: Request) -> Response<Body> {
+async fn open(pages: &Arc<PagesService>, agent: &Agent, request: Request) -> Response<Body> {
     let (parts, _) = request.into_parts();
-    if locate(guest, agent.command).is_none() {
+    if pages.runtime.locate(agent.command).is_none() {
         return missing(agent, message::is_wanted(&parts));
     }
     if parts.method == Method::HEAD {
         return redirect("terminal");
     }
-    match started(guest, agent).await {
+    match started(pages, agent).await {
         // Relative, so a prefix that a proxy has removed from the path is kept.
         Ok(session) => redirect(&format!("terminal?session_id={session}")),
         Err(error) => ApiError::from(error).into_response(),
@@ -46,11 +46,11 @@ async fn open(guest: &SharedGuest, agent: &Agent, request: Request) -> Response<
 }
 
 /// Creates a shell session and types the program's name: a user who leaves the program is at the shell's prompt.
-async fn started(guest: &SharedGuest, agent: &Agent) -> Result<String, ShellError> {
+async fn started(pages: &Arc<PagesService>, agent: &Agent) -> Result<String, ShellError> {
     let wanted = ShellCreateSessionRequest { id: None, exec_dir: None, no_change_timeout: None, preserve_symlinks: None };
-    let session = guest.shell.create(guest, wanted).await?.session_id;
+    let session = pages.shell.create(wanted).await?.session_id;
     let typed = ShellWriteRequest { id: session.clone(), input: agent.command.to_owned(), press_enter: true };
-    guest.shell.write(typed).await?;
+    pages.shell.write(typed).await?;
     Ok(session)
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::json;
 
 use super::start::Launch;
-use crate::SharedGuest;
+use crate::runtime::Runtime;
 
 /// The default settings.
 fn settings() -> String {
@@ -17,7 +17,7 @@ fn settings() -> String {
     settings.to_string()
 }
 
-pub(super) fn launch(guest: &SharedGuest, command: String, dir: &Path, socket: &str) -> io::Result<Launch> {
+pub(super) fn launch(runtime: &Runtime, command: String, dir: &Path, socket: &str) -> io::Result<Launch> {
     let config = dir.join("config");
     std::fs::create_dir_all(config.join("labconfig"))?;
     std::fs::write(config.join("labconfig/default_setting_overrides.json"), settings())?;
@@ -27,7 +27,7 @@ pub(super) fn launch(guest: &SharedGuest, command: String, dir: &Path, socket: &
         format!("--ServerApp.sock={socket}"),
         "--ServerApp.sock_mode=0600".to_owned(),
         "--ServerApp.base_url=/jupyter/".to_owned(),
-        format!("--ServerApp.root_dir={}", guest.default_dir().display()),
+        format!("--ServerApp.root_dir={}", runtime.default_dir().display()),
         // No authentication: the gateway has checked the host and the origin of each request.
         "--IdentityProvider.token=".to_owned(),
         "--PasswordIdentityProvider.hashed_password=".to_owned(),

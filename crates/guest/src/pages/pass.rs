@@ -24,8 +24,8 @@ use tokio::time::timeout;
 use super::error::PageError;
 use super::program::Program;
 use super::running::{Running, Use};
-use crate::SharedGuest;
 use crate::http::Address;
+use crate::pages::PagesService;
 use crate::proxy::end_to_end;
 
 /// Attempts for one request: it may find that a program has ended, and that its successor has ended too.
@@ -49,7 +49,7 @@ enum Unanswered {
 }
 
 pub(super) async fn pass(
-    guest: &SharedGuest,
+    pages: &Arc<PagesService>,
     program: Program,
     mut request: Request<Body>,
 ) -> Result<Response<Body>, Arc<PageError>> {
@@ -60,12 +60,12 @@ pub(super) async fn pass(
     let mut body = Some(body);
     let mut last = None;
     for _ in 0..ATTEMPTS {
-        let running = guest.pages.get(guest, program).await?;
+        let running = pages.get(program).await?;
         let place = running.enter().ok_or(PageError::TooMany(program))?;
-        let stream = match running.dial(guest).await {
+        let stream = match running.dial(&pages.runtime).await {
             Ok(stream) => stream,
             Err(why) => {
-                running.judge(guest).await;
+                running.judge(&pages.runtime).await;
                 last = Some((running, why));
                 continue;
             }
@@ -75,7 +75,7 @@ pub(super) async fn pass(
         match exchange(stream, head, body).await {
             Ok(answer) => return Ok(finish(program, &parts.headers, answer, client, place)),
             Err(Unanswered::Broken(why)) => {
-                running.judge(guest).await;
+                running.judge(&pages.runtime).await;
                 if !is_repeatable {
                     return Err(no_answer(program, &running, why));
                 }
@@ -86,9 +86,9 @@ pub(super) async fn pass(
             Err(Unanswered::Late) => {
                 let why = format!("gave no answer within {} s", ANSWER.as_secs());
                 let error = no_answer(program, &running, why);
-                let guest = guest.clone();
+                let runtime = Arc::clone(&pages.runtime);
                 // Judged now, so that the next request need not find out whether the program hangs.
-                tokio::spawn(async move { running.judge(&guest).await });
+                tokio::spawn(async move { running.judge(&runtime).await });
                 return Err(error);
             }
         }

@@ -1,6 +1,6 @@
 //! The two programs and their differences.
 
-use crate::Guest;
+use crate::runtime::Runtime;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Program {
@@ -41,8 +41,8 @@ impl Program {
         }
     }
 
-    pub(super) fn is_off(self, guest: &Guest) -> bool {
-        let config = guest.config();
+    pub(super) fn is_off(self, runtime: &Runtime) -> bool {
+        let config = runtime.config();
         let value = config.env.get(self.switch()).map(|value| value.trim().to_ascii_lowercase());
         matches!(value.as_deref(), Some("true" | "1"))
     }

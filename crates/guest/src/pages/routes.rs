@@ -7,19 +7,20 @@ use axum::http::header::LOCATION;
 use axum::http::{HeaderValue, Response, StatusCode};
 use axum::response::IntoResponse;
 use axum::routing::{any, get};
+use std::sync::Arc;
 
 use super::agents;
 use super::error::PageError;
 use super::message::{self, Message};
 use super::pass::pass;
 use super::program::Program;
-use crate::SharedGuest;
 use crate::http::ApiError;
+use crate::pages::PagesService;
 use crate::process::told;
 
-pub(crate) fn router() -> Router<SharedGuest> {
-    let vscode = |State(guest): State<SharedGuest>, request: Request| answer(guest, Program::VsCode, request);
-    let lab = |State(guest): State<SharedGuest>, request: Request| answer(guest, Program::JupyterLab, request);
+pub(crate) fn router(state: Arc<PagesService>) -> Router {
+    let vscode = |State(pages): State<Arc<PagesService>>, request: Request| answer(pages, Program::VsCode, request);
+    let lab = |State(pages): State<Arc<PagesService>>, request: Request| answer(pages, Program::JupyterLab, request);
     Router::new()
         .route("/code-server", any(vscode))
         .route("/code-server/", any(vscode))
@@ -29,10 +30,11 @@ pub(crate) fn router() -> Router<SharedGuest> {
         .route("/jupyter/{*path}", any(lab))
         .route("/opencode", get(agents::opencode))
         .route("/codex", get(agents::codex))
+        .with_state(state)
 }
 
-async fn answer(guest: SharedGuest, program: Program, request: Request) -> Response<Body> {
-    if program.is_off(&guest) {
+async fn answer(pages: Arc<PagesService>, program: Program, request: Request) -> Response<Body> {
+    if program.is_off(&pages.runtime) {
         let (parts, _) = request.into_parts();
         return refused(program, message::is_wanted(&parts), &PageError::Off(program));
     }
@@ -42,7 +44,7 @@ async fn answer(guest: SharedGuest, program: Program, request: Request) -> Respo
     }
     let (parts, body) = request.into_parts();
     let is_person = message::is_wanted(&parts);
-    match pass(&guest, program, Request::from_parts(parts, body)).await {
+    match pass(&pages, program, Request::from_parts(parts, body)).await {
         Ok(answer) => answer,
         Err(error) => refused(program, is_person, &error),
     }

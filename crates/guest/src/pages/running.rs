@@ -12,8 +12,9 @@ use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::program::Program;
+use crate::dial;
 use crate::process::{Kept, Said};
-use crate::{Guest, dial};
+use crate::runtime::Runtime;
 
 /// The most concurrent requests and WebSockets of one program. Further ones are refused.
 pub(super) const MAX_REQUESTS: usize = 256;
@@ -90,21 +91,21 @@ impl Running {
     }
 
     /// Connects to the program. The error is the reason.
-    pub(super) async fn dial(&self, guest: &Guest) -> Result<UnixStream, String> {
+    pub(super) async fn dial(&self, runtime: &Runtime) -> Result<UnixStream, String> {
         let ended = self.process.ended();
         tokio::select! {
             biased;
             () = ended.cancelled() => Err("has ended".to_owned()),
-            dialled = connect(guest, &self.socket) => dialled,
+            dialled = connect(runtime, &self.socket) => dialled,
         }
     }
 
     /// Judges the program after a failed connection: waits until it has ended or has proved that it serves. Kills it if it does
     /// neither. The next connection shows the outcome.
-    pub(super) async fn judge(&self, guest: &Guest) {
+    pub(super) async fn judge(&self, runtime: &Runtime) {
         let ended = self.process.ended();
         let serves = async {
-            while !answers(guest, self.program, &self.socket).await {
+            while !answers(runtime, self.program, &self.socket).await {
                 sleep(PAUSE).await;
             }
         };
@@ -135,8 +136,8 @@ impl Running {
     }
 }
 
-async fn connect(guest: &Guest, socket: &str) -> Result<UnixStream, String> {
-    match timeout(CONNECT, dial::socket(guest, socket)).await {
+async fn connect(runtime: &Runtime, socket: &str) -> Result<UnixStream, String> {
+    match timeout(CONNECT, dial::socket(runtime, socket)).await {
         Ok(Ok(stream)) => Ok(stream),
         Ok(Err(error)) => Err(format!("takes no connection: {error}")),
         Err(_) => Err(format!("takes no connection within {} s", CONNECT.as_secs())),
@@ -144,9 +145,9 @@ async fn connect(guest: &Guest, socket: &str) -> Result<UnixStream, String> {
 }
 
 /// Whether a program answers its health check on a socket.
-pub(super) async fn answers(guest: &Guest, program: Program, socket: &str) -> bool {
+pub(super) async fn answers(runtime: &Runtime, program: Program, socket: &str) -> bool {
     let asked = async {
-        let stream = connect(guest, socket).await.ok()?;
+        let stream = connect(runtime, socket).await.ok()?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.ok()?;
         let connection = tokio::spawn(connection);
         let request = Request::get(program.health()).header(HOST, "localhost").body(Body::empty()).ok()?;

@@ -9,7 +9,8 @@ use super::error::PageError;
 use super::program::Program;
 use super::running::Running;
 use super::start::start;
-use crate::{Guest, SharedGuest};
+use crate::runtime::Runtime;
+use crate::shell::ShellService;
 
 /// A program without connections ends after this time, unless [`IDLE_VARIABLE`] sets another.
 const IDLE: Duration = Duration::from_secs(30 * 60);
@@ -23,17 +24,23 @@ type Outcome = Result<Arc<Running>, Arc<PageError>>;
 /// A start; `None` while it is in progress.
 type Start = watch::Receiver<Option<Outcome>>;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct PagesService {
+    pub(super) runtime: Arc<Runtime>,
+    pub(super) shell: Arc<ShellService>,
     vscode: Mutex<Option<Start>>,
     jupyterlab: Mutex<Option<Start>>,
 }
 
 impl PagesService {
+    pub fn new(runtime: Arc<Runtime>, shell: Arc<ShellService>) -> Self {
+        Self { runtime, shell, vscode: Mutex::default(), jupyterlab: Mutex::default() }
+    }
+
     /// Returns the program, and starts it if needed. Concurrent callers wait for the same start and get the same outcome. The
     /// start goes on when the caller leaves.
-    pub(super) async fn get(&self, guest: &SharedGuest, program: Program) -> Outcome {
-        let mut start = self.start(guest, program);
+    pub(super) async fn get(&self, program: Program) -> Outcome {
+        let mut start = self.start(program);
         match start.wait_for(Option::is_some).await.map(|outcome| outcome.clone()) {
             Ok(Some(outcome)) => outcome,
             Ok(None) | Err(_) => Err(Arc::new(PageError::BrokeOff(program))),
@@ -41,7 +48,7 @@ impl PagesService {
     }
 
     /// The latest start, if it is in progress or its program runs; else a new one.
-    fn start(&self, guest: &SharedGuest, program: Program) -> Start {
+    fn start(&self, program: Program) -> Start {
         let place = match program {
             Program::VsCode => &self.vscode,
             Program::JupyterLab => &self.jupyterlab,
@@ -53,11 +60,11 @@ impl PagesService {
         let (told, latest) = watch::channel(None);
         *place = Some(latest.clone());
         drop(place);
-        let guest = guest.clone();
+        let runtime = Arc::clone(&self.runtime);
         tokio::spawn(async move {
-            let outcome = start(&guest, program).await.map(Arc::new).map_err(Arc::new);
+            let outcome = start(&runtime, program).await.map(Arc::new).map_err(Arc::new);
             if let Ok(running) = &outcome {
-                let (running, idle) = (Arc::clone(running), idle(&guest));
+                let (running, idle) = (Arc::clone(running), idle(&runtime));
                 tokio::spawn(async move { running.end_when_unused(idle).await });
             }
             // Held by the service, unless another start replaced it.
@@ -76,8 +83,8 @@ fn is_good(start: &Start) -> bool {
     }
 }
 
-fn idle(guest: &Guest) -> Duration {
-    let config = guest.config();
+fn idle(runtime: &Runtime) -> Duration {
+    let config = runtime.config();
     let given = config.env.get(IDLE_VARIABLE).and_then(|seconds| seconds.trim().parse().ok());
     given.filter(|seconds| IDLES.contains(seconds)).map_or(IDLE, Duration::from_secs)
 }

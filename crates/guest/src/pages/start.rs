@@ -10,9 +10,8 @@ use super::error::PageError;
 use super::program::Program;
 use super::running::{Running, answers};
 use super::{lab, vscode};
-use crate::desktop::locate;
 use crate::process::{self, Arrivals, Command, Exit, OwnedProcess, Said, ScratchDir};
-use crate::{Guest, SharedGuest};
+use crate::runtime::Runtime;
 
 /// How long a program may take until it serves. Alone, VS Code takes half a second and JupyterLab two.
 pub(super) const START: Duration = Duration::from_secs(120);
@@ -30,31 +29,31 @@ pub(super) struct Launch {
 }
 
 /// The user's home as programs see it.
-pub(super) fn home(guest: &Guest) -> PathBuf {
-    let config = guest.config();
-    config.env.get("HOME").filter(|home| home.starts_with('/')).map_or_else(|| guest.user.home.clone(), PathBuf::from)
+pub(super) fn home(runtime: &Runtime) -> PathBuf {
+    let config = runtime.config();
+    config.env.get("HOME").filter(|home| home.starts_with('/')).map_or_else(|| runtime.user.home.clone(), PathBuf::from)
 }
 
 /// Starts a program as the sandbox's user, and waits until it serves.
-pub(super) async fn start(guest: &SharedGuest, program: Program) -> Result<Running, PageError> {
-    let command = locate(guest, program.command()).ok_or(PageError::Missing(program))?;
+pub(super) async fn start(runtime: &Runtime, program: Program) -> Result<Running, PageError> {
+    let command = runtime.locate(program.command()).ok_or(PageError::Missing(program))?;
     let at = |what: &'static str| move |why: io::Error| PageError::Io { program, what, why };
-    let dir = ScratchDir::new(&guest.user).map_err(at("its directory"))?;
+    let dir = ScratchDir::new(&runtime.user).map_err(at("its directory"))?;
     let socket = dir.path().join("socket").display().to_string();
     let launch = match program {
-        Program::VsCode => vscode::launch(guest, command, dir.path(), &socket).await,
-        Program::JupyterLab => lab::launch(guest, command, dir.path(), &socket),
+        Program::VsCode => vscode::launch(runtime, command, dir.path(), &socket).await,
+        Program::JupyterLab => lab::launch(runtime, command, dir.path(), &socket),
     };
     let Launch { argv, env } = launch.map_err(at("its configuration"))?;
     let arrivals = Arrivals::watch(dir.path()).map_err(at("its directory"))?;
-    let (output, stdout) = process::output_pipe(&guest.user).map_err(at("its output"))?;
-    let child = guest
+    let (output, stdout) = process::output_pipe(&runtime.user).map_err(at("its output"))?;
+    let child = runtime
         .processes
         .spawn(Command {
             argv,
-            env: guest.environment(&guest.user, &env),
-            cwd: home(guest).display().to_string(),
-            user: &guest.user,
+            env: runtime.environment(&runtime.user, &env),
+            cwd: home(runtime).display().to_string(),
+            user: &runtime.user,
             stdio: [process::dev_null().map_err(at("its input"))?, stdout.try_clone().map_err(at("its output"))?, stdout],
             controlling_tty: false,
         })
@@ -65,7 +64,7 @@ pub(super) async fn start(guest: &SharedGuest, program: Program) -> Result<Runni
     let mut owned = OwnedProcess::new(child, dir);
     let serves = async {
         arrivals.wait_for(std::slice::from_ref(&socket)).await?;
-        while !answers(guest, program, &socket).await {
+        while !answers(runtime, program, &socket).await {
             sleep(PAUSE).await;
         }
         Ok(())

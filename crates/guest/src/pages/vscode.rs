@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use super::start::{Launch, home};
-use crate::SharedGuest;
-use crate::files::{Failure, Kind};
+use crate::files::Failure;
+use crate::runtime::Runtime;
+use crate::workers::Kind;
 
 /// The default user settings, written unless they exist: no telemetry, and no prompts to sign in or to trust the workspace.
 fn settings() -> String {
@@ -32,12 +33,12 @@ fn settings() -> String {
     format!("{settings:#}\n")
 }
 
-pub(super) async fn launch(guest: &SharedGuest, command: String, dir: &Path, socket: &str) -> io::Result<Launch> {
+pub(super) async fn launch(runtime: &Runtime, command: String, dir: &Path, socket: &str) -> io::Result<Launch> {
     // Without this file, it would create one with a password.
     let config = dir.join("config.yaml");
     std::fs::write(&config, "auth: none\n")?;
-    let data = home(guest).join(".local/share/code-server");
-    if let Err(error) = write_settings(guest, data.join("User")).await {
+    let data = home(runtime).join(".local/share/code-server");
+    if let Err(error) = write_settings(runtime, data.join("User")).await {
         tracing::warn!(%error, "VS Code's settings could not be written");
     }
     let argv = [
@@ -59,13 +60,13 @@ pub(super) async fn launch(guest: &SharedGuest, command: String, dir: &Path, soc
         // The gateway previews ports, and knows which ones it must not.
         "--disable-proxy",
         "--ignore-last-opened",
-        &guest.default_dir().display().to_string(),
+        &runtime.default_dir().display().to_string(),
     ];
     Ok(Launch { argv: argv.map(str::to_owned).into(), env: Vec::new() })
 }
 
 /// Written with the user's rights: the directory belongs to the user and may hold links.
-async fn write_settings(guest: &SharedGuest, dir: PathBuf) -> Result<(), Failure> {
+async fn write_settings(runtime: &Runtime, dir: PathBuf) -> Result<(), Failure> {
     let write = move |_: &_| {
         let file = dir.join("settings.json");
         let failed = |error: io::Error| Failure::io(error, &file.display().to_string());
@@ -76,5 +77,5 @@ async fn write_settings(guest: &SharedGuest, dir: PathBuf) -> Result<(), Failure
             Err(error) => Err(failed(error)),
         }
     };
-    guest.files.workers.run(Kind::Brief, &guest.user, write).await
+    runtime.workers.run(Kind::Brief, &runtime.user, write).await
 }

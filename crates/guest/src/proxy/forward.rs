@@ -23,7 +23,7 @@ use super::outgoing::{self, client};
 use super::pattern::{Scheme, Wanted, host_and_port};
 use super::rules::Route;
 use super::tunnel::{self, IDLE};
-use crate::SharedGuest;
+use crate::proxy::ProxyService;
 
 /// The most client connections. Further ones wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 256;
@@ -34,7 +34,7 @@ const HEAD_PATIENCE: Duration = Duration::from_secs(30);
 /// Time until a server's answer starts.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(600);
 
-pub(super) async fn serve(listener: TcpListener, guest: SharedGuest) {
+pub(super) async fn serve(listener: TcpListener, proxy: Arc<ProxyService>) {
     let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         let Ok(place) = room.clone().acquire_owned().await else { return };
@@ -47,12 +47,12 @@ pub(super) async fn serve(listener: TcpListener, guest: SharedGuest) {
                 continue;
             }
         };
-        let guest = guest.clone();
+        let proxy = proxy.clone();
         tokio::spawn(async move {
             let place = Arc::new(place);
             let service = service_fn(|request| {
-                let (guest, place) = (guest.clone(), place.clone());
-                async move { Ok::<_, Infallible>(answer(guest, request, place).await) }
+                let (proxy, place) = (proxy.clone(), place.clone());
+                async move { Ok::<_, Infallible>(answer(proxy, request, place).await) }
             });
             let mut server = hyper::server::conn::http1::Builder::new();
             server.timer(TokioTimer::new()).header_read_timeout(HEAD_PATIENCE).max_buf_size(MAX_HEAD).max_headers(MAX_HEADERS);
@@ -63,10 +63,14 @@ pub(super) async fn serve(listener: TcpListener, guest: SharedGuest) {
 }
 
 /// Answers a request. `place` is held as long as the connection lives, including the time of a tunnel.
-async fn answer(guest: SharedGuest, request: Request<Incoming>, place: Arc<tokio::sync::OwnedSemaphorePermit>) -> Response<Body> {
+async fn answer(
+    proxy: Arc<ProxyService>,
+    request: Request<Incoming>,
+    place: Arc<tokio::sync::OwnedSemaphorePermit>,
+) -> Response<Body> {
     let outcome = match request.method() {
-        &Method::CONNECT => connect(guest, request, place).await,
-        _ => forward(&guest, request).await,
+        &Method::CONNECT => connect(proxy, request, place).await,
+        _ => forward(&proxy, request).await,
     };
     outcome.unwrap_or_else(|(status, why)| {
         let mut answer = Response::new(Body::from(format!("arenite's proxy: {why}\n")));
@@ -93,7 +97,7 @@ fn failed(place: &str, error: &io::Error) -> Refused {
 
 /// Opens a tunnel: bytes pass unchanged, also to the target of a mapping.
 async fn connect(
-    guest: SharedGuest,
+    proxy: Arc<ProxyService>,
     request: Request<Incoming>,
     place: Arc<tokio::sync::OwnedSemaphorePermit>,
 ) -> Result<Response<Body>, Refused> {
@@ -101,20 +105,20 @@ async fn connect(
     let (host, port) = host_and_port(authority.as_str()).map_err(bad)?;
     let port = port.ok_or_else(|| bad("CONNECT needs a port"))?;
     let scheme = if port == Scheme::Http.port() { Scheme::Http } else { Scheme::Https };
-    let rules = guest.proxy.rules();
+    let rules = proxy.rules();
     let shown = format!("{host}:{port}");
     match rules.route(&Wanted { scheme, host: &host, port, path: None }) {
         Route::Upstream(upstream) => {
-            let stream = outgoing::through(&guest, upstream, &host, port).await.map_err(|e| failed(&shown, &e))?;
+            let stream = outgoing::through(&proxy, upstream, &host, port).await.map_err(|e| failed(&shown, &e))?;
             tokio::spawn(pass(request, stream, place));
         }
         Route::Mapped(mapping) => {
             let target = &mapping.target;
-            let stream = outgoing::straight(&guest, &target.host, target.port).await;
+            let stream = outgoing::straight(&proxy, &target.host, target.port).await;
             tokio::spawn(pass(request, stream.map_err(|e| failed(&target.text, &e))?, place));
         }
         Route::Direct(_) => {
-            let stream = outgoing::straight(&guest, &host, port).await.map_err(|e| failed(&shown, &e))?;
+            let stream = outgoing::straight(&proxy, &host, port).await.map_err(|e| failed(&shown, &e))?;
             tokio::spawn(pass(request, stream, place));
         }
     }
@@ -132,7 +136,7 @@ where
 }
 
 /// Forwards one plain HTTP request.
-async fn forward(guest: &SharedGuest, request: Request<Incoming>) -> Result<Response<Body>, Refused> {
+async fn forward(proxy: &Arc<ProxyService>, request: Request<Incoming>) -> Result<Response<Body>, Refused> {
     let (mut parts, body) = request.into_parts();
     let (Some("http"), Some(authority)) = (parts.uri.scheme_str(), parts.uri.authority().cloned()) else {
         return Err(bad("this is a forward proxy: it takes requests with http:// URLs, and CONNECT"));
@@ -147,7 +151,7 @@ async fn forward(guest: &SharedGuest, request: Request<Incoming>) -> Result<Resp
     let given = HeaderValue::from_str(&authority).map_err(|_| bad("the URL's host can't be sent"))?;
     parts.headers.insert(HOST, given);
 
-    let rules = guest.proxy.rules();
+    let rules = proxy.rules();
     let wanted = Wanted { scheme: Scheme::Http, host: &host, port, path: Some(path) };
     let (place, next, uri, upstream) = match rules.route(&wanted) {
         Route::Mapped(mapping) => {
@@ -164,7 +168,7 @@ async fn forward(guest: &SharedGuest, request: Request<Incoming>) -> Result<Resp
         }
     };
     parts.uri = uri.parse::<Uri>().map_err(|_| bad("the mapped path can't be sent"))?;
-    let stream = outgoing::straight(guest, next.0, next.1).await.map_err(|e| failed(&place, &e))?;
+    let stream = outgoing::straight(proxy, next.0, next.1).await.map_err(|e| failed(&place, &e))?;
     let broken = |e: hyper::Error| (StatusCode::BAD_GATEWAY, format!("{place} broke off: {e}"));
     let (mut sender, connection) = client().handshake(TokioIo::new(stream)).await.map_err(broken)?;
     tokio::spawn(connection);
@@ -173,7 +177,7 @@ async fn forward(guest: &SharedGuest, request: Request<Incoming>) -> Result<Resp
     let (mut head, body) = answer.map_err(|_| late())?.map_err(broken)?.into_parts();
     end_to_end(&mut head.headers);
     if let (Some(upstream), StatusCode::PROXY_AUTHENTICATION_REQUIRED) = (upstream, head.status) {
-        guest.proxy.renew(guest, upstream).await;
+        proxy.renew(upstream).await;
         // The client has no credentials to give: they are the proxy's.
         return Err((StatusCode::BAD_GATEWAY, "the upstream proxy refused the credentials".to_owned()));
     }

@@ -21,4 +21,4 @@ mod upstream;
 
 pub(crate) use forward::end_to_end;
 pub use routes::{ProxyApi, router};
-pub use service::{ProxyError, ProxyService};
+pub use service::{ProxyError, ProxyService, ProxySettings};

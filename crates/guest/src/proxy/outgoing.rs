@@ -14,8 +14,8 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::upstream::Upstream;
-use crate::Guest;
 use crate::dial::dial;
+use crate::proxy::ProxyService;
 
 /// Time to connect, including the upstream's answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -27,16 +27,21 @@ pub(super) fn client() -> http1::Builder {
     client
 }
 
-pub(super) async fn straight(guest: &Guest, host: &str, port: u16) -> io::Result<TcpStream> {
-    if guest.proxy.is_here(host, port) {
+pub(super) async fn straight(proxy: &Arc<ProxyService>, host: &str, port: u16) -> io::Result<TcpStream> {
+    if proxy.is_here(host, port) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "that is this proxy itself"));
     }
     timeout(PATIENCE, dial(host, port)).await.map_err(|_| late())?
 }
 
 /// Opens a tunnel to a host through the upstream.
-pub(super) async fn through(guest: &Guest, upstream: &Arc<Upstream>, host: &str, port: u16) -> io::Result<TokioIo<Upgraded>> {
-    let stream = straight(guest, &upstream.host, upstream.port).await?;
+pub(super) async fn through(
+    proxy: &Arc<ProxyService>,
+    upstream: &Arc<Upstream>,
+    host: &str,
+    port: u16,
+) -> io::Result<TokioIo<Upgraded>> {
+    let stream = straight(proxy, &upstream.host, upstream.port).await?;
     let asking = async {
         let (mut sender, connection) = client().handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
         tokio::spawn(connection.with_upgrades());
@@ -49,7 +54,7 @@ pub(super) async fn through(guest: &Guest, upstream: &Arc<Upstream>, host: &str,
         let answer = sender.send_request(request).await.map_err(io::Error::other)?;
         let status = answer.status();
         if status == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
-            guest.proxy.renew(guest, upstream).await;
+            proxy.renew(upstream).await;
         }
         if !status.is_success() {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("the upstream proxy answered {status}")));

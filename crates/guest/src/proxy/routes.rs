@@ -5,11 +5,12 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::routing::{delete, get};
 use serde::Deserialize;
+use std::sync::Arc;
 use utoipa::{IntoParams, OpenApi, ToSchema};
 
 use super::service::{ProxyDiagnoseResult, ProxyError, ProxyHealthCheck, ProxyMappingRoute, ProxyUpstreamInfo};
-use crate::SharedGuest;
 use crate::http::{ApiError, Body, Envelope, QueryArgs, Reply, ok};
+use crate::proxy::ProxyService;
 
 /// The service's part of the OpenAPI document.
 #[derive(Debug, OpenApi)]
@@ -29,7 +30,7 @@ use crate::http::{ApiError, Body, Envelope, QueryArgs, Reply, ok};
 pub struct ProxyApi;
 
 /// The service's routes, under `/v1`.
-pub fn router() -> Router<SharedGuest> {
+pub fn router(state: Arc<ProxyService>) -> Router {
     Router::new()
         .route("/v1/proxy/mappings", get(mappings).post(map))
         // AIO's clients don't escape the slashes of a source.
@@ -38,6 +39,7 @@ pub fn router() -> Router<SharedGuest> {
         .route("/v1/proxy/diagnose", get(diagnose))
         .route("/v1/proxy/health", get(health))
         .route("/v1/proxy/upstream", get(upstream).put(set_upstream).delete(remove_upstream))
+        .with_state(state)
 }
 
 impl From<ProxyError> for ApiError {
@@ -91,8 +93,8 @@ struct DiagnoseQuery {
 /// All mappings.
 #[utoipa::path(get, path = "/v1/proxy/mappings", tag = "proxy", operation_id = "list_proxy_mappings",
     responses((status = 200, body = Envelope<Vec<ProxyMappingRoute>>)))]
-async fn mappings(State(guest): State<SharedGuest>) -> Reply<Vec<ProxyMappingRoute>> {
-    ok(guest.proxy.mappings())
+async fn mappings(State(proxy): State<Arc<ProxyService>>) -> Reply<Vec<ProxyMappingRoute>> {
+    ok(proxy.mappings())
 }
 
 /// Redirects requests for a host, or for a part of it, to another target, usually a port of this sandbox.
@@ -100,80 +102,79 @@ async fn mappings(State(guest): State<SharedGuest>) -> Reply<Vec<ProxyMappingRou
 /// https is not decrypted: its bytes go to the target unchanged, so a mapping with a path has no effect on it.
 #[utoipa::path(post, path = "/v1/proxy/mappings", tag = "proxy", operation_id = "add_proxy_mapping",
     request_body = ProxyMappingAddRequest, responses((status = 200, body = Envelope<ProxyMappingRoute>)))]
-async fn map(State(guest): State<SharedGuest>, Body(request): Body<ProxyMappingAddRequest>) -> Reply<ProxyMappingRoute> {
-    let mapping = guest.proxy.map(&guest, &request.source, &request.target).await?;
-    guest.browser.proxy_changed(&guest);
+async fn map(State(proxy): State<Arc<ProxyService>>, Body(request): Body<ProxyMappingAddRequest>) -> Reply<ProxyMappingRoute> {
+    let mapping = proxy.map(&request.source, &request.target).await?;
     ok(mapping)
 }
 
 /// Removes a mapping by its source.
 #[utoipa::path(delete, path = "/v1/proxy/mappings/{source}", tag = "proxy", operation_id = "remove_proxy_mapping",
     params(("source" = String, Path)), responses((status = 200, body = Envelope<serde_json::Value>)))]
-async fn unmap(State(guest): State<SharedGuest>, Path(source): Path<String>) -> Reply<()> {
-    guest.proxy.unmap(&source)?;
-    guest.browser.proxy_changed(&guest);
+async fn unmap(State(proxy): State<Arc<ProxyService>>, Path(source): Path<String>) -> Reply<()> {
+    proxy.unmap(&source)?;
     ok(())
 }
 
 /// Hosts that are reached without the upstream.
 #[utoipa::path(get, path = "/v1/proxy/excludes", tag = "proxy", operation_id = "list_proxy_excludes",
     responses((status = 200, body = Envelope<Vec<String>>)))]
-async fn excludes(State(guest): State<SharedGuest>) -> Reply<Vec<String>> {
-    ok(guest.proxy.excludes())
+async fn excludes(State(proxy): State<Arc<ProxyService>>) -> Reply<Vec<String>> {
+    ok(proxy.excludes())
 }
 
 /// Excludes hosts from the upstream. Ranges are for hosts given as addresses.
 #[utoipa::path(post, path = "/v1/proxy/excludes", tag = "proxy", operation_id = "add_proxy_exclude",
     request_body = ProxyBypassRequest, responses((status = 200, body = Envelope<serde_json::Value>)))]
-async fn exclude(State(guest): State<SharedGuest>, Body(request): Body<ProxyBypassRequest>) -> Reply<()> {
-    ok(guest.proxy.exclude(&request.pattern)?)
+async fn exclude(State(proxy): State<Arc<ProxyService>>, Body(request): Body<ProxyBypassRequest>) -> Reply<()> {
+    ok(proxy.exclude(&request.pattern)?)
 }
 
 /// Removes a pattern from that list.
 #[utoipa::path(delete, path = "/v1/proxy/excludes", tag = "proxy", operation_id = "remove_proxy_exclude",
     request_body = ProxyBypassRequest, responses((status = 200, body = Envelope<serde_json::Value>)))]
-async fn include_again(State(guest): State<SharedGuest>, Body(request): Body<ProxyBypassRequest>) -> Reply<()> {
-    ok(guest.proxy.include_again(&request.pattern)?)
+async fn include_again(State(proxy): State<Arc<ProxyService>>, Body(request): Body<ProxyBypassRequest>) -> Reply<()> {
+    ok(proxy.include_again(&request.pattern)?)
 }
 
 /// The route of a URL, and whether its target answers.
 #[utoipa::path(get, path = "/v1/proxy/diagnose", tag = "proxy", operation_id = "diagnose_proxy", params(DiagnoseQuery),
     responses((status = 200, body = Envelope<ProxyDiagnoseResult>)))]
-async fn diagnose(State(guest): State<SharedGuest>, QueryArgs(query): QueryArgs<DiagnoseQuery>) -> Reply<ProxyDiagnoseResult> {
-    ok(guest.proxy.diagnose(&guest, &query.url).await?)
+async fn diagnose(
+    State(proxy): State<Arc<ProxyService>>,
+    QueryArgs(query): QueryArgs<DiagnoseQuery>,
+) -> Reply<ProxyDiagnoseResult> {
+    ok(proxy.diagnose(&query.url).await?)
 }
 
 /// Whether the proxy takes connections.
 #[utoipa::path(get, path = "/v1/proxy/health", tag = "proxy", operation_id = "proxy_health_check",
     responses((status = 200, body = Envelope<ProxyHealthCheck>)))]
-async fn health(State(guest): State<SharedGuest>) -> Reply<ProxyHealthCheck> {
-    ok(guest.proxy.health(&guest).await)
+async fn health(State(proxy): State<Arc<ProxyService>>) -> Reply<ProxyHealthCheck> {
+    ok(proxy.health().await)
 }
 
 /// The upstream proxy; null when there is none.
 #[utoipa::path(get, path = "/v1/proxy/upstream", tag = "proxy", operation_id = "get_proxy_upstream",
     responses((status = 200, body = Envelope<Option<ProxyUpstreamInfo>>)))]
-async fn upstream(State(guest): State<SharedGuest>) -> Reply<Option<ProxyUpstreamInfo>> {
-    ok(guest.proxy.upstream())
+async fn upstream(State(proxy): State<Arc<ProxyService>>) -> Reply<Option<ProxyUpstreamInfo>> {
+    ok(proxy.upstream())
 }
 
 /// Sets the upstream proxy, for connections from now on.
 #[utoipa::path(put, path = "/v1/proxy/upstream", tag = "proxy", operation_id = "set_proxy_upstream",
     request_body = ProxyUpstreamUpdateRequest, responses((status = 200, body = Envelope<ProxyUpstreamInfo>)))]
 async fn set_upstream(
-    State(guest): State<SharedGuest>,
+    State(proxy): State<Arc<ProxyService>>,
     Body(request): Body<ProxyUpstreamUpdateRequest>,
 ) -> Reply<ProxyUpstreamInfo> {
-    let upstream = guest.proxy.set_upstream(&guest, &request.server, request.auth_cmd).await?;
-    guest.browser.proxy_changed(&guest);
+    let upstream = proxy.set_upstream(&request.server, request.auth_cmd).await?;
     ok(upstream)
 }
 
 /// Removes the upstream proxy: all connections are direct.
 #[utoipa::path(delete, path = "/v1/proxy/upstream", tag = "proxy", operation_id = "remove_proxy_upstream",
     responses((status = 200, body = Envelope<serde_json::Value>)))]
-async fn remove_upstream(State(guest): State<SharedGuest>) -> Reply<()> {
-    guest.proxy.remove_upstream();
-    guest.browser.proxy_changed(&guest);
+async fn remove_upstream(State(proxy): State<Arc<ProxyService>>) -> Reply<()> {
+    proxy.remove_upstream();
     ok(())
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -18,7 +18,7 @@ use super::outgoing;
 use super::pattern::{Hosts, Scheme, Source, Target, Wanted, host_and_port};
 use super::rules::{MAX_RULES, Mapping, Route, Rules, is_loopback};
 use super::upstream::Upstream;
-use crate::{Guest, SharedGuest};
+use crate::runtime::Runtime;
 
 /// The proxy's port in AIO's images. `PROXY_PORT` in the sandbox's environment names another.
 const PORT: u16 = 8118;
@@ -42,8 +42,9 @@ pub enum ProxyError {
     NoPort { port: u16, source: std::io::Error },
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct ProxyService {
+    runtime: Arc<Runtime>,
     port: AtomicU16,
     rules: Mutex<Arc<Rules>>,
     listening: OnceCell<()>,
@@ -99,10 +100,17 @@ pub struct ProxyHealthCheck {
     pub inconsistencies: Vec<String>,
 }
 
-impl ProxyService {
+/// The settings in the sandbox's environment.
+#[derive(Debug)]
+pub struct ProxySettings {
+    port: u16,
+    rules: Rules,
+}
+
+impl ProxySettings {
     /// Reads the rules from `PROXY_SERVER`, `PROXY_MAP`, `PROXY_EXCLUDE` and `PROXY_INCLUDE`. Logs invalid ones. Removes the
     /// credentials from `PROXY_SERVER`, since commands inherit it.
-    pub(crate) fn configure(&self, env: &mut BTreeMap<String, String>) {
+    pub fn take(env: &mut BTreeMap<String, String>) -> Self {
         let port = env.get("PROXY_PORT").and_then(|p| p.trim().parse().ok()).unwrap_or(PORT);
         let mut rules = Rules::default();
         let refused =
@@ -145,8 +153,31 @@ impl ProxyService {
                 (Err(why), _) | (_, Err(why)) => refused("PROXY_MAP", &why),
             }
         }
-        self.port.store(port, Ordering::Relaxed);
-        *self.rules.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
+        Self { port, rules }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl ProxyService {
+    pub fn new(runtime: Arc<Runtime>, settings: ProxySettings) -> Self {
+        Self {
+            runtime,
+            port: settings.port.into(),
+            rules: Mutex::new(Arc::new(settings.rules)),
+            listening: OnceCell::new(),
+            renewed: Mutex::default(),
+        }
+    }
+
+    /// Replaces port and rules, when a pooled sandbox is assigned.
+    pub fn configure(&self, settings: ProxySettings) {
+        let mut rules = lock(&self.rules);
+        self.port.store(settings.port, Ordering::Relaxed);
+        *rules = Arc::new(settings.rules);
+        self.announce(&rules);
     }
 
     fn port(&self) -> u16 {
@@ -154,14 +185,15 @@ impl ProxyService {
     }
 
     pub(super) fn rules(&self) -> Arc<Rules> {
-        self.rules.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.rules).clone()
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut Rules) -> Result<T, ProxyError>) -> Result<T, ProxyError> {
-        let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rules = lock(&self.rules);
         let mut changed = Rules::clone(&rules);
         let outcome = change(&mut changed)?;
         *rules = Arc::new(changed);
+        self.announce(&rules);
         Ok(outcome)
     }
 
@@ -170,39 +202,33 @@ impl ProxyService {
         port == self.port() && is_loopback(host)
     }
 
-    /// The listening address, `host:port`; none without rules or while it does not listen, as in an image's build.
-    pub(crate) fn address(&self) -> Option<String> {
-        let used = self.listening.initialized() && self.rules().is_configured();
-        used.then(|| format!("127.0.0.1:{}", self.port()))
-    }
-
-    /// The environment variables that make commands use the proxy.
-    pub(crate) fn environment(&self) -> Vec<(String, String)> {
-        let Some(address) = self.address() else { return Vec::new() };
-        let url = format!("http://{address}");
-        let variables = [("http_proxy", &*url), ("https_proxy", &url), ("no_proxy", "localhost,127.0.0.1,::1")];
-        let both = variables.iter().flat_map(|(name, value)| [((*name).to_owned(), *value), (name.to_uppercase(), *value)]);
-        both.map(|(name, value)| (name, value.to_owned())).collect()
+    /// Sets the address that commands and the browser use: none without rules or while the proxy does not listen, as in an image's
+    /// build.
+    fn announce(&self, rules: &Rules) {
+        let is_used = self.listening.initialized() && rules.is_configured();
+        self.runtime.set_proxy_address(is_used.then(|| format!("127.0.0.1:{}", self.port())));
     }
 
     /// Listens if the environment has rules.
-    pub(crate) async fn begin(&self, guest: &SharedGuest) {
+    pub async fn begin(self: &Arc<Self>) {
         if self.rules().is_configured()
-            && let Err(error) = self.listen(guest).await
+            && let Err(error) = self.listen().await
         {
             tracing::error!(%error, "commands that use the proxy will fail");
         }
     }
 
-    async fn listen(&self, guest: &SharedGuest) -> Result<(), ProxyError> {
+    async fn listen(self: &Arc<Self>) -> Result<(), ProxyError> {
         let begin = async || {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port()));
             let listener = TcpListener::bind(address).await;
             let listener = listener.map_err(|source| ProxyError::NoPort { port: self.port(), source })?;
-            tokio::spawn(forward::serve(listener, guest.clone()));
+            tokio::spawn(forward::serve(listener, self.clone()));
             Ok(())
         };
-        self.listening.get_or_try_init(begin).await.copied()
+        self.listening.get_or_try_init(begin).await?;
+        self.announce(&lock(&self.rules));
+        Ok(())
     }
 
     fn show(&self, mapping: &Mapping) -> ProxyMappingRoute {
@@ -220,7 +246,7 @@ impl ProxyService {
     }
 
     /// Adds a mapping, or changes the target of the one with this source.
-    pub async fn map(&self, guest: &SharedGuest, source: &str, target: &str) -> Result<ProxyMappingRoute, ProxyError> {
+    pub async fn map(self: &Arc<Self>, source: &str, target: &str) -> Result<ProxyMappingRoute, ProxyError> {
         let invalid = |what, text: &str| {
             let text = text.chars().take(200).collect();
             move |why| ProxyError::Invalid { what, text, why }
@@ -232,7 +258,7 @@ impl ProxyService {
         if self.is_here(&mapping.target.host, mapping.target.port) {
             return Err(invalid("target", target)("that is the proxy itself".to_owned()));
         }
-        self.listen(guest).await?;
+        self.listen().await?;
         let shown = self.show(&mapping);
         self.change(|rules| {
             rules.mappings.retain(|m| m.source != mapping.source);
@@ -291,18 +317,13 @@ impl ProxyService {
         self.rules().upstream.as_deref().map(shown)
     }
 
-    pub async fn set_upstream(
-        &self,
-        guest: &SharedGuest,
-        server: &str,
-        command: Option<String>,
-    ) -> Result<ProxyUpstreamInfo, ProxyError> {
+    pub async fn set_upstream(self: &Arc<Self>, server: &str, command: Option<String>) -> Result<ProxyUpstreamInfo, ProxyError> {
         let upstream = Upstream::read(server).and_then(|u| u.with_command(command)).map_err(ProxyError::Upstream)?;
         if self.is_here(&upstream.host, upstream.port) {
             return Err(ProxyError::Upstream("that is the proxy itself".to_owned()));
         }
-        let upstream = upstream.renewed(guest).await.map_err(ProxyError::Upstream)?;
-        self.listen(guest).await?;
+        let upstream = upstream.renewed(&self.runtime).await.map_err(ProxyError::Upstream)?;
+        self.listen().await?;
         let shown = shown(&upstream);
         self.change(|rules| {
             rules.upstream = Some(Arc::new(upstream));
@@ -320,18 +341,18 @@ impl ProxyService {
     }
 
     /// Renews credentials that the upstream refused, for later connections.
-    pub(super) async fn renew(&self, guest: &Guest, refused: &Arc<Upstream>) {
+    pub(super) async fn renew(self: &Arc<Self>, refused: &Arc<Upstream>) {
         if refused.command.is_none() {
             return;
         }
         {
-            let mut renewed = self.renewed.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut renewed = lock(&self.renewed);
             if renewed.is_some_and(|when| when.elapsed() < RENEWAL) {
                 return;
             }
             *renewed = Some(Instant::now());
         }
-        match refused.renewed(guest).await {
+        match refused.renewed(&self.runtime).await {
             Ok(upstream) => {
                 let _ = self.change(|rules| {
                     // Another upstream may have been set meanwhile.
@@ -346,7 +367,7 @@ impl ProxyService {
     }
 
     /// The route of a URL, and whether its target answers.
-    pub async fn diagnose(&self, guest: &Guest, url: &str) -> Result<ProxyDiagnoseResult, ProxyError> {
+    pub async fn diagnose(self: &Arc<Self>, url: &str) -> Result<ProxyDiagnoseResult, ProxyError> {
         let invalid = |why: &str| ProxyError::Invalid {
             what: "URL",
             text: without_credentials(url).chars().take(200).collect(),
@@ -387,7 +408,7 @@ impl ProxyService {
                 let reached = match scheme {
                     // Only a tunnel can be checked without a request.
                     Scheme::Https => {
-                        let tunnel = outgoing::through(guest, upstream, &host, port);
+                        let tunnel = outgoing::through(self, upstream, &host, port);
                         matches!(timeout(REACHED, tunnel).await, Ok(Ok(_)))
                     }
                     Scheme::Http => reached(&upstream.host, upstream.port).await,
@@ -405,8 +426,8 @@ impl ProxyService {
     }
 
     /// Whether the proxy accepts connections. Starts it to check.
-    pub async fn health(&self, guest: &SharedGuest) -> ProxyHealthCheck {
-        let problem = match self.listen(guest).await {
+    pub async fn health(self: &Arc<Self>) -> ProxyHealthCheck {
+        let problem = match self.listen().await {
             Err(error) => Some(error.to_string()),
             Ok(()) => {
                 let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port()));
@@ -448,16 +469,30 @@ fn without_credentials(url: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::os::unix::net::UnixStream;
 
-    fn configured(env: &mut BTreeMap<String, String>) -> ProxyService {
-        let proxy = ProxyService::default();
-        proxy.configure(env);
-        proxy
+    use arenite_model::protocol::GuestConfig;
+
+    use super::*;
+    use crate::process::Processes;
+
+    /// A service of a sandbox that starts no processes, and what keeps it from starting any.
+    fn configured(env: &mut BTreeMap<String, String>) -> (ProxyService, UnixStream) {
+        let settings = ProxySettings::take(env);
+        let (spawner, peer) = UnixStream::pair().unwrap();
+        let processes = Processes::start(spawner.into(), Vec::new()).unwrap();
+        (ProxyService::new(Arc::new(Runtime::new(GuestConfig::default(), processes)), settings), peer)
     }
 
-    #[test]
-    fn the_environment_configures_and_keeps_no_password() {
+    /// The variables by which commands find the proxy.
+    fn environment(proxy: &ProxyService) -> Vec<(String, String)> {
+        let mut env = proxy.runtime.environment(&proxy.runtime.root_user, &[]);
+        env.retain(|(name, _)| name.to_lowercase().ends_with("_proxy"));
+        env
+    }
+
+    #[tokio::test]
+    async fn the_environment_configures_and_keeps_no_password() {
         let mut env: BTreeMap<String, String> = [
             ("PROXY_SERVER", "http://me:sekrit@proxy.example:3128"),
             ("PROXY_EXCLUDE", "*.internal, 10.0.0.0/8,nonsense here"),
@@ -466,23 +501,24 @@ mod tests {
         ]
         .map(|(k, v)| (k.to_owned(), v.to_owned()))
         .into();
-        let proxy = configured(&mut env);
+        let (proxy, _peer) = configured(&mut env);
         assert_eq!(env["PROXY_SERVER"], "http://proxy.example:3128");
         assert_eq!(proxy.excludes(), ["*.internal", "10.0.0.0/8"]);
         assert_eq!(proxy.mappings().len(), 2);
         let upstream = proxy.upstream().unwrap();
         assert_eq!((upstream.username.as_deref(), upstream.password), (Some("me"), None));
-        assert!(proxy.environment().is_empty());
+        assert!(environment(&proxy).is_empty());
         proxy.listening.set(()).unwrap();
-        assert!(proxy.environment().iter().any(|(n, v)| n == "HTTPS_PROXY" && v == "http://127.0.0.1:8118"));
+        proxy.announce(&proxy.rules());
+        assert!(environment(&proxy).iter().any(|(n, v)| n == "HTTPS_PROXY" && v == "http://127.0.0.1:8118"));
         assert!(!format!("{proxy:?}").contains("sekrit"));
 
         let mut env: BTreeMap<String, String> = [("PROXY_MAP", r#"{"a.com": ":1"}"#), ("PROXY_SERVER", "u:sekrit@")]
             .map(|(k, v)| (k.to_owned(), v.to_owned()))
             .into();
-        assert_eq!(configured(&mut env).mappings().len(), 1);
+        assert_eq!(configured(&mut env).0.mappings().len(), 1);
         assert_eq!(env["PROXY_SERVER"], "");
-        assert!(configured(&mut BTreeMap::new()).environment().is_empty());
+        assert!(environment(&configured(&mut BTreeMap::new()).0).is_empty());
     }
 
     #[test]

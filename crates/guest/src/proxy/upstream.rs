@@ -12,8 +12,8 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::time::timeout;
 
 use super::pattern::host_and_port;
-use crate::Guest;
 use crate::process::{self, Command, Exit, Signal};
+use crate::runtime::Runtime;
 
 /// Timeout of the command that prints credentials.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -86,9 +86,9 @@ impl Upstream {
     }
 
     /// The same upstream with new credentials from its command.
-    pub(super) async fn renewed(&self, guest: &Guest) -> Result<Self, String> {
+    pub(super) async fn renewed(&self, runtime: &Runtime) -> Result<Self, String> {
         let Some(command) = &self.command else { return Ok(self.clone()) };
-        let told = tell(guest, command).await?;
+        let told = tell(runtime, command).await?;
         let credentials = Credentials::read(told.trim(), false)?;
         Ok(Self { credentials: Some(credentials), ..self.clone() })
     }
@@ -120,20 +120,20 @@ impl Credentials {
 }
 
 /// The output of a command, run as the sandbox's user. Its standard error is discarded, since its content is unknown.
-async fn tell(guest: &Guest, command: &str) -> Result<String, String> {
+async fn tell(runtime: &Runtime, command: &str) -> Result<String, String> {
     let failed = |e: &dyn fmt::Display| format!("`auth_cmd` could not be run: {e}");
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| failed(&e))?;
     let null = || std::fs::File::options().read(true).write(true).open("/dev/null").map(Into::into);
     let command = Command {
         argv: ["bash", "-c", command].map(str::to_owned).into(),
-        env: guest.environment(&guest.user, &[]),
-        cwd: guest.default_dir().display().to_string(),
-        user: &guest.user,
+        env: runtime.environment(&runtime.user, &[]),
+        cwd: runtime.default_dir().display().to_string(),
+        user: &runtime.user,
         stdio: [null().map_err(|e| failed(&e))?, write, null().map_err(|e| failed(&e))?],
         controlling_tty: false,
     };
     let pipe = Receiver::from_owned_fd(read).map_err(|e| failed(&e))?;
-    let mut child = guest.processes.spawn(command).await.map_err(|e| failed(&e))?;
+    let mut child = runtime.processes.spawn(command).await.map_err(|e| failed(&e))?;
     let mut told = Vec::new();
     let answer = async {
         let read = pipe.take(MAX_CREDENTIALS + 1).read_to_end(&mut told).await;

@@ -5,22 +5,24 @@ use axum::http::StatusCode;
 use axum::routing::get;
 use axum::{Json, Router};
 use serde::Serialize;
+use std::sync::Arc;
 use utoipa::{OpenApi, ToSchema};
 
-use super::packages::Package;
 use super::service::{self, SandboxDetail, VERSION};
-use crate::SharedGuest;
 use crate::files::Failure;
 use crate::http::{ApiError, Envelope, Reply, ok};
+use crate::packages::{self, Package};
+use crate::sandbox::SandboxService;
 
 /// The service's routes, under `/v1`.
-pub fn router() -> Router<SharedGuest> {
+pub fn router(state: Arc<SandboxService>) -> Router {
     Router::new()
         .route("/v1/sandbox", get(context))
         .route("/v1/sandbox/packages/python", get(python_packages))
         .route("/v1/sandbox/packages/nodejs", get(nodejs_packages))
         .route("/v1/ping", get(ping))
         .route("/v1/capabilities", get(capabilities))
+        .with_state(state)
 }
 
 /// The service's part of the OpenAPI document.
@@ -50,8 +52,8 @@ fn failed(failure: Failure) -> ApiError {
 /// What the sandbox is: system, user, directories, runtimes, tools and used ports.
 #[utoipa::path(get, path = "/v1/sandbox", tag = "sandbox", operation_id = "get_sandbox_context_v1_sandbox_get",
     responses((status = 200, body = SandboxResponse)))]
-async fn context(State(guest): State<SharedGuest>) -> Result<Json<SandboxResponse>, ApiError> {
-    let context = service::context(&guest).await.map_err(failed)?;
+async fn context(State(sandbox): State<Arc<SandboxService>>) -> Result<Json<SandboxResponse>, ApiError> {
+    let context = service::context(&sandbox).await.map_err(failed)?;
     Ok(Json(SandboxResponse {
         success: true,
         message: Some("Operation successful".to_owned()),
@@ -67,15 +69,15 @@ async fn context(State(guest): State<SharedGuest>) -> Result<Json<SandboxRespons
 /// Installed Python packages.
 #[utoipa::path(get, path = "/v1/sandbox/packages/python", tag = "sandbox",
     operation_id = "python_packages_v1_sandbox_packages_python_get", responses((status = 200, body = Envelope<Vec<Package>>)))]
-async fn python_packages(State(guest): State<SharedGuest>) -> Reply<Vec<Package>> {
-    ok(service::python_packages(&guest).await.map_err(failed)?)
+async fn python_packages(State(sandbox): State<Arc<SandboxService>>) -> Reply<Vec<Package>> {
+    ok(packages::python(&sandbox.runtime).await.map_err(failed)?)
 }
 
 /// Global Node.js packages.
 #[utoipa::path(get, path = "/v1/sandbox/packages/nodejs", tag = "sandbox",
     operation_id = "nodejs_packages_v1_sandbox_packages_nodejs_get", responses((status = 200, body = Envelope<Vec<Package>>)))]
-async fn nodejs_packages(State(guest): State<SharedGuest>) -> Reply<Vec<Package>> {
-    ok(service::nodejs_packages(&guest).await.map_err(failed)?)
+async fn nodejs_packages(State(sandbox): State<Arc<SandboxService>>) -> Reply<Vec<Package>> {
+    ok(packages::nodejs(&sandbox.runtime).await.map_err(failed)?)
 }
 
 async fn ping() -> Reply<&'static str> {

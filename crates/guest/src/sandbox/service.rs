@@ -2,16 +2,31 @@
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::packages::{self, Package};
-use super::programs::{self, Program};
 use super::system;
 use super::tools::{self, ToolCategory};
-use crate::Guest;
-use crate::files::{Failure, Kind};
+use crate::files::Failure;
+use crate::packages::{names, npm, python_in, python_prefixes};
+use crate::programs::{self, Program, Versions};
+use crate::runtime::Runtime;
+use crate::workers::Kind;
+
+/// Describes the sandbox.
+#[derive(Debug)]
+pub struct SandboxService {
+    pub(super) runtime: Arc<Runtime>,
+    versions: Arc<Versions>,
+}
+
+impl SandboxService {
+    pub fn new(runtime: Arc<Runtime>, versions: Arc<Versions>) -> Self {
+        Self { runtime, versions }
+    }
+}
 
 /// AIO's clients expect a `v` and four numbers.
 pub(super) const VERSION: &str = concat!("v", env!("CARGO_PKG_VERSION"), ".0");
@@ -75,71 +90,6 @@ struct Found {
     git: Option<PathBuf>,
 }
 
-fn names<'a>(names: impl IntoIterator<Item = &'a str>) -> impl Iterator<Item = String> {
-    names.into_iter().map(str::to_owned)
-}
-
-/// Prefixes under which Pythons keep packages: the user's own, those on the search path, the system's.
-fn python_prefixes(path: &[PathBuf], home: &Path, environment: Option<&str>) -> Vec<PathBuf> {
-    let python = programs::find(names(["python3", "python"]), path);
-    let resolved = python.iter().filter_map(|p| p.file.parent()?.parent()).map(Path::to_owned);
-    let on_path = python.iter().filter_map(|p| p.path.parent()?.parent()).map(Path::to_owned);
-    let mut prefixes: Vec<PathBuf> = environment.map(PathBuf::from).into_iter().chain(on_path).collect();
-    prefixes.push(home.join(".local"));
-    prefixes.extend(resolved);
-    prefixes.extend(["/usr/local", "/usr"].map(PathBuf::from));
-    prefixes
-}
-
-/// Debian keeps its own modules beside the versions, in `python3/dist-packages`, which the pattern also matches.
-fn python_in(prefixes: &[PathBuf]) -> Vec<Package> {
-    let mut directories: Vec<PathBuf> = Vec::new();
-    for prefix in prefixes {
-        for directory in packages::python_directories(std::slice::from_ref(prefix)) {
-            if !directories.contains(&directory) {
-                directories.push(directory);
-            }
-        }
-    }
-    packages::python(&directories)
-}
-
-/// Directories of global Node.js packages: of npm's configured prefix, of the Node.js on the search path, and the usual ones.
-fn node_directories(path: &[PathBuf], env: &[(String, String)]) -> Vec<PathBuf> {
-    let variable = |name: &str| env.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.clone());
-    let told = variable("NPM_CONFIG_PREFIX").map(|prefix| PathBuf::from(prefix).join("lib/node_modules"));
-    let by_path = variable("NODE_PATH").unwrap_or_default();
-    let by_path = by_path.split(':').filter(|d| d.starts_with('/')).map(PathBuf::from).collect::<Vec<_>>();
-    let own = programs::find(names(["node"]), path)
-        .iter()
-        .filter_map(|p| Some(p.file.parent()?.parent()?.join("lib/node_modules")))
-        .collect::<Vec<_>>();
-    let usual = ["/usr/local/lib/node_modules", "/usr/lib/node_modules"].map(PathBuf::from);
-    let mut directories: Vec<PathBuf> = Vec::new();
-    for directory in told.into_iter().chain(by_path).chain(own).chain(usual) {
-        if !directories.contains(&directory) {
-            directories.push(directory);
-        }
-    }
-    directories
-}
-
-/// The npm on the search path, which distributions may install outside the global packages.
-fn npm(path: &[PathBuf]) -> Vec<(Program, Option<Package>)> {
-    programs::find(names(["npm"]), path)
-        .into_iter()
-        .map(|program| {
-            let package = program
-                .file
-                .ancestors()
-                .skip(1)
-                .take(4)
-                .find_map(|dir| packages::nodejs_package(dir).filter(|p| p.name == "npm"));
-            (program, package)
-        })
-        .collect()
-}
-
 fn look(guest_user: &str, home: &Path, workspace: &Path, env: &[(String, String)]) -> Found {
     let path = programs::search_path(env);
     let (os, os_version) = system::distribution(&{
@@ -188,28 +138,28 @@ fn spec(program: Program, ver: Option<String>) -> ToolSpec {
 }
 
 /// Describes the sandbox.
-pub async fn context(guest: &Guest) -> Result<Context, Failure> {
-    let env = guest.environment(&guest.user, &[]);
+pub async fn context(sandbox: &Arc<SandboxService>) -> Result<Context, Failure> {
+    let env = sandbox.runtime.environment(&sandbox.runtime.user, &[]);
     let workspace = match env.iter().find(|(name, _)| name == "WORKSPACE") {
         Some((_, dir)) => PathBuf::from(dir),
-        None => guest.default_dir(),
+        None => sandbox.runtime.default_dir(),
     };
-    let (user, home, directory) = (guest.user.name.clone(), guest.user.home.clone(), workspace.clone());
-    let look = move |_: &_| Ok(look(&user, &home, &directory, &env));
-    let found = guest.files.workers.run(Kind::Scan, &guest.user, look).await?;
+    let (user, home, directory) = (sandbox.runtime.user.name.clone(), sandbox.runtime.user.home.clone(), workspace.clone());
+    let look = move |_: &_| Ok::<_, Failure>(look(&user, &home, &directory, &env));
+    let found = sandbox.runtime.workers.run(Kind::Scan, &sandbox.runtime.user, look).await?;
     let mut runtime = RuntimeEnv::default();
     for program in found.pythons.into_iter().chain(found.uv) {
-        let ver = guest.sandbox.version(guest, &program.file).await;
+        let ver = sandbox.versions.version(&program.file).await;
         runtime.python.push(spec(program, ver));
     }
     runtime.python.extend(found.python_tools.into_iter().map(|(program, ver)| spec(program, ver)));
     for program in found.nodes {
-        let ver = guest.sandbox.version(guest, &program.file).await;
+        let ver = sandbox.versions.version(&program.file).await;
         runtime.nodejs.push(spec(program, ver));
     }
     runtime.nodejs.extend(found.npm.into_iter().map(|(program, ver)| spec(program, ver)));
     let git = match &found.git {
-        Some(git) => guest.sandbox.version(guest, git).await,
+        Some(git) => sandbox.versions.version(git).await,
         None => None,
     };
     let detail = SandboxDetail { system: found.system, runtime, utils: found.utils };
@@ -255,32 +205,4 @@ fn summary(detail: &SandboxDetail, git: Option<&str>) -> String {
         let _ = writeln!(out, "- {}: {}", category.category, tools.join(", "));
     }
     out
-}
-
-/// The Python packages that the sandbox's user can import.
-pub async fn python_packages(guest: &Guest) -> Result<Vec<Package>, Failure> {
-    let env = guest.environment(&guest.user, &[]);
-    let home = guest.user.home.clone();
-    let look = move |_: &_| {
-        let environment = env.iter().find(|(name, _)| name == "VIRTUAL_ENV").map(|(_, value)| value.as_str());
-        Ok(python_in(&python_prefixes(&programs::search_path(&env), &home, environment)))
-    };
-    guest.files.workers.run(Kind::Scan, &guest.user, look).await
-}
-
-/// The global Node.js packages, including npm.
-pub async fn nodejs_packages(guest: &Guest) -> Result<Vec<Package>, Failure> {
-    let env = guest.environment(&guest.user, &[]);
-    let look = move |_: &_| {
-        let path = programs::search_path(&env);
-        let mut packages = packages::nodejs(&node_directories(&path, &env));
-        for package in npm(&path).into_iter().filter_map(|(_, package)| package) {
-            if packages.iter().all(|p| p.name != package.name) {
-                packages.push(package);
-            }
-        }
-        packages.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(packages)
-    };
-    guest.files.workers.run(Kind::Scan, &guest.user, look).await
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::programs;
+use crate::programs;
 
 /// Tools to report to an agent if they are installed.
 const TOOLS: [(&str, &[(&str, &str)]); 8] = [

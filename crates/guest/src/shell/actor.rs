@@ -12,11 +12,11 @@ use super::marks::Marks;
 use super::pty::Pty;
 use super::run::Run;
 use super::service::SESSION_TIMEOUT;
+use super::service::ShellService;
 use super::session::{Message, Session};
 use super::stop::Stop;
 use super::types::ShellStatus;
 use super::viewers::Viewers;
-use crate::SharedGuest;
 use crate::process::{self, Budget, Child, Exit, Moment};
 
 mod ending;
@@ -61,7 +61,7 @@ enum Stage {
 }
 
 pub(super) struct Actor {
-    guest: SharedGuest,
+    service: Arc<ShellService>,
     session: Arc<Session>,
     messages: mpsc::Receiver<Message>,
     budget: Arc<Budget>,
@@ -116,14 +116,14 @@ enum Event {
 
 impl Actor {
     pub(super) fn new(
-        guest: SharedGuest,
+        service: Arc<ShellService>,
         session: Arc<Session>,
         messages: mpsc::Receiver<Message>,
         budget: Arc<Budget>,
         keep_links: bool,
     ) -> Self {
         Self {
-            guest,
+            service,
             session,
             messages,
             budget,
@@ -161,7 +161,7 @@ impl Actor {
         let failed = opened.is_err();
         self.session.opened.send_replace(Some(opened));
         let closing = if failed { None } else { self.serve().await };
-        self.guest.shell.forget(&self.session);
+        self.service.forget(&self.session);
         self.end_everything();
         if let Some((all_processes, reply)) = closing {
             self.kill_shells(all_processes).await;

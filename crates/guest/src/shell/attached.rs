@@ -17,9 +17,9 @@ use super::pty::{COLUMNS, Pty, ROWS};
 use super::service::ShellError;
 use super::session::Message;
 use super::terminal::{self, MAX_FRAME, PING, Query};
-use crate::SharedGuest;
 use crate::http::ApiError;
 use crate::process::{Child, Command, incomplete_end};
+use crate::runtime::Runtime;
 
 /// The most such terminals. Further ones are refused.
 const MAX_ATTACHED: usize = 32;
@@ -47,7 +47,7 @@ impl Drop for TerminalSlot {
     }
 }
 
-pub(super) async fn connect(guest: &SharedGuest, query: Query, upgrade: WebSocketUpgrade) -> Result<Response, ApiError> {
+pub(super) async fn connect(runtime: &Runtime, query: Query, upgrade: WebSocketUpgrade) -> Result<Response, ApiError> {
     let slot = TerminalSlot::take().ok_or(ShellError::TooManyAttached)?;
     let mut argv = vec!["bash".to_owned()];
     if let Some(line) = query.command {
@@ -61,25 +61,25 @@ pub(super) async fn connect(guest: &SharedGuest, query: Query, upgrade: WebSocke
             line => argv.extend(["-c".to_owned(), line]),
         }
     }
-    let cwd = query.exec_dir.filter(|dir| !dir.is_empty()).unwrap_or_else(|| guest.default_dir().display().to_string());
+    let cwd = query.exec_dir.filter(|dir| !dir.is_empty()).unwrap_or_else(|| runtime.default_dir().display().to_string());
     if !std::path::Path::new(&cwd).is_dir() {
         return Err(ShellError::NoDirectory(cwd).into());
     }
     let not_started = |error: &dyn std::fmt::Display| ShellError::NotStarted(error.to_string());
-    let (pty, slave) = Pty::open(&guest.user).map_err(|e| not_started(&e))?;
+    let (pty, slave) = Pty::open(&runtime.user).map_err(|e| not_started(&e))?;
     pty.resize(query.cols.unwrap_or(COLUMNS), query.rows.unwrap_or(ROWS));
     let again = || slave.try_clone().map_err(|e| not_started(&e));
-    let terminal = (!guest.config().env.contains_key("TERM")).then(|| ("TERM".to_owned(), "xterm-256color".to_owned()));
+    let terminal = (!runtime.config().env.contains_key("TERM")).then(|| ("TERM".to_owned(), "xterm-256color".to_owned()));
     let terminal: Vec<_> = terminal.into_iter().collect();
     let command = Command {
         argv,
-        env: guest.environment(&guest.user, &terminal),
+        env: runtime.environment(&runtime.user, &terminal),
         cwd,
-        user: &guest.user,
+        user: &runtime.user,
         stdio: [again()?, again()?, slave],
         controlling_tty: true,
     };
-    let child = guest.processes.spawn(command).await.map_err(|e| not_started(&e))?;
+    let child = runtime.processes.spawn(command).await.map_err(|e| not_started(&e))?;
     let upgrade = upgrade.max_message_size(MAX_FRAME).max_frame_size(MAX_FRAME);
     Ok(upgrade.on_upgrade(move |socket| serve(socket, pty, child, slot)))
 }

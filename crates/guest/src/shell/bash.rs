@@ -5,8 +5,8 @@ use arenite_isolation::spawner::{SpawnError, Stage};
 use super::driver;
 use super::marks::Marks;
 use super::pty::Pty;
-use crate::SharedGuest;
 use crate::process::{Child, Command};
+use crate::runtime::Runtime;
 
 pub(super) struct Shell {
     pub(super) pty: Pty,
@@ -18,11 +18,11 @@ pub(super) struct Shell {
 
 /// Starts a shell in `dir`. If it can't be entered, uses the default directory, else `/`. `keep_links`: `pwd` shows `dir`
 /// unchanged. `plain`: without the user's start-up files.
-pub(super) async fn start(guest: &SharedGuest, dir: &str, keep_links: bool, plain: bool) -> Result<Shell, SpawnError> {
-    let default = guest.default_dir().display().to_string();
+pub(super) async fn start(runtime: &Runtime, dir: &str, keep_links: bool, plain: bool) -> Result<Shell, SpawnError> {
+    let default = runtime.default_dir().display().to_string();
     let mut failed = None;
     for dir in [dir, &default, "/"] {
-        match start_in(guest, dir, keep_links, plain).await {
+        match start_in(runtime, dir, keep_links, plain).await {
             Err(e @ SpawnError::Failed { stage: Stage::Directory, .. }) => failed = Some(e),
             other => return other,
         }
@@ -30,25 +30,25 @@ pub(super) async fn start(guest: &SharedGuest, dir: &str, keep_links: bool, plai
     Err(failed.unwrap_or(SpawnError::Nul))
 }
 
-async fn start_in(guest: &SharedGuest, dir: &str, keep_links: bool, plain: bool) -> Result<Shell, SpawnError> {
+async fn start_in(runtime: &Runtime, dir: &str, keep_links: bool, plain: bool) -> Result<Shell, SpawnError> {
     let descriptors =
         |source| SpawnError::Failed { program: "bash".to_owned(), cwd: dir.to_owned(), stage: Stage::Descriptors, source };
     let nonce = getrandom::u64().map_err(|e| descriptors(std::io::Error::other(e)))?;
     let nonce = format!("{nonce:016x}");
-    let (pty, slave) = Pty::open(&guest.user).map_err(descriptors)?;
+    let (pty, slave) = Pty::open(&runtime.user).map_err(descriptors)?;
     let again = || slave.try_clone().map_err(descriptors);
     let stdio = [again()?, again()?, slave];
     let mut argv = vec!["bash".to_owned()];
     if plain {
         argv.push("--norc".to_owned());
     }
-    let child = guest
+    let child = runtime
         .processes
         .spawn(Command {
             argv,
-            env: environment(guest, dir, keep_links, &nonce),
+            env: environment(runtime, dir, keep_links, &nonce),
             cwd: dir.to_owned(),
-            user: &guest.user,
+            user: &runtime.user,
             stdio,
             controlling_tty: true,
         })
@@ -60,16 +60,16 @@ async fn start_in(guest: &SharedGuest, dir: &str, keep_links: bool, plain: bool)
     Ok(Shell { pty, child, marks: Marks::new(&nonce), dir })
 }
 
-fn environment(guest: &SharedGuest, dir: &str, keep_links: bool, nonce: &str) -> Vec<(String, String)> {
+fn environment(runtime: &Runtime, dir: &str, keep_links: bool, nonce: &str) -> Vec<(String, String)> {
     let mut extra = vec![(driver::SETUP_VARIABLE.to_owned(), driver::setup(nonce))];
     // No person is there to leave a pager. The sandbox's environment can set another one.
     for (name, value) in [("TERM", "xterm-256color"), ("PAGER", "cat"), ("GIT_PAGER", "cat")] {
-        if !guest.config().env.contains_key(name) {
+        if !runtime.config().env.contains_key(name) {
             extra.push((name.to_owned(), value.to_owned()));
         }
     }
     if keep_links {
         extra.push(("PWD".to_owned(), dir.to_owned()));
     }
-    guest.environment(&guest.user, &extra)
+    runtime.environment(&runtime.user, &extra)
 }

@@ -29,8 +29,8 @@ use super::run::{Phase, Run};
 use super::service::ShellError;
 use super::terminal;
 use super::types::*;
-use crate::SharedGuest;
 use crate::http::{ApiError, Body, Envelope, Reply, ok, ok_message};
+use crate::shell::ShellService;
 
 /// The service's part of the OpenAPI document.
 #[derive(Debug, OpenApi)]
@@ -44,7 +44,7 @@ use crate::http::{ApiError, Body, Envelope, Reply, ok, ok_message};
 pub struct ShellApi;
 
 /// The service's routes, under `/v1`.
-pub fn router() -> Router<SharedGuest> {
+pub fn router(state: Arc<ShellService>) -> Router {
     Router::new()
         .route("/v1/shell/exec", post(exec_command))
         .route("/v1/shell/view", post(view_shell))
@@ -58,6 +58,7 @@ pub fn router() -> Router<SharedGuest> {
         .route("/v1/shell/sessions", get(list_sessions).delete(cleanup_all_sessions))
         .route("/v1/shell/terminal-url", get(get_terminal_url))
         .route("/v1/shell/ws", get(terminal::connect))
+        .with_state(state)
 }
 
 impl From<ShellError> for ApiError {
@@ -87,12 +88,12 @@ impl From<ShellError> for ApiError {
 /// `hard_timeout` stops the command.
 #[utoipa::path(post, path = "/v1/shell/exec", tag = "shell", operation_id = "exec_command_v1_shell_exec_post", request_body = ShellExecRequest, responses((status = 200, body = Envelope<ShellCommandResult>)))]
 async fn exec_command(
-    State(guest): State<SharedGuest>,
+    State(shell): State<Arc<ShellService>>,
     headers: HeaderMap,
     Body(request): Body<ShellExecRequest>,
 ) -> Result<Response, ApiError> {
     if wants_events(&headers) {
-        let submitted = guest.shell.submit(&guest, request)?;
+        let submitted = shell.submit(request)?;
         let run = Arc::clone(&submitted.run);
         let begin = begins(&submitted.session.id, ShellStatus::Running);
         let last = async move {
@@ -104,7 +105,7 @@ async fn exec_command(
         };
         return Ok(events(begin, run, Box::pin(last)));
     }
-    let result = guest.shell.exec(&guest, request).await?;
+    let result = shell.exec(request).await?;
     let message = match result.status {
         ShellStatus::Running => "Command is running",
         ShellStatus::Completed => "Command completed",
@@ -120,15 +121,15 @@ async fn exec_command(
 /// What a session shows.
 #[utoipa::path(post, path = "/v1/shell/view", tag = "shell", operation_id = "view_shell_v1_shell_view_post", request_body = ShellViewRequest, responses((status = 200, body = Envelope<ShellViewResult>)))]
 async fn view_shell(
-    State(guest): State<SharedGuest>,
+    State(shell): State<Arc<ShellService>>,
     headers: HeaderMap,
     Body(request): Body<ShellViewRequest>,
 ) -> Result<Response, ApiError> {
-    let view = guest.shell.view(&request.id)?;
+    let view = shell.view(&request.id)?;
     if !wants_events(&headers) {
         return Ok(ok(view)?.into_response());
     }
-    let Some(run) = guest.shell.current(&request.id)? else {
+    let Some(run) = shell.current(&request.id)? else {
         let all = [begins(&view.session_id, view.status), event("output", &json!({"output": view.output})), event("end", &view)];
         let stream = futures_util::stream::iter(all.map(Ok::<_, Infallible>));
         return Ok(Sse::new(stream).into_response());
@@ -141,7 +142,7 @@ async fn view_shell(
         drop(phase.wait_for(|phase| matches!(phase, Phase::Ended(_))).await);
         // The session records the end just after those who wait for it are woken.
         tokio::task::yield_now().await;
-        match guest.shell.view(&request.id) {
+        match shell.view(&request.id) {
             Ok(view) => event("end", &view),
             Err(error) => event("end", &json!({"error": error.to_string()})),
         }
@@ -151,68 +152,74 @@ async fn view_shell(
 
 /// Waits until nothing runs in a session.
 #[utoipa::path(post, path = "/v1/shell/wait", tag = "shell", operation_id = "wait_for_process", request_body = ShellWaitRequest, responses((status = 200, body = Envelope<ShellWaitResult>)))]
-async fn wait_for_process(State(guest): State<SharedGuest>, Body(request): Body<ShellWaitRequest>) -> Reply<ShellWaitResult> {
-    ok(guest.shell.wait(request).await?)
+async fn wait_for_process(
+    State(shell): State<Arc<ShellService>>,
+    Body(request): Body<ShellWaitRequest>,
+) -> Reply<ShellWaitResult> {
+    ok(shell.wait(request).await?)
 }
 
 /// Types into a session's terminal.
 #[utoipa::path(post, path = "/v1/shell/write", tag = "shell", operation_id = "write_to_process", request_body = ShellWriteRequest, responses((status = 200, body = Envelope<ShellWriteResult>)))]
-async fn write_to_process(State(guest): State<SharedGuest>, Body(request): Body<ShellWriteRequest>) -> Reply<ShellWriteResult> {
-    ok(guest.shell.write(request).await?)
+async fn write_to_process(
+    State(shell): State<Arc<ShellService>>,
+    Body(request): Body<ShellWriteRequest>,
+) -> Reply<ShellWriteResult> {
+    ok(shell.write(request).await?)
 }
 
 /// Stops what runs in a session; the session goes on.
 #[utoipa::path(post, path = "/v1/shell/kill", tag = "shell", operation_id = "kill_shell_process", request_body = ShellKillRequest, responses((status = 200, body = Envelope<ShellKillResult>)))]
-async fn kill_process(State(guest): State<SharedGuest>, Body(request): Body<ShellKillRequest>) -> Reply<ShellKillResult> {
-    ok_message(guest.shell.kill(&request.id).await?, "Process terminated")
+async fn kill_process(State(shell): State<Arc<ShellService>>, Body(request): Body<ShellKillRequest>) -> Reply<ShellKillResult> {
+    ok_message(shell.kill(&request.id).await?, "Process terminated")
 }
 
 /// Creates a session. Returns an existing one unchanged.
 #[utoipa::path(post, path = "/v1/shell/sessions/create", tag = "shell", operation_id = "create_shell_session", request_body = ShellCreateSessionRequest, responses((status = 200, body = Envelope<ShellCreateSessionResponse>)))]
 async fn create_session(
-    State(guest): State<SharedGuest>,
+    State(shell): State<Arc<ShellService>>,
     Body(request): Body<ShellCreateSessionRequest>,
 ) -> Reply<ShellCreateSessionResponse> {
-    ok_message(guest.shell.create(&guest, request).await?, "Session is ready")
+    ok_message(shell.create(request).await?, "Session is ready")
 }
 
 /// Changes a session's settings.
 #[utoipa::path(post, path = "/v1/shell/sessions/update", tag = "shell", operation_id = "update_shell_session", request_body = ShellUpdateSessionRequest, responses((status = 200, body = Envelope<serde_json::Value>)))]
-async fn update_session(State(guest): State<SharedGuest>, Body(request): Body<ShellUpdateSessionRequest>) -> Reply<()> {
-    guest.shell.update(request)?;
+async fn update_session(State(shell): State<Arc<ShellService>>, Body(request): Body<ShellUpdateSessionRequest>) -> Reply<()> {
+    shell.update(request)?;
     ok_message((), "Session updated")
 }
 
 /// Creates a session and returns the URL of its terminal for a person.
 #[utoipa::path(get, path = "/v1/shell/terminal-url", tag = "shell", operation_id = "get_terminal_url", responses((status = 200, body = Envelope<String>)))]
-async fn get_terminal_url(State(guest): State<SharedGuest>, headers: HeaderMap) -> Reply<String> {
-    let session = guest.shell.create(&guest, ShellCreateSessionRequest::default()).await?;
+async fn get_terminal_url(State(shell): State<Arc<ShellService>>, headers: HeaderMap) -> Reply<String> {
+    let session = shell.create(ShellCreateSessionRequest::default()).await?;
     ok(terminal::url(&headers, &session.session_id))
 }
 
 /// Counts of sessions.
 #[utoipa::path(get, path = "/v1/shell/sessions/stats", tag = "shell", operation_id = "get_shell_session_stats", responses((status = 200, body = Envelope<ShellSessionStats>)))]
-async fn get_session_stats(State(guest): State<SharedGuest>) -> Reply<ShellSessionStats> {
-    ok(guest.shell.stats())
+async fn get_session_stats(State(shell): State<Arc<ShellService>>) -> Reply<ShellSessionStats> {
+    ok(shell.stats())
 }
 
 /// All sessions.
 #[utoipa::path(get, path = "/v1/shell/sessions", tag = "shell", operation_id = "list_shell_sessions", responses((status = 200, body = Envelope<ActiveShellSessionsResult>)))]
-async fn list_sessions(State(guest): State<SharedGuest>) -> Reply<ActiveShellSessionsResult> {
-    ok(guest.shell.list())
+async fn list_sessions(State(shell): State<Arc<ShellService>>) -> Reply<ActiveShellSessionsResult> {
+    ok(shell.list())
 }
 
 /// Ends all sessions and all their processes.
 #[utoipa::path(delete, path = "/v1/shell/sessions", tag = "shell", operation_id = "cleanup_all_sessions", responses((status = 200, body = Envelope<serde_json::Value>)))]
-async fn cleanup_all_sessions(State(guest): State<SharedGuest>) -> Reply<()> {
-    let count = guest.shell.cleanup_all().await;
+async fn cleanup_all_sessions(State(shell): State<Arc<ShellService>>) -> Reply<()> {
+    let count = shell.cleanup_all().await;
     ok_message((), format!("{count} sessions cleaned up"))
 }
 
 /// Ends a session and all its processes.
 #[utoipa::path(delete, path = "/v1/shell/sessions/{session_id}", tag = "shell", operation_id = "cleanup_shell_session", params(("session_id" = String, Path)), responses((status = 200, body = Envelope<serde_json::Value>)))]
-async fn cleanup_session(State(guest): State<SharedGuest>, Path(session_id): Path<String>) -> Reply<()> {
-    guest.shell.cleanup(&session_id).await?;
+async fn cleanup_session(State(shell): State<Arc<ShellService>>, Path(session_id): Path<String>) -> Reply<()> {
+    shell.cleanup(&session_id).await?;
     ok_message((), "Session cleaned up")
 }
 

@@ -14,8 +14,8 @@ use super::session::{Last, Message, SHOWN_CHARS, Session, shown};
 use super::submitted::Submitted;
 use super::types::*;
 use super::viewers::{BEHIND, MAX_VIEWERS};
-use crate::SharedGuest;
 use crate::process::{Budget, has_children, seconds};
+use crate::runtime::Runtime;
 
 /// The most sessions. Beyond it, an idle one ends: first those created by calls without an id.
 pub(super) const MAX_SESSIONS: usize = 128;
@@ -62,14 +62,9 @@ pub enum ShellError {
 /// All sessions of the guest.
 #[derive(Debug)]
 pub struct ShellService {
+    pub(super) runtime: Arc<Runtime>,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
     budget: Arc<Budget>,
-}
-
-impl Default for ShellService {
-    fn default() -> Self {
-        Self { sessions: Mutex::default(), budget: Budget::new(MAX_RETAINED_BYTES) }
-    }
 }
 
 /// A viewer of a session's terminal.
@@ -100,21 +95,24 @@ impl Drop for StopOnDrop {
 }
 
 impl ShellService {
+    pub fn new(runtime: Arc<Runtime>) -> Self {
+        Self { runtime, sessions: Mutex::default(), budget: Budget::new(MAX_RETAINED_BYTES) }
+    }
+
     /// Runs a command after those already queued in its session. It goes on when the caller leaves.
-    pub async fn exec(&self, guest: &SharedGuest, request: ShellExecRequest) -> Result<ShellCommandResult, ShellError> {
-        let submitted = self.submit(guest, request)?;
+    pub async fn exec(self: &Arc<Self>, request: ShellExecRequest) -> Result<ShellCommandResult, ShellError> {
+        let submitted = self.submit(request)?;
         let status = submitted.follow().await;
         submitted.result(status)
     }
 
     /// Runs a command and sends its finished lines as they come. Stops it when the caller leaves.
     pub async fn exec_told(
-        &self,
-        guest: &SharedGuest,
+        self: &Arc<Self>,
         request: ShellExecRequest,
         lines_to: Option<&mpsc::Sender<String>>,
     ) -> Result<ShellCommandResult, ShellError> {
-        let submitted = self.submit(guest, request)?;
+        let submitted = self.submit(request)?;
         let mut stop = StopOnDrop(Some((Arc::clone(&submitted.session), Arc::clone(&submitted.run))));
         let status = {
             let mut end = std::pin::pin!(submitted.follow());
@@ -149,7 +147,7 @@ impl ShellService {
         self.session(id).is_ok_and(|session| session.is_busy())
     }
 
-    pub(super) fn submit(&self, guest: &SharedGuest, request: ShellExecRequest) -> Result<Submitted, ShellError> {
+    pub(super) fn submit(self: &Arc<Self>, request: ShellExecRequest) -> Result<Submitted, ShellError> {
         if request.command.contains('\0') {
             return Err(ShellError::Nul);
         }
@@ -161,7 +159,7 @@ impl ShellService {
             None => None,
         };
         let wanted = request.exec_dir.as_deref().filter(|dir| !dir.is_empty());
-        let wanted = wanted.map(|dir| guest.absolute(dir));
+        let wanted = wanted.map(|dir| self.runtime.absolute(dir));
         let missing = wanted.as_ref().filter(|dir| !dir.is_dir());
         if let (Some(dir), Some(true)) = (missing, request.strict) {
             return Err(ShellError::NoDirectory(dir.display().to_string()));
@@ -172,7 +170,7 @@ impl ShellService {
             Some(session) => session,
             None => {
                 let start = dir.as_ref().map(|(dir, _)| dir.clone());
-                self.open(guest, None, start, None, keep_links)?
+                self.open(None, start, None, keep_links)?
             }
         };
         let run = Run::new(request.command, dir, request.hard_timeout.filter(|s| *s > 0.0).map(seconds), &self.budget);
@@ -300,20 +298,16 @@ impl ShellService {
     }
 
     /// Creates a session. Returns an existing one unchanged.
-    pub async fn create(
-        &self,
-        guest: &SharedGuest,
-        request: ShellCreateSessionRequest,
-    ) -> Result<ShellCreateSessionResponse, ShellError> {
+    pub async fn create(self: &Arc<Self>, request: ShellCreateSessionRequest) -> Result<ShellCreateSessionResponse, ShellError> {
         let id = request.id.filter(|id| !id.is_empty());
         let existing = id.as_ref().and_then(|id| self.lock().get(id).cloned());
         let session = match existing {
             Some(session) => session,
             None => {
                 let dir = request.exec_dir.filter(|dir| !dir.is_empty());
-                let dir = dir.map(|dir| guest.absolute(&dir).display().to_string());
+                let dir = dir.map(|dir| self.runtime.absolute(&dir).display().to_string());
                 let keep_links = request.preserve_symlinks.unwrap_or(false);
-                self.open(guest, id, dir, request.no_change_timeout, keep_links)?
+                self.open(id, dir, request.no_change_timeout, keep_links)?
             }
         };
         session.touch();
@@ -374,10 +368,10 @@ impl ShellService {
     }
 
     /// Attaches a viewer to a session's terminal; without an id to a new session's.
-    pub(super) async fn attach(&self, guest: &SharedGuest, id: Option<&str>) -> Result<Viewer, ShellError> {
+    pub(super) async fn attach(self: &Arc<Self>, id: Option<&str>) -> Result<Viewer, ShellError> {
         let session = match id {
             Some(id) => self.session(id)?,
-            None => self.open(guest, None, None, None, false)?,
+            None => self.open(None, None, None, false)?,
         };
         session.opened().await?;
         session.touch();
@@ -419,8 +413,7 @@ impl ShellService {
     }
 
     fn open(
-        &self,
-        guest: &SharedGuest,
+        self: &Arc<Self>,
         id: Option<String>,
         dir: Option<String>,
         no_change_timeout: Option<f64>,
@@ -436,14 +429,14 @@ impl ShellService {
             // The kernel's generator does not fail after boot.
             format!("{:016x}", getrandom::u64().unwrap_or_default())
         });
-        let dir = dir.unwrap_or_else(|| guest.default_dir().display().to_string());
+        let dir = dir.unwrap_or_else(|| self.runtime.default_dir().display().to_string());
         let no_change_timeout = match no_change_timeout {
             Some(value) => Some(value).filter(|s| *s > 0.0).map(seconds),
             None => Some(NO_CHANGE_TIMEOUT),
         };
         let (session, messages) = Session::new(id.clone(), made_by_call, dir, no_change_timeout);
         self.lock().insert(id, Arc::clone(&session));
-        let actor = Actor::new(Arc::clone(guest), Arc::clone(&session), messages, Arc::clone(&self.budget), keep_links);
+        let actor = Actor::new(Arc::clone(self), Arc::clone(&session), messages, Arc::clone(&self.budget), keep_links);
         tokio::spawn(actor.run());
         Ok(session)
     }

@@ -4,6 +4,7 @@
 //! it), `error` and `ping`. The client sends `input`, `resize` (`{"cols", "rows"}`, in `data` or beside `type`) and `pong`.
 //! Anything else, including binary frames, is typed unchanged.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
@@ -17,8 +18,8 @@ use tokio::time::{Instant, interval_at, timeout};
 use super::attached;
 use super::service::Viewer;
 use super::session::Message;
-use crate::SharedGuest;
 use crate::http::{Address, ApiError, QueryArgs};
+use crate::shell::ShellService;
 
 /// Time between two pings.
 pub(super) const PING: Duration = Duration::from_secs(30);
@@ -40,15 +41,15 @@ pub(super) struct Query {
 
 /// `GET /v1/shell/ws`. An unknown session is refused at the handshake.
 pub(super) async fn connect(
-    State(guest): State<SharedGuest>,
+    State(shell): State<Arc<ShellService>>,
     QueryArgs(query): QueryArgs<Query>,
     upgrade: WebSocketUpgrade,
 ) -> Result<Response, ApiError> {
     if query.once == Some(true) {
-        return attached::connect(&guest, query, upgrade).await;
+        return attached::connect(&shell.runtime, query, upgrade).await;
     }
     let id = query.session_id.filter(|id| !id.is_empty());
-    let viewer = guest.shell.attach(&guest, id.as_deref()).await?;
+    let viewer = shell.attach(id.as_deref()).await?;
     Ok(upgrade.max_message_size(MAX_FRAME).max_frame_size(MAX_FRAME).on_upgrade(move |socket| serve(socket, viewer)))
 }
 

@@ -24,8 +24,8 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::time::timeout;
 use utoipa::ToSchema;
 
-use crate::Guest;
 use crate::process::{self, Command, Exit, Signal};
+use crate::runtime::Runtime;
 
 /// How long one installer may take.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -59,7 +59,7 @@ pub struct DependencyCommandResult {
 }
 
 /// Installs the packages in the front matter. A failure is part of the result.
-pub(super) async fn install(guest: &Guest, metadata: &Map<String, Value>) -> Vec<DependencyCommandResult> {
+pub(super) async fn install(runtime: &Runtime, metadata: &Map<String, Value>) -> Vec<DependencyCommandResult> {
     let mut results = Vec::new();
     let declared = metadata.get("dependencies");
     let kinds = [
@@ -80,15 +80,15 @@ pub(super) async fn install(guest: &Guest, metadata: &Map<String, Value>) -> Vec
             };
             results.push(match refused {
                 Some(reason) => DependencyCommandResult { command, success: false, stdout: None, stderr: Some(reason) },
-                None => run(guest, command).await,
+                None => run(runtime, command).await,
             });
         }
     }
     results
 }
 
-async fn run(guest: &Guest, command: Vec<String>) -> DependencyCommandResult {
-    match attempt(guest, &command).await {
+async fn run(runtime: &Runtime, command: Vec<String>) -> DependencyCommandResult {
+    match attempt(runtime, &command).await {
         Ok((success, stdout, stderr)) => DependencyCommandResult { command, success, stdout: Some(stdout), stderr: Some(stderr) },
         Err(reason) => DependencyCommandResult { command, success: false, stdout: None, stderr: Some(reason) },
     }
@@ -105,15 +105,15 @@ impl Drop for EndOnDrop {
     }
 }
 
-async fn attempt(guest: &Guest, command: &[String]) -> Result<(bool, String, String), String> {
+async fn attempt(runtime: &Runtime, command: &[String]) -> Result<(bool, String, String), String> {
     let text = |e: rustix::io::Errno| std::io::Error::from(e).to_string();
     let null = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(text)?;
     let mut ends = Vec::new();
     let mut readers = Vec::new();
     for _ in 0..2 {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC).map_err(text)?;
-        if guest.user.uid != 0 && rustix::process::geteuid().is_root() {
-            fchown(&write, Some(Uid::from_raw(guest.user.uid)), Some(Gid::from_raw(guest.user.gid))).map_err(text)?;
+        if runtime.user.uid != 0 && rustix::process::geteuid().is_root() {
+            fchown(&write, Some(Uid::from_raw(runtime.user.uid)), Some(Gid::from_raw(runtime.user.gid))).map_err(text)?;
         }
         ends.push(write);
         readers.push(Receiver::from_owned_fd(read).map_err(|e| e.to_string())?);
@@ -125,13 +125,13 @@ async fn attempt(guest: &Guest, command: &[String]) -> Result<(bool, String, Str
     };
     let command = Command {
         argv: command.to_vec(),
-        env: guest.environment(&guest.user, &[]),
-        cwd: guest.default_dir().display().to_string(),
-        user: &guest.user,
+        env: runtime.environment(&runtime.user, &[]),
+        cwd: runtime.default_dir().display().to_string(),
+        user: &runtime.user,
         stdio: [null, stdout, stderr],
         controlling_tty: false,
     };
-    let mut child = guest.processes.spawn(command).await.map_err(|e| e.to_string())?;
+    let mut child = runtime.processes.spawn(command).await.map_err(|e| e.to_string())?;
     let mut end = EndOnDrop(Some((child.pid, child.marker.clone())));
     let work = async {
         let (stdout, stderr) = tokio::join!(tail(from_stdout), tail(from_stderr));

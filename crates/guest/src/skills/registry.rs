@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -11,6 +11,8 @@ use utoipa::ToSchema;
 
 use super::dependencies::DependencyCommandResult;
 use super::{MAX_SKILLS, SKILL_FILE};
+use crate::confined::Confined;
+use crate::runtime::Runtime;
 
 /// A registered skill.
 #[derive(Debug, Clone, Serialize, ToSchema)]
@@ -28,14 +30,20 @@ pub struct SkillMetadata {
 }
 
 /// The state of the service.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Skills {
+    pub(super) runtime: Arc<Runtime>,
+    pub(super) confined: Arc<Confined>,
     registered: Mutex<BTreeMap<String, SkillMetadata>>,
     /// Set once the directory in `AIO_SKILLS_PATH` is registered, which the first call of the service does.
     pub(super) preloaded: OnceCell<()>,
 }
 
 impl Skills {
+    pub fn new(runtime: Arc<Runtime>, confined: Arc<Confined>) -> Self {
+        Self { runtime, confined, registered: Mutex::default(), preloaded: OnceCell::new() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, SkillMetadata>> {
         self.registered.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -6,18 +6,19 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 use utoipa::{IntoParams, OpenApi, ToSchema};
 
 use super::dependencies::DependencyCommandResult;
 use super::registry::SkillMetadata;
 use super::service::{self, SkillError};
 use super::upload;
-use crate::SharedGuest;
 use crate::confined::ConfinedError;
 use crate::http::{ApiError, Envelope, Form, QueryArgs, Reply, ok, ok_message};
+use crate::skills::Skills;
 
 /// The service's routes, under `/v1`.
-pub fn router() -> Router<SharedGuest> {
+pub fn router(state: Arc<Skills>) -> Router {
     Router::new()
         // The archive streams to disk and is bounded there.
         .route("/v1/skills/register", post(register).layer(DefaultBodyLimit::disable()))
@@ -25,6 +26,7 @@ pub fn router() -> Router<SharedGuest> {
         .route("/v1/skills", delete(clear))
         .route("/v1/skills/{name}", delete(remove))
         .route("/v1/skills/{name}/content", get(content))
+        .with_state(state)
 }
 
 /// The service's part of the OpenAPI document.
@@ -107,8 +109,8 @@ impl From<SkillError> for ApiError {
 #[utoipa::path(post, path = "/v1/skills/register", tag = "skills", operation_id = "register_skills",
     request_body(content = RegisterBody, content_type = "multipart/form-data"),
     responses((status = 200, body = Envelope<SkillRegistrationResult>)))]
-async fn register(State(guest): State<SharedGuest>, request: Request) -> Response {
-    service::preload(&guest).await;
+async fn register(State(skills): State<Arc<Skills>>, request: Request) -> Response {
+    service::preload(&skills).await;
     let parts = match Form::from_request(request).await {
         Ok(parts) => parts,
         Err(refusal) => return refusal,
@@ -117,7 +119,7 @@ async fn register(State(guest): State<SharedGuest>, request: Request) -> Respons
         Ok(upload) => upload,
         Err(answer) => return answer,
     };
-    match service::register(&guest, upload).await {
+    match service::register(&skills, upload).await {
         Ok(registered) => {
             let failed = registered.iter().flat_map(|s| &s.dependency_commands).any(|c| !c.success);
             let hint = failed.then(|| "some of what the skills depend on was not installed: see dependency_commands".to_owned());
@@ -132,35 +134,35 @@ async fn register(State(guest): State<SharedGuest>, request: Request) -> Respons
 /// Registered skills, with what their front matter says.
 #[utoipa::path(get, path = "/v1/skills/metadatas", tag = "skills", operation_id = "list_skills_metadata", params(NamesQuery),
     responses((status = 200, body = Envelope<SkillMetadataCollection>)))]
-async fn metadatas(State(guest): State<SharedGuest>, QueryArgs(query): QueryArgs<NamesQuery>) -> Reply<SkillMetadataCollection> {
-    service::preload(&guest).await;
+async fn metadatas(State(skills): State<Arc<Skills>>, QueryArgs(query): QueryArgs<NamesQuery>) -> Reply<SkillMetadataCollection> {
+    service::preload(&skills).await;
     let names = query.names.as_deref().map(|n| n.split(',').map(str::trim).filter(|n| !n.is_empty()).collect::<Vec<_>>());
-    ok(SkillMetadataCollection { skills: guest.skills.list(names.as_deref().filter(|n| !n.is_empty())) })
+    ok(SkillMetadataCollection { skills: skills.list(names.as_deref().filter(|n| !n.is_empty())) })
 }
 
 /// Forgets all skills; their files stay.
 #[utoipa::path(delete, path = "/v1/skills", tag = "skills", operation_id = "clear_skills",
     responses((status = 200, body = Envelope<ClearedSkills>)))]
-async fn clear(State(guest): State<SharedGuest>) -> Reply<ClearedSkills> {
-    service::preload(&guest).await;
-    let names = guest.skills.clear();
+async fn clear(State(skills): State<Arc<Skills>>) -> Reply<ClearedSkills> {
+    service::preload(&skills).await;
+    let names = skills.clear();
     ok_message(ClearedSkills { count: names.len(), names }, "The skills are registered no more; their files stay")
 }
 
 /// Forgets a skill; its files stay.
 #[utoipa::path(delete, path = "/v1/skills/{name}", tag = "skills", operation_id = "delete_skill",
     params(("name" = String, Path)), responses((status = 200, body = Envelope<SkillMetadata>)))]
-async fn remove(State(guest): State<SharedGuest>, Path(name): Path<String>) -> Reply<SkillMetadata> {
-    service::preload(&guest).await;
-    let removed = guest.skills.remove(&name).ok_or(SkillError::Unknown(name))?;
+async fn remove(State(skills): State<Arc<Skills>>, Path(name): Path<String>) -> Reply<SkillMetadata> {
+    service::preload(&skills).await;
+    let removed = skills.remove(&name).ok_or(SkillError::Unknown(name))?;
     ok_message(removed, "The skill is registered no more; its files stay")
 }
 
 /// What a skill tells an agent to do: its SKILL.md without the front matter.
 #[utoipa::path(get, path = "/v1/skills/{name}/content", tag = "skills", operation_id = "get_skill_content",
     params(("name" = String, Path)), responses((status = 200, body = Envelope<SkillContentResult>)))]
-async fn content(State(guest): State<SharedGuest>, Path(name): Path<String>) -> Reply<SkillContentResult> {
-    service::preload(&guest).await;
-    let (skill, content) = service::content(&guest, &name).await?;
+async fn content(State(skills): State<Arc<Skills>>, Path(name): Path<String>) -> Reply<SkillContentResult> {
+    service::preload(&skills).await;
+    let (skill, content) = service::content(&skills, &name).await?;
     ok(SkillContentResult { name: skill.name, path: skill.path, content })
 }

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use thiserror::Error;
 
@@ -10,9 +11,10 @@ use super::dependencies;
 use super::registry::SkillMetadata;
 use super::upload::{Archive, Upload};
 use super::{MAX_SKILL_FILE_BYTES, MAX_SKILLS, SKILL_FILE, is_skill_name};
-use crate::Guest;
-use crate::confined::{self, ConfinedError, FoundSkill, Input, Job, JobOutput};
-use crate::files::{Failure, Kind};
+use crate::confined::{ConfinedError, FoundSkill, Input, Job, JobOutput};
+use crate::files::Failure;
+use crate::skills::Skills;
+use crate::workers::Kind;
 
 /// The variable with a directory of skills that are registered before the first call.
 const PRELOAD: &str = "AIO_SKILLS_PATH";
@@ -45,37 +47,37 @@ impl SkillError {
     }
 }
 
-async fn run(guest: &Guest, job: &Job, input: Input) -> Result<Vec<FoundSkill>, SkillError> {
-    match confined::run(guest, job, input).await? {
+async fn run(service: &Arc<Skills>, job: &Job, input: Input) -> Result<Vec<FoundSkill>, SkillError> {
+    match service.confined.run(job, input).await? {
         JobOutput::Skills(found) => Ok(found),
         JobOutput::Content(_) => Err(SkillError::Invalid("the reader answered something else".to_owned())),
     }
 }
 
 /// The directory that [`PRELOAD`] names.
-fn preload_path(guest: &Guest) -> Option<PathBuf> {
-    let config = guest.config();
+fn preload_path(service: &Arc<Skills>) -> Option<PathBuf> {
+    let config = service.runtime.config();
     let value = config.env.get(PRELOAD)?.trim();
-    (!value.is_empty()).then(|| guest.absolute(value))
+    (!value.is_empty()).then(|| service.runtime.absolute(value))
 }
 
 /// Registers the skills of [`PRELOAD`], once. Logs errors, since the call itself is about something else.
-pub(crate) async fn preload(guest: &Guest) {
+pub(crate) async fn preload(service: &Arc<Skills>) {
     let load = async || {
-        let Some(directory) = preload_path(guest) else { return };
-        let found = run(guest, &Job::FindSkills { directory: directory.clone() }, Input::Nothing).await;
+        let Some(directory) = preload_path(service) else { return };
+        let found = run(service, &Job::FindSkills { directory: directory.clone() }, Input::Nothing).await;
         match found {
             Ok(found) => {
                 // Their dependencies must be in the image.
                 let skills: Vec<_> = found.into_iter().map(|skill| registered(skill, None, Vec::new())).collect();
-                if !guest.skills.register(&skills) {
+                if !service.register(&skills) {
                     tracing::error!(path = %directory.display(), "too many skills: none of them is registered");
                 }
             }
             Err(error) => tracing::error!(path = %directory.display(), %error, "the skills of {PRELOAD} are not registered"),
         }
     };
-    guest.skills.preloaded.get_or_init(load).await;
+    service.preloaded.get_or_init(load).await;
 }
 
 fn registered(
@@ -92,22 +94,22 @@ fn registered(
 }
 
 /// Registers the skills of a directory, or of an archive, which is unpacked into one.
-pub(super) async fn register(guest: &Guest, upload: Upload) -> Result<Vec<SkillMetadata>, SkillError> {
+pub(super) async fn register(service: &Arc<Skills>, upload: Upload) -> Result<Vec<SkillMetadata>, SkillError> {
     let Upload { archive, path, name } = upload;
     if let Some(name) = name.as_deref().filter(|n| !is_skill_name(n)) {
         return Err(SkillError::Invalid(format!(
             "{name:?} is no name for a skill: it has letters, digits, dots, hyphens and underscores"
         )));
     }
-    let path = path.map(|p| clean(&guest.absolute(&p)));
+    let path = path.map(|p| clean(&service.runtime.absolute(&p)));
     if path.as_ref().is_some_and(|p| p.as_os_str().as_encoded_bytes().contains(&0)) {
         return Err(SkillError::Invalid("a path can't hold a NUL byte".to_owned()));
     }
     let found = match (archive, path) {
-        (Some(archive), path) => unpack(guest, archive, path, name.clone()).await?,
+        (Some(archive), path) => unpack(service, archive, path, name.clone()).await?,
         (None, Some(directory)) => {
             let shown = directory.display().to_string();
-            let found = run(guest, &Job::FindSkills { directory }, Input::Nothing).await?;
+            let found = run(service, &Job::FindSkills { directory }, Input::Nothing).await?;
             if found.is_empty() {
                 return Err(SkillError::Invalid(format!("{shown} holds no {SKILL_FILE}")));
             }
@@ -122,10 +124,10 @@ pub(super) async fn register(guest: &Guest, upload: Upload) -> Result<Vec<SkillM
     };
     let mut skills = Vec::with_capacity(found.len());
     for skill in found {
-        let commands = dependencies::install(guest, &skill.metadata).await;
+        let commands = dependencies::install(&service.runtime, &skill.metadata).await;
         skills.push(registered(skill, name.as_deref(), commands));
     }
-    if guest.skills.register(&skills) { Ok(skills) } else { Err(SkillError::TooMany) }
+    if service.register(&skills) { Ok(skills) } else { Err(SkillError::TooMany) }
 }
 
 /// A path without `.` and double slashes.
@@ -134,28 +136,29 @@ fn clean(path: &Path) -> PathBuf {
 }
 
 async fn unpack(
-    guest: &Guest,
+    service: &Arc<Skills>,
     archive: Archive,
     path: Option<PathBuf>,
     name: Option<String>,
 ) -> Result<Vec<FoundSkill>, SkillError> {
-    let directory = path.or_else(|| preload_path(guest)).unwrap_or_else(|| guest.default_dir().join(DEFAULT_DIRECTORY));
+    let directory =
+        path.or_else(|| preload_path(service)).unwrap_or_else(|| service.runtime.default_dir().join(DEFAULT_DIRECTORY));
     let number = getrandom::u64().map_err(|e| SkillError::Invalid(format!("there are no random numbers: {e}")))?;
     let scratch = directory.join(format!(".arenite-{number:016x}"));
     let fallback = if is_skill_name(&archive.stem) { archive.stem } else { "skill".to_owned() };
     let job = Job::UnpackSkills { directory, scratch: scratch.clone(), name, fallback };
-    let unpacked = run(guest, &job, Input::File(archive.file)).await;
+    let unpacked = run(service, &job, Input::File(archive.file)).await;
     if matches!(unpacked, Err(SkillError::Unreadable(ConfinedError::TimedOut(_) | ConfinedError::Crashed(_)))) {
         // The process removes it, unless it was killed.
         let remove = move |_: &_| std::fs::remove_dir_all(&scratch).map_err(|e| Failure::io(e, &scratch.to_string_lossy()));
-        drop(guest.files.workers.run(Kind::Brief, &guest.user, remove).await);
+        drop(service.runtime.workers.run(Kind::Brief, &service.runtime.user, remove).await);
     }
     unpacked
 }
 
 /// The text of a skill's file below its front matter.
-pub(crate) async fn content(guest: &Guest, name: &str) -> Result<(SkillMetadata, String), SkillError> {
-    let skill = guest.skills.get(name).ok_or_else(|| SkillError::Unknown(name.to_owned()))?;
+pub(crate) async fn content(service: &Arc<Skills>, name: &str) -> Result<(SkillMetadata, String), SkillError> {
+    let skill = service.get(name).ok_or_else(|| SkillError::Unknown(name.to_owned()))?;
     let path = skill.file();
     let read = move |_: &_| {
         let shown = path.display().to_string();
@@ -170,7 +173,7 @@ pub(crate) async fn content(guest: &Guest, name: &str) -> Result<(SkillMetadata,
         }
         Ok(text)
     };
-    let text = guest.files.workers.run(Kind::Brief, &guest.user, read).await.map_err(SkillError::Content)?;
+    let text = service.runtime.workers.run(Kind::Brief, &service.runtime.user, read).await.map_err(SkillError::Content)?;
     let body = body(&text).to_owned();
     Ok((skill, body))
 }

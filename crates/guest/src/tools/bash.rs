@@ -95,7 +95,7 @@ async fn execute(caller: Caller, args: ExecuteBash) -> ToolResult {
                 None if args.new_session || guest.shell.is_busy(SHARED) => None,
                 None => {
                     let request = ShellCreateSessionRequest { id: Some(SHARED.to_owned()), ..Default::default() };
-                    let made = guest.shell.create(guest, request).await?;
+                    let made = guest.shell.create(request).await?;
                     // Another call may have used the session meanwhile.
                     Some(made.session_id).filter(|id| !guest.shell.is_busy(id))
                 }
@@ -110,13 +110,13 @@ async fn execute(caller: Caller, args: ExecuteBash) -> ToolResult {
                 truncate: Some(false),
                 ..Default::default()
             };
-            guest.shell.exec_told(guest, request, caller.progress.sender()).await?
+            guest.shell.exec_told(request, caller.progress.sender()).await?
         }
     };
     let output = result.output.unwrap_or_default();
     let (output, mut hint) = match args.truncate {
         true => {
-            let bounded = bounded(guest, output).await;
+            let bounded = bounded(&guest.runtime, output).await;
             (bounded.text, bounded.hint.or(result.hint))
         }
         false => (output, result.hint),

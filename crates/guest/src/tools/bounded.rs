@@ -1,7 +1,8 @@
 //! Bounded answers: what exceeds the bound can be read from a file.
 
-use crate::Guest;
-use crate::files::{Failure, Kind};
+use crate::files::Failure;
+use crate::runtime::Runtime;
+use crate::workers::Kind;
 
 /// Maximum characters of one text in an answer.
 pub(super) const SHOWN_CHARS: usize = 30_000;
@@ -18,7 +19,7 @@ pub(super) struct Bounded {
 }
 
 /// Cuts a text that is longer than [`SHOWN_CHARS`], and keeps the whole text in a file of the sandbox's user.
-pub(super) async fn bounded(guest: &Guest, text: String) -> Bounded {
+pub(super) async fn bounded(runtime: &Runtime, text: String) -> Bounded {
     let chars = text.chars().count();
     if chars <= SHOWN_CHARS {
         return Bounded { text, hint: None };
@@ -27,7 +28,7 @@ pub(super) async fn bounded(guest: &Guest, text: String) -> Bounded {
     let at = |n: usize| text.char_indices().nth(n).map_or(text.len(), |(at, _)| at);
     let (head, tail) = (&text[..at(half)], &text[at(chars - half)..]);
     let shown = format!("{head}\n\n[… {} of {chars} characters are left out here …]\n\n{tail}", chars - SHOWN_CHARS);
-    let hint = match keep(guest, text).await {
+    let hint = match keep(runtime, text).await {
         Ok(path) => format!(
             "the answer was cut; all of it is in {path}: read it in parts with sandbox_file_operations \
              (action read, start_line, end_line), or search it"
@@ -49,7 +50,7 @@ pub(super) fn cut_list<T: serde::Serialize>(list: &mut Vec<T>) -> Option<usize> 
     Some(whole)
 }
 
-async fn keep(guest: &Guest, text: String) -> Result<String, Failure> {
+async fn keep(runtime: &Runtime, text: String) -> Result<String, Failure> {
     let path = format!("{DIR}/{}.txt", crate::random_id());
     let written = path.clone();
     let work = move |_: &_| {
@@ -65,6 +66,6 @@ async fn keep(guest: &Guest, text: String) -> Result<String, Failure> {
         let mut file = std::fs::File::create_new(&written).map_err(failed)?;
         std::io::Write::write_all(&mut file, text.as_bytes()).map_err(failed)
     };
-    guest.files.workers.run(Kind::Brief, &guest.user, work).await?;
+    runtime.workers.run(Kind::Brief, &runtime.user, work).await?;
     Ok(path)
 }

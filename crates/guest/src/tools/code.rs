@@ -14,7 +14,8 @@ use crate::Guest;
 use crate::code::{self, CodeExecuteRequest};
 use crate::files::Failure;
 use crate::http::ApiError;
-use crate::sandbox::{self, Package, SandboxDetail};
+use crate::packages::{self, Package};
+use crate::sandbox::{self, SandboxDetail};
 
 /// Maximum seconds of one execution.
 const MAX_TIMEOUT: f64 = 900.0;
@@ -147,11 +148,11 @@ async fn execute(caller: Caller, args: ExecuteCode) -> ToolResult {
         code: args.code,
         timeout: Some(args.timeout.clamp(1.0, MAX_TIMEOUT).ceil() as i64),
         // Code starts in the same directory as commands and files.
-        cwd: Some(guest.default_dir().display().to_string()),
+        cwd: Some(guest.runtime.default_dir().display().to_string()),
         stateful: None,
         session_id: None,
     };
-    let answer = code::execute(guest, request, caller.progress.sender()).await?;
+    let answer = code::execute(&guest.code, request, caller.progress.sender()).await?;
     let message = answer.message.unwrap_or_default();
     let Some(done) = answer.data else { return Err(ApiError::new(StatusCode::FAILED_DEPENDENCY, message)) };
     let mut hints = Vec::from_iter(answer.hint);
@@ -178,7 +179,7 @@ async fn execute(caller: Caller, args: ExecuteCode) -> ToolResult {
         }
     }
     let mut limited = async |text: Option<String>| {
-        let bounded = bounded(guest, text.unwrap_or_default()).await;
+        let bounded = bounded(&guest.runtime, text.unwrap_or_default()).await;
         hints.extend(bounded.hint);
         bounded.text
     };
@@ -236,7 +237,7 @@ struct ContextTold {
 }
 
 async fn context(caller: Caller, _: GetContext) -> ToolResult {
-    let context = sandbox::context(&caller.guest).await.map_err(|failure| not_looked(&failure))?;
+    let context = sandbox::context(&caller.guest.sandbox).await.map_err(|failure| not_looked(&failure))?;
     let sandbox::Context { home_dir, workspace, version, detail, summary } = context;
     worded(summary, &ContextTold { home_dir, workspace, version, detail })
 }
@@ -281,11 +282,11 @@ async fn packages(caller: Caller, args: GetPackages) -> ToolResult {
         found.into_iter().map(|Package { name, version, .. }| Named { name, version }).collect::<Vec<_>>()
     };
     let python = match is_wanted(PackagesOf::Python) {
-        true => Some(named("Python Packages:", sandbox::python_packages(guest).await.map_err(|f| not_looked(&f))?)),
+        true => Some(named("Python Packages:", packages::python(&guest.runtime).await.map_err(|f| not_looked(&f))?)),
         false => None,
     };
     let nodejs = match is_wanted(PackagesOf::Nodejs) {
-        true => Some(named("Node.js Packages:", sandbox::nodejs_packages(guest).await.map_err(|f| not_looked(&f))?)),
+        true => Some(named("Node.js Packages:", packages::nodejs(&guest.runtime).await.map_err(|f| not_looked(&f))?)),
         false => None,
     };
     worded(parts.join("\n\n"), &PackagesTold { python, nodejs })

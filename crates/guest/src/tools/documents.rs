@@ -32,16 +32,16 @@ async fn convert(caller: Caller, args: ConvertToMarkdown) -> ToolResult {
     let uri = args.uri.trim();
     let uri = match uri.contains(':') || uri.is_empty() {
         true => uri.to_owned(),
-        false => guest.absolute(uri).display().to_string(),
+        false => guest.runtime.absolute(uri).display().to_string(),
     };
-    let content = util::convert(guest, &uri).await.map_err(|error| {
+    let content = util::convert(&guest.converter, &uri).await.map_err(|error| {
         let answer = ApiError::bad_request(error.to_string());
         match error.hint() {
             Some(hint) => answer.hint(hint),
             None => answer,
         }
     })?;
-    let bounded = bounded(guest, content.text).await;
+    let bounded = bounded(&guest.runtime, content.text).await;
     let cut = content.truncated.then(|| "the document is longer than what is converted: its end is missing".to_owned());
     let mut whole = bounded.text;
     for hint in bounded.hint.into_iter().chain(cut) {
@@ -70,8 +70,8 @@ struct Loaded {
 
 async fn load_skill(caller: Caller, args: LoadSkill) -> ToolResult {
     let guest = &caller.guest;
-    skills::preload(guest).await;
-    let loaded = skills::content(guest, args.name.trim()).await;
+    skills::preload(&guest.skills).await;
+    let loaded = skills::content(&guest.skills, args.name.trim()).await;
     let (skill, content) = loaded.map_err(|error| match error {
         SkillError::Unknown(_) => {
             let names: Vec<_> = guest.skills.list(None).into_iter().map(|skill| skill.name).collect();
@@ -83,6 +83,6 @@ async fn load_skill(caller: Caller, args: LoadSkill) -> ToolResult {
         }
         error => error.into(),
     })?;
-    let content = bounded(guest, content).await;
+    let content = bounded(&guest.runtime, content).await;
     structured(&Loaded { name: skill.name, path: skill.path, content: content.text, hint: content.hint })
 }

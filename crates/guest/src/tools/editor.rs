@@ -77,11 +77,11 @@ async fn edit(caller: Caller, args: StrReplaceEditor) -> ToolResult {
     };
     // Leaves room for line numbers and messages.
     let manner = Manner { overwrite, view_bytes: SHOWN_CHARS - SHOWN_CHARS / 10 };
-    let done = edit_so(guest, request, manner).await.map_err(|error| match command {
+    let done = edit_so(&guest.files, request, manner).await.map_err(|error| match command {
         EditorCommand::Create => not_created(&error),
         _ => failed(&error),
     })?;
-    let output = bounded(guest, done.output).await;
+    let output = bounded(&guest.runtime, done.output).await;
     structured(&Edited { output: output.text, path: done.path, prev_exist: done.prev_exist, hint: output.hint })
 }
 

@@ -1,11 +1,13 @@
 //! Files: one tool with an action for each operation.
 
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::bounded::{SHOWN_CHARS, cut_list};
 use super::tool::{Caller, Effect, Tool, ToolResult, structured};
-use crate::Guest;
+use crate::files::Files;
 use crate::files::{
     self, Failure, FileContentEncoding, FileError, FileFindRequest, FileGlobRequest, FileGrepRequest, FileListRequest, FilePart,
     FileReadRequest, FileReplaceRequest, FileSearchRequest, FileWriteRequest,
@@ -138,20 +140,20 @@ pub(super) fn failed(error: &FileError) -> ApiError {
 }
 
 async fn operate(caller: Caller, args: FileOperations) -> ToolResult {
-    let guest: &Guest = &caller.guest;
+    let files = &caller.guest.files;
     if args.sudo && !args.action.may_be_root() {
         let why = format!("the action {} can't be done as root", args.action.name());
         return Err(ApiError::bad_request(why).hint("leave sudo out, or run a command with sudo by sandbox_execute_bash"));
     }
     match args.action {
-        Action::Read => read(guest, args).await,
-        Action::Write => write(guest, args).await,
-        Action::Replace => replace(guest, args).await,
-        Action::Search => search(guest, args).await,
-        Action::Find => find(guest, args).await,
-        Action::List => list(guest, args).await,
-        Action::Grep => grep(guest, args).await,
-        Action::Glob => glob(guest, args).await,
+        Action::Read => read(files, args).await,
+        Action::Write => write(files, args).await,
+        Action::Replace => replace(files, args).await,
+        Action::Search => search(files, args).await,
+        Action::Find => find(files, args).await,
+        Action::List => list(files, args).await,
+        Action::Grep => grep(files, args).await,
+        Action::Glob => glob(files, args).await,
     }
 }
 
@@ -162,10 +164,10 @@ fn required(value: Option<String>, action: Action, name: &str, what: &str) -> Re
     })
 }
 
-async fn read(guest: &Guest, args: FileOperations) -> ToolResult {
+async fn read(files: &Arc<Files>, args: FileOperations) -> ToolResult {
     let (start_line, end_line) = (args.start_line, args.end_line);
     let request = FileReadRequest { file: args.path, start_line, end_line, sudo: Some(args.sudo) };
-    let part = files::read_part(guest, request, SHOWN_CHARS).await.map_err(|error| failed(&error))?;
+    let part = files::read_part(files, request, SHOWN_CHARS).await.map_err(|error| failed(&error))?;
     let hint = part_hint(&part, start_line.unwrap_or(0));
     told(part, hint)
 }
@@ -185,7 +187,7 @@ fn part_hint(part: &FilePart, start: u64) -> Option<String> {
     (start > 0 && part.line_count == 0 && start >= *total).then(|| format!("the file has only {total} lines"))
 }
 
-async fn write(guest: &Guest, args: FileOperations) -> ToolResult {
+async fn write(files: &Arc<Files>, args: FileOperations) -> ToolResult {
     let content = required(args.content, args.action, "content", "the text to write; empty makes an empty file")?;
     let encoding = match args.encoding {
         Encoding::Utf8 => FileContentEncoding::Utf8,
@@ -200,51 +202,51 @@ async fn write(guest: &Guest, args: FileOperations) -> ToolResult {
         trailing_newline: None,
         sudo: Some(args.sudo),
     };
-    told(files::write(guest, request).await.map_err(|error| failed(&error))?, None)
+    told(files::write(files, request).await.map_err(|error| failed(&error))?, None)
 }
 
-async fn replace(guest: &Guest, args: FileOperations) -> ToolResult {
+async fn replace(files: &Arc<Files>, args: FileOperations) -> ToolResult {
     let old_str = required(args.content, args.action, "content", "the text to replace")?;
     let new_str = required(args.target, args.action, "target", "the text to put there; empty deletes it")?;
     let request = FileReplaceRequest { file: args.path, old_str, new_str, sudo: Some(args.sudo) };
-    let result = files::replace(guest, request).await.map_err(|error| failed(&error))?;
+    let result = files::replace(files, request).await.map_err(|error| failed(&error))?;
     let hint = (result.replaced_count == 0).then(|| {
         "content did not appear verbatim in the file: nothing was replaced; read the file and copy it exactly".to_owned()
     });
     told(result, hint)
 }
 
-async fn search(guest: &Guest, args: FileOperations) -> ToolResult {
+async fn search(files: &Arc<Files>, args: FileOperations) -> ToolResult {
     let regex = required(args.content.or(args.pattern), args.action, "content", "a regular expression")?;
     let request = FileSearchRequest { file: args.path, regex, sudo: Some(args.sudo) };
-    let mut result = files::search(guest, request).await.map_err(|error| failed(&error))?;
+    let mut result = files::search(files, request).await.map_err(|error| failed(&error))?;
     let shown = cut(&mut result.matches, &mut result.truncated, "matches", "use a narrower expression");
     result.line_numbers.truncate(result.matches.len());
     told(result, shown)
 }
 
-async fn find(guest: &Guest, args: FileOperations) -> ToolResult {
+async fn find(files: &Arc<Files>, args: FileOperations) -> ToolResult {
     let pattern = required(args.pattern.or(args.content), args.action, "pattern", "a file's name, or a glob such as *.py")?;
     let (glob, is_shallow) = deepened(pattern, args.recursive);
     let request = FileFindRequest { path: args.path, glob };
-    let mut result = files::find(guest, request).await.map_err(|error| failed(&error))?;
+    let mut result = files::find(files, request).await.map_err(|error| failed(&error))?;
     let hint = cut(&mut result.files, &mut result.truncated, "files", NARROWER);
     let hint = hint.or_else(|| (is_shallow && result.files.is_empty()).then(|| SHALLOW.to_owned()));
     told(result, hint)
 }
 
-async fn glob(guest: &Guest, args: FileOperations) -> ToolResult {
+async fn glob(files: &Arc<Files>, args: FileOperations) -> ToolResult {
     let pattern = required(args.pattern.or(args.content), args.action, "pattern", "a glob such as **/*.py")?;
     let (pattern, is_shallow) = deepened(pattern, args.recursive);
     let include_hidden = Some(args.show_hidden);
     let request = FileGlobRequest { path: args.path, pattern, include_hidden, ..Default::default() };
-    let mut result = files::glob(guest, request).await.map_err(|error| failed(&error))?;
+    let mut result = files::glob(files, request).await.map_err(|error| failed(&error))?;
     let hint = cut(&mut result.files, &mut result.truncated, "files", NARROWER);
     let hint = hint.or_else(|| (is_shallow && result.files.is_empty()).then(|| SHALLOW.to_owned()));
     told(result, hint)
 }
 
-async fn list(guest: &Guest, args: FileOperations) -> ToolResult {
+async fn list(files: &Arc<Files>, args: FileOperations) -> ToolResult {
     let request = FileListRequest {
         path: args.path,
         recursive: args.recursive,
@@ -252,12 +254,12 @@ async fn list(guest: &Guest, args: FileOperations) -> ToolResult {
         file_types: args.file_types,
         ..Default::default()
     };
-    let mut result = files::list(guest, request).await.map_err(|error| failed(&error))?;
+    let mut result = files::list(files, request).await.map_err(|error| failed(&error))?;
     let hint = cut(&mut result.files, &mut result.truncated, "entries", "list a deeper directory, or give file_types");
     told(result, hint)
 }
 
-async fn grep(guest: &Guest, args: FileOperations) -> ToolResult {
+async fn grep(files: &Arc<Files>, args: FileOperations) -> ToolResult {
     let pattern = required(args.pattern.or(args.content), args.action, "pattern", "a regular expression")?;
     let types = args.file_types.unwrap_or_default();
     let include = types.iter().map(|kind| format!("*.{}", extension(kind))).collect();
@@ -268,7 +270,7 @@ async fn grep(guest: &Guest, args: FileOperations) -> ToolResult {
         recursive: args.recursive,
         ..Default::default()
     };
-    let mut result = files::grep(guest, request).await.map_err(|error| failed(&error))?;
+    let mut result = files::grep(files, request).await.map_err(|error| failed(&error))?;
     let note = result.note.take();
     let hint = cut(&mut result.matches, &mut result.truncated, "matches", "search a deeper directory or use a narrower pattern");
     told(result, hint.or(note))

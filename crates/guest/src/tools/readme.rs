@@ -144,7 +144,7 @@ struct Session {
 
 async fn session(Caller { guest, .. }: Caller, Session { session_id, cwd }: Session) -> ToolResult {
     let request = ShellCreateSessionRequest { id: session_id, exec_dir: cwd, ..Default::default() };
-    structured(&guest.shell.create(&guest, request).await?)
+    structured(&guest.shell.create(request).await?)
 }
 
 /// Stops the command that a shell session runs. The session stays.
@@ -174,7 +174,7 @@ struct Image {
 }
 
 async fn images(Caller { guest, .. }: Caller, ExtractImages { uri }: ExtractImages) -> ToolResult {
-    let content = util::convert(&guest, uri.trim()).await.map_err(|error| {
+    let content = util::convert(&guest.converter, uri.trim()).await.map_err(|error| {
         let answer = ApiError::bad_request(error.to_string());
         match error.hint() {
             Some(hint) => answer.hint(hint),

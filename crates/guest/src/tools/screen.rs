@@ -6,8 +6,8 @@ use serde_json::json;
 
 use super::answer::{MAX_PICTURE, picture, worded};
 use super::tool::{Caller, Effect, Tool, ToolResult, structured};
-use crate::browser::{Action, ActionData};
 use crate::desktop::Format;
+use crate::desktop::{Action, ActionData};
 
 pub(super) fn tools() -> Vec<Tool> {
     vec![
@@ -24,7 +24,7 @@ pub(super) fn tools() -> Vec<Tool> {
 struct GetBrowserInfo {}
 
 async fn info(Caller { guest, address, .. }: Caller, GetBrowserInfo {}: GetBrowserInfo) -> ToolResult {
-    structured(&guest.browser.info(&guest, &address).await?)
+    structured(&guest.browser.info(&address).await?)
 }
 
 /// Takes a picture of the whole screen: the browser's window with its toolbars and tabs, and anything in front of it. Positions
@@ -35,10 +35,10 @@ struct Screenshot {}
 
 async fn screenshot(Caller { guest, .. }: Caller, Screenshot {}: Screenshot) -> ToolResult {
     let mut format = Format::Png;
-    let (mut taken, mut file) = guest.browser.picture(&guest, format).await?;
+    let (mut taken, mut file) = guest.browser.picture(format).await?;
     if file.len() > MAX_PICTURE {
         format = Format::Jpeg(None);
-        (taken, file) = guest.browser.picture(&guest, format).await?;
+        (taken, file) = guest.browser.picture(format).await?;
     }
     let (width, height) = (taken.width, taken.height);
     let said = format!("The screen: {width} x {height} pixels");
@@ -56,7 +56,7 @@ struct ExecuteAction {
 }
 
 async fn act(Caller { guest, .. }: Caller, ExecuteAction { action }: ExecuteAction) -> ToolResult {
-    action.perform(&guest).await?;
+    guest.browser.perform(&action).await?;
     let done = ActionData::new(&action);
     worded(format!("{} done; sandbox_browser_screenshot shows the screen after it", done.action_performed), &done)
 }

@@ -6,4 +6,4 @@ mod routes;
 mod service;
 
 pub use routes::{UtilApi, router};
-pub(crate) use service::convert;
+pub use service::{Converter, convert};

@@ -5,15 +5,16 @@ use axum::extract::State;
 use axum::routing::post;
 use serde::Deserialize;
 use serde_json::Value;
+use std::sync::Arc;
 use utoipa::{OpenApi, ToSchema};
 
 use super::service;
-use crate::SharedGuest;
 use crate::http::{Body, Envelope};
+use crate::util::Converter;
 
 /// The service's routes, under `/v1`.
-pub fn router() -> Router<SharedGuest> {
-    Router::new().route("/v1/util/convert_to_markdown", post(convert_to_markdown))
+pub fn router(state: Arc<Converter>) -> Router {
+    Router::new().route("/v1/util/convert_to_markdown", post(convert_to_markdown)).with_state(state)
 }
 
 /// The service's part of the OpenAPI document.
@@ -35,10 +36,10 @@ pub(super) struct UtilConvertToMarkdownRequest {
     operation_id = "convert_to_markdown_v1_util_convert_to_markdown_post", request_body = UtilConvertToMarkdownRequest,
     responses((status = 200, body = Envelope<Value>)))]
 async fn convert_to_markdown(
-    State(guest): State<SharedGuest>,
+    State(converter): State<Arc<Converter>>,
     Body(request): Body<UtilConvertToMarkdownRequest>,
 ) -> Envelope<String> {
-    match service::convert(&guest, &request.uri).await {
+    match service::convert(&converter, &request.uri).await {
         Ok(content) => Envelope {
             success: true,
             message: Some("Operation successful".to_owned()),

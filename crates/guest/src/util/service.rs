@@ -1,17 +1,31 @@
 //! Conversion by URI, in plain Rust.
 
 use arenite_documents::Content;
-use arenite_model::protocol::INTERNAL_PORTS;
 use percent_encoding::percent_decode_str;
+use std::sync::Arc;
 use thiserror::Error;
 
-use crate::Guest;
-use crate::confined::{self, ConfinedError, Fault, Input, Job, JobOutput};
-use crate::files::{self, FileError};
+use crate::confined::{Confined, ConfinedError, Fault, Input, Job, JobOutput};
+use crate::files::{self, FileError, Files};
+use crate::runtime::Runtime;
+
+/// Converts documents and pages.
+#[derive(Debug)]
+pub struct Converter {
+    runtime: Arc<Runtime>,
+    files: Arc<Files>,
+    confined: Arc<Confined>,
+}
+
+impl Converter {
+    pub fn new(runtime: Arc<Runtime>, files: Arc<Files>, confined: Arc<Confined>) -> Self {
+        Self { runtime, files, confined }
+    }
+}
 
 /// Why a conversion failed.
 #[derive(Debug, Error)]
-pub(crate) enum ConvertError {
+pub enum ConvertError {
     #[error("{0:?} is no address that can be converted")]
     Address(String),
     #[error(transparent)]
@@ -55,29 +69,29 @@ fn path(rest: &str) -> Option<String> {
 }
 
 /// Converts the content of a URI to Markdown.
-pub(crate) async fn convert(guest: &Guest, uri: &str) -> Result<Content, ConvertError> {
+pub async fn convert(converter: &Arc<Converter>, uri: &str) -> Result<Content, ConvertError> {
     let uri = uri.trim();
     let scheme = uri.split_once(':').map(|(scheme, _)| scheme.to_ascii_lowercase());
     let unknown = || ConvertError::Address(shown(uri));
     let (job, input) = match scheme.as_deref() {
-        _ if uri.starts_with('/') => from_file(guest, uri).await?,
-        Some("file") => from_file(guest, &path(&uri["file:".len()..]).ok_or_else(unknown)?).await?,
+        _ if uri.starts_with('/') => from_file(converter, uri).await?,
+        Some("file") => from_file(converter, &path(&uri["file:".len()..]).ok_or_else(unknown)?).await?,
         Some("http" | "https") => {
-            let closed = INTERNAL_PORTS.into_iter().chain(guest.browser.port()).collect();
+            let closed = converter.runtime.internal_ports().collect();
             (Job::Fetch { uri: uri.to_owned(), closed }, Input::Nothing)
         }
         Some("data") => (Job::DataUri, Input::Text(uri.to_owned())),
         _ => return Err(unknown()),
     };
     let failed = |error| ConvertError::Confined { uri: shown(uri), error };
-    match confined::run(guest, &job, input).await.map_err(failed)? {
+    match converter.confined.run(&job, input).await.map_err(failed)? {
         JobOutput::Content(content) => Ok(content),
         JobOutput::Skills(_) => Err(failed(Fault::refused("the reader answered something else").into())),
     }
 }
 
-async fn from_file(guest: &Guest, path: &str) -> Result<(Job, Input), ConvertError> {
-    let file = files::open_document(guest, path).await?;
+async fn from_file(converter: &Arc<Converter>, path: &str) -> Result<(Job, Input), ConvertError> {
+    let file = files::open_document(&converter.files, path).await?;
     Ok((Job::Markdown { name: path.to_owned() }, Input::File(file)))
 }
 

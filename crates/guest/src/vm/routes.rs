@@ -5,12 +5,13 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use serde::Serialize;
+use std::sync::Arc;
 use utoipa::{OpenApi, ToSchema};
 
 use super::qmp::QmpError;
 use super::service::{VmError, VmStatus};
-use crate::SharedGuest;
 use crate::http::{ApiError, Envelope, Reply, ok, ok_message, whole};
+use crate::vm::VmService;
 
 /// The service's part of the OpenAPI document.
 #[derive(Debug, OpenApi)]
@@ -18,13 +19,13 @@ use crate::http::{ApiError, Envelope, Reply, ok, ok_message, whole};
 pub struct VmApi;
 
 /// The service's routes.
-pub fn router() -> Router<SharedGuest> {
+pub fn router(state: Arc<VmService>) -> Router {
     let mut router = Router::new();
     // `machine` is the earlier name, which is no longer documented.
     for name in ["vm", "machine"] {
         router = router.route(&format!("/v1/{name}"), get(status)).route(&format!("/v1/{name}/reset"), post(reset));
     }
-    router
+    router.with_state(state)
 }
 
 impl From<VmError> for ApiError {
@@ -62,14 +63,14 @@ pub(super) struct VmReset {
 /// The state of the sandbox's VM. Nothing is started.
 #[utoipa::path(get, path = "/v1/vm", tag = "vm", operation_id = "get_vm_v1_vm_get",
     responses((status = 200, body = Envelope<VmStatus>)))]
-async fn status(State(guest): State<SharedGuest>) -> Reply<VmStatus> {
-    ok(guest.vm.status(&guest).await?)
+async fn status(State(service): State<Arc<VmService>>) -> Reply<VmStatus> {
+    ok(service.status().await?)
 }
 
 /// Resets the VM to the state in which it was first ready: its disk, its memory, its screen. It is started if it is not running.
 #[utoipa::path(post, path = "/v1/vm/reset", tag = "vm", operation_id = "reset_vm_v1_vm_reset_post",
     responses((status = 200, body = Envelope<VmReset>)))]
-async fn reset(State(guest): State<SharedGuest>) -> Reply<VmReset> {
-    let booted = whole(async move { guest.vm.reset(&guest).await }).await?;
+async fn reset(State(service): State<Arc<VmService>>) -> Reply<VmReset> {
+    let booted = whole(async move { service.reset().await }).await?;
     ok_message(VmReset { booted }, if booted { "It has booted anew" } else { "It is as it was" })
 }

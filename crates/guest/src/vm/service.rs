@@ -22,8 +22,9 @@ use super::settings::Settings;
 use super::start::{self, Launch, READY, Started, StateDir};
 use super::tree;
 use crate::desktop::{AccessibilityTree, Format, Picture, ScreenError};
+use crate::dial;
 use crate::process::{Kept, Said, told};
-use crate::{Guest, SharedGuest, dial};
+use crate::runtime::Runtime;
 
 /// Timeout for one check whether the agent answers.
 const ASK: Duration = Duration::from_secs(10);
@@ -106,8 +107,9 @@ pub struct VmStatus {
     pub snapshot: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct VmService {
+    runtime: Arc<Runtime>,
     current: tokio::sync::Mutex<Option<Arc<Vm>>>,
 }
 
@@ -133,13 +135,17 @@ pub struct Vm {
 }
 
 impl VmService {
+    pub fn new(runtime: Arc<Runtime>) -> Self {
+        Self { runtime, current: tokio::sync::Mutex::default() }
+    }
+
     /// Whether the sandbox's screen is a VM's.
-    pub fn is_there(&self, guest: &Guest) -> Result<bool, VmError> {
-        Ok(Settings::read(&guest.config().env)?.is_some())
+    pub fn is_there(&self) -> Result<bool, VmError> {
+        Ok(Settings::read(&self.runtime.config().env)?.is_some())
     }
 
     /// Returns the VM, which is started if it is not running; it may be booting.
-    pub async fn get(&self, guest: &SharedGuest) -> Result<Arc<Vm>, VmError> {
+    pub async fn get(&self) -> Result<Arc<Vm>, VmError> {
         let mut current = self.current.lock().await;
         if let Some(vm) = current.as_ref().filter(|vm| vm.is_fine()) {
             return Ok(vm.clone());
@@ -147,14 +153,14 @@ impl VmService {
         if let Some(broken) = current.take() {
             broken.end().await;
         }
-        let (settings, state) = prepare(guest)?;
+        let (settings, state) = prepare(&self.runtime)?;
         let warm = state.is_warm(&settings);
         let launch = if warm { Launch::TakeUp } else { Launch::Boot };
-        let vm = match Vm::start(guest, settings.clone(), state.clone(), launch).await {
+        let vm = match Vm::start(&self.runtime, settings.clone(), state.clone(), launch).await {
             Err(error) if warm => {
                 tracing::error!(%error, "the VM could not begin where the image left it, and boots");
                 state.clear().map_err(|source| VmError::Io { what: "its state", source })?;
-                Vm::start(guest, settings, state, Launch::Boot).await?
+                Vm::start(&self.runtime, settings, state, Launch::Boot).await?
             }
             started => started?,
         };
@@ -162,26 +168,26 @@ impl VmService {
     }
 
     /// Returns the VM, once its agent answers.
-    pub async fn ready(&self, guest: &SharedGuest) -> Result<Arc<Vm>, VmError> {
-        let vm = self.get(guest).await?;
+    pub async fn ready(&self) -> Result<Arc<Vm>, VmError> {
+        let vm = self.get().await?;
         vm.ready().await?;
         Ok(vm)
     }
 
     /// Waits until the VM is ready, if this port on loopback is its agent's.
-    pub(crate) async fn ready_for(&self, guest: &SharedGuest, port: u16) -> Result<(), VmError> {
+    pub(crate) async fn ready_for(&self, port: u16) -> Result<(), VmError> {
         // Errors in the settings are reported to callers of the VM itself.
-        if let Ok(Some(settings)) = Settings::read(&guest.config().env)
+        if let Ok(Some(settings)) = Settings::read(&self.runtime.config().env)
             && settings.agent_port == port
         {
-            self.ready(guest).await?;
+            self.ready().await?;
         }
         Ok(())
     }
 
     /// Resets the VM to the state in which it was first ready, disk and memory. Returns whether that took a boot.
-    pub async fn reset(&self, guest: &SharedGuest) -> Result<bool, VmError> {
-        let (settings, state) = prepare(guest)?;
+    pub async fn reset(&self) -> Result<bool, VmError> {
+        let (settings, state) = prepare(&self.runtime)?;
         let mut current = self.current.lock().await;
         let has_ready = state.has_ready(&settings);
         if let Some(vm) = current.as_ref().filter(|vm| has_ready && vm.is_fine() && vm.ready.initialized()) {
@@ -194,7 +200,7 @@ impl VmService {
             vm.end().await;
         }
         if has_ready {
-            match Vm::start(guest, settings.clone(), state.clone(), Launch::TakeUp).await {
+            match Vm::start(&self.runtime, settings.clone(), state.clone(), Launch::TakeUp).await {
                 Ok(vm) => {
                     let vm = current.insert(Arc::new(vm)).clone();
                     drop(current);
@@ -205,7 +211,7 @@ impl VmService {
             }
         }
         state.clear().map_err(|source| VmError::Io { what: "its state", source })?;
-        let vm = Arc::new(Vm::start(guest, settings, state, Launch::Boot).await?);
+        let vm = Arc::new(Vm::start(&self.runtime, settings, state, Launch::Boot).await?);
         *current = Some(vm.clone());
         drop(current);
         vm.ready().await?;
@@ -213,8 +219,8 @@ impl VmService {
     }
 
     /// Returns the VM's state. Nothing is started.
-    pub async fn status(&self, guest: &SharedGuest) -> Result<VmStatus, VmError> {
-        let (settings, state) = prepare(guest)?;
+    pub async fn status(&self) -> Result<VmStatus, VmError> {
+        let (settings, state) = prepare(&self.runtime)?;
         let current = self.current.lock().await;
         let vm = current.as_ref().filter(|vm| vm.is_fine());
         let took = vm.and_then(|vm| vm.ready.get()).copied();
@@ -238,9 +244,9 @@ impl VmService {
 
 /// Boots the VM of an image that is being built, and saves its state, so that VMs in the image's sandboxes need not boot. Returns
 /// the seconds that it took.
-pub(crate) async fn keep_ready(guest: &SharedGuest) -> Result<f64, VmError> {
-    let (settings, state) = prepare(guest)?;
-    let vm = boot_alone(guest, Settings { snapshot: true, ..settings.clone() }, &state).await?;
+pub(crate) async fn keep_ready(runtime: &Runtime) -> Result<f64, VmError> {
+    let (settings, state) = prepare(runtime)?;
+    let vm = boot_alone(runtime, Settings { snapshot: true, ..settings.clone() }, &state).await?;
     if !state.has_ready(&settings) {
         return Err(VmError::NotKept);
     }
@@ -252,40 +258,40 @@ pub(crate) async fn keep_ready(guest: &SharedGuest) -> Result<f64, VmError> {
 }
 
 /// Boots the image's VM with KVM and keeps nothing. Returns the seconds that it took. Fails if it takes more than `seconds`.
-pub(crate) async fn probe_kvm(guest: &SharedGuest, seconds: u32) -> Result<f64, VmError> {
-    let (settings, state) = prepare(guest)?;
+pub(crate) async fn probe_kvm(runtime: &Runtime, seconds: u32) -> Result<f64, VmError> {
+    let (settings, state) = prepare(runtime)?;
     if !settings.has_kvm() {
         return Err(VmError::NoKvm);
     }
     // No state of the image's VM is used, and none is left for its sandboxes.
     state.clear().map_err(|source| VmError::Io { what: "its state", source })?;
     let settings = Settings { snapshot: false, boot_seconds: seconds, ..settings };
-    let vm = boot_alone(guest, settings, &state).await?;
+    let vm = boot_alone(runtime, settings, &state).await?;
     vm.end().await;
     Ok(vm.ready.get().map_or(0.0, Duration::as_secs_f64))
 }
 
 /// Boots a VM without network access, on a free port: others may use the same loopback.
-async fn boot_alone(guest: &SharedGuest, settings: Settings, state: &StateDir) -> Result<Vm, VmError> {
+async fn boot_alone(runtime: &Runtime, settings: Settings, state: &StateDir) -> Result<Vm, VmError> {
     let at = |what| move |source| VmError::Io { what, source };
     // The port was free a moment ago; QEMU fails if it no longer is.
     let free = std::net::TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
     let port = free.map_err(at("a port"))?.port();
-    let vm = Vm::start(guest, settings, state.clone(), Launch::Alone(port)).await?;
+    let vm = Vm::start(runtime, settings, state.clone(), Launch::Alone(port)).await?;
     vm.ready().await?;
     Ok(vm)
 }
 
-fn prepare(guest: &SharedGuest) -> Result<(Settings, StateDir), VmError> {
-    let settings = Settings::read(&guest.config().env)?.ok_or(VmError::NoVm)?;
-    let state = StateDir::open(guest).map_err(|source| VmError::Io { what: "its state", source })?;
+fn prepare(runtime: &Runtime) -> Result<(Settings, StateDir), VmError> {
+    let settings = Settings::read(&runtime.config().env)?.ok_or(VmError::NoVm)?;
+    let state = StateDir::open(runtime).map_err(|source| VmError::Io { what: "its state", source })?;
     Ok((settings, state))
 }
 
 impl Vm {
-    async fn start(guest: &SharedGuest, settings: Settings, state: StateDir, launch: Launch) -> Result<Self, VmError> {
+    async fn start(runtime: &Runtime, settings: Settings, state: StateDir, launch: Launch) -> Result<Self, VmError> {
         let begun = Instant::now();
-        let Started { process, qmp, dir, said } = start::start(guest, &settings, &state, launch).await?;
+        let Started { process, qmp, dir, said } = start::start(runtime, &settings, &state, launch).await?;
         let port = match launch {
             Launch::Alone(outside) => outside,
             _ => settings.agent_port,
@@ -500,10 +506,10 @@ impl Vm {
     }
 
     /// Opens a connection that speaks VNC's protocol.
-    pub(crate) async fn vnc(&self, guest: &SharedGuest) -> Result<UnixStream, VmError> {
+    pub(crate) async fn vnc(&self, runtime: &Runtime) -> Result<UnixStream, VmError> {
         let path = self.dir.join("vnc").display().to_string();
         // QEMU listens for VNC before it answers on its monitor.
         self.qmp.execute("query-status", json!({})).await?;
-        dial::socket(guest, &path).await.map_err(|source| VmError::Io { what: "its VNC socket", source })
+        dial::socket(runtime, &path).await.map_err(|source| VmError::Io { what: "its VNC socket", source })
     }
 }

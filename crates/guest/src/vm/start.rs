@@ -10,9 +10,8 @@ use tokio::time::timeout;
 use super::qmp::Qmp;
 use super::service::VmError;
 use super::settings::{Devices, Settings};
-use crate::SharedGuest;
-use crate::desktop::locate;
 use crate::process::{self, Command, Exit, Kept, OwnedProcess, Said, ScratchDir, told};
+use crate::runtime::Runtime;
 
 /// The directory for what the VM writes, in the sandbox's own layer.
 const STATE: &str = "/var/lib/machine/state";
@@ -41,7 +40,7 @@ pub(super) struct StateDir(PathBuf);
 
 impl StateDir {
     /// Creates the directory, owned by the sandbox's user.
-    pub(super) fn open(guest: &SharedGuest) -> io::Result<Self> {
+    pub(super) fn open(runtime: &Runtime) -> io::Result<Self> {
         let dir = PathBuf::from(STATE);
         if dir.is_dir() {
             return Ok(Self(dir));
@@ -49,7 +48,7 @@ impl StateDir {
         dir.parent().map_or(Ok(()), std::fs::create_dir_all)?;
         std::fs::DirBuilder::new().mode(0o700).create(&dir)?;
         if rustix::process::geteuid().is_root() {
-            chown(&dir, Some(guest.user.uid), Some(guest.user.gid))?;
+            chown(&dir, Some(runtime.user.uid), Some(runtime.user.gid))?;
         }
         Ok(Self(dir))
     }
@@ -127,22 +126,22 @@ fn processor() -> String {
 }
 
 /// Runs `qemu-img` to its end.
-async fn tool(guest: &SharedGuest, arguments: &[&str]) -> Result<(), VmError> {
-    let program = locate(guest, TOOL).ok_or(VmError::NoQemu(TOOL))?;
+async fn tool(runtime: &Runtime, arguments: &[&str]) -> Result<(), VmError> {
+    let program = runtime.locate(TOOL).ok_or(VmError::NoQemu(TOOL))?;
     let at = |source| VmError::Io { what: "qemu-img", source };
-    let (output, stderr) = process::output_pipe(&guest.user).map_err(at)?;
-    let child = guest.processes.spawn(Command {
+    let (output, stderr) = process::output_pipe(&runtime.user).map_err(at)?;
+    let child = runtime.processes.spawn(Command {
         argv: [program.as_str()].iter().chain(arguments).map(|word| (*word).to_owned()).collect(),
-        env: guest.environment(&guest.user, &[]),
+        env: runtime.environment(&runtime.user, &[]),
         cwd: "/".to_owned(),
-        user: &guest.user,
+        user: &runtime.user,
         stdio: [process::dev_null().map_err(at)?, stderr.try_clone().map_err(at)?, stderr],
         controlling_tty: false,
     });
     let child = child.await.map_err(VmError::NotSpawned)?;
     let said = Said::default();
     let listening = tokio::spawn(said.clone().listen(output));
-    let mut process = OwnedProcess::new(child, ScratchDir::new(&guest.user).map_err(at)?);
+    let mut process = OwnedProcess::new(child, ScratchDir::new(&runtime.user).map_err(at)?);
     let ended = timeout(MAKE, process.wait()).await;
     drop(timeout(Duration::from_millis(500), listening).await);
     match ended {
@@ -163,34 +162,29 @@ pub(super) enum Launch {
 }
 
 /// Starts QEMU on the VM's disk, which is created if it is missing.
-pub(super) async fn start(
-    guest: &SharedGuest,
-    settings: &Settings,
-    state: &StateDir,
-    launch: Launch,
-) -> Result<Started, VmError> {
-    let program = locate(guest, PROGRAM).ok_or(VmError::NoQemu(PROGRAM))?;
+pub(super) async fn start(runtime: &Runtime, settings: &Settings, state: &StateDir, launch: Launch) -> Result<Started, VmError> {
+    let program = runtime.locate(PROGRAM).ok_or(VmError::NoQemu(PROGRAM))?;
     if !Path::new(&settings.disk).is_file() {
         return Err(VmError::NoDisk(format!(": there is no file {}", settings.disk)));
     }
     let disk = state.disk().display().to_string();
     if !state.disk().exists() {
-        tool(guest, &["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", &settings.disk, &disk]).await?;
+        tool(runtime, &["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", &settings.disk, &disk]).await?;
     }
     state.note_started().map_err(|source| VmError::Io { what: "its state", source })?;
     let at = |source| VmError::Io { what: "QEMU", source };
-    let dir = ScratchDir::new(&guest.user).map_err(at)?;
+    let dir = ScratchDir::new(&runtime.user).map_err(at)?;
     let path = dir.path().to_owned();
-    let (stdin, writer) = process::input_pipe(&guest.user).map_err(at)?;
-    let (reader, stdout) = process::output_pipe(&guest.user).map_err(at)?;
-    let (output, stderr) = process::output_pipe(&guest.user).map_err(at)?;
+    let (stdin, writer) = process::input_pipe(&runtime.user).map_err(at)?;
+    let (reader, stdout) = process::output_pipe(&runtime.user).map_err(at)?;
+    let (output, stderr) = process::output_pipe(&runtime.user).map_err(at)?;
     let mut argv = arguments(settings, &disk, &path, launch);
     argv.insert(0, program);
-    let child = guest.processes.spawn(Command {
+    let child = runtime.processes.spawn(Command {
         argv,
-        env: guest.environment(&guest.user, &[]),
+        env: runtime.environment(&runtime.user, &[]),
         cwd: "/".to_owned(),
-        user: &guest.user,
+        user: &runtime.user,
         stdio: [stdin, stdout, stderr],
         controlling_tty: false,
     });

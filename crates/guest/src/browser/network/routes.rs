@@ -4,13 +4,14 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::{get, post};
+use std::sync::Arc;
 use utoipa::OpenApi;
 
 use super::headers::Headers;
 use super::rules::{Action, Route, Rules, parse_origin};
 use super::types::*;
 use super::{NetworkError, Pattern, PatternError, har};
-use crate::SharedGuest;
+use crate::browser::BrowserService;
 use crate::browser::files::write;
 use crate::browser::page::PageError;
 use crate::browser::service::BrowserError;
@@ -22,7 +23,7 @@ use crate::http::{ApiError, Body, Envelope, QueryArgs, Reply, ok, whole};
 pub struct NetworkApi;
 
 /// The service's routes, under `/v1`.
-pub(in crate::browser) fn router() -> Router<SharedGuest> {
+pub(in crate::browser) fn router() -> Router<Arc<BrowserService>> {
     Router::new()
         .route("/v1/browser/network/headers", post(set_headers))
         .route("/v1/browser/network/scoped_headers", post(set_scoped_headers))
@@ -54,13 +55,13 @@ impl From<NetworkError> for ApiError {
 
 /// Changes the rules, and returns when they apply in the browser.
 async fn change<T: Send + 'static>(
-    guest: SharedGuest,
+    service: Arc<BrowserService>,
     change: impl FnOnce(&mut Rules) -> Result<T, NetworkError> + Send + 'static,
 ) -> Result<T, ApiError> {
     whole(async move {
-        let browser = guest.browser.get(&guest).await?;
+        let browser = service.get().await?;
         let (port, path) = browser.endpoint();
-        guest.browser.network().change(port, path, change).await
+        service.network().change(port, path, change).await
     })
     .await
 }
@@ -69,10 +70,10 @@ async fn change<T: Send + 'static>(
 #[utoipa::path(post, path = "/v1/browser/network/headers", tag = "browser",
     operation_id = "set_extra_headers_v1_browser_network_headers_post", request_body = HeadersRequest,
     responses((status = 200, body = Envelope<HeadersSet>)))]
-async fn set_headers(State(guest): State<SharedGuest>, Body(request): Body<HeadersRequest>) -> Reply<HeadersSet> {
+async fn set_headers(State(service): State<Arc<BrowserService>>, Body(request): Body<HeadersRequest>) -> Reply<HeadersSet> {
     let headers = Headers::check_request(&request.headers)?;
     let count = headers.len();
-    change(guest, move |rules| {
+    change(service, move |rules| {
         rules.set_headers(headers);
         Ok(())
     })
@@ -85,13 +86,13 @@ async fn set_headers(State(guest): State<SharedGuest>, Body(request): Body<Heade
     operation_id = "set_scoped_headers_v1_browser_network_scoped_headers_post", request_body = ScopedHeadersRequest,
     responses((status = 200, body = Envelope<ScopedHeadersSet>)))]
 async fn set_scoped_headers(
-    State(guest): State<SharedGuest>,
+    State(service): State<Arc<BrowserService>>,
     Body(request): Body<ScopedHeadersRequest>,
 ) -> Reply<ScopedHeadersSet> {
     let origin = parse_origin(&request.origin)?;
     let headers = Headers::check_request(&request.headers)?;
     let set = ScopedHeadersSet { origin: origin.clone(), headers: headers.len() };
-    change(guest, move |rules| rules.set_scoped(origin, headers)).await?;
+    change(service, move |rules| rules.set_scoped(origin, headers)).await?;
     ok(set)
 }
 
@@ -99,7 +100,7 @@ async fn set_scoped_headers(
 #[utoipa::path(post, path = "/v1/browser/network/route", tag = "browser",
     operation_id = "add_route_v1_browser_network_route_post", request_body = NetworkRouteRequest,
     responses((status = 200, body = Envelope<RouteChanged>)))]
-async fn add_route(State(guest): State<SharedGuest>, Body(request): Body<NetworkRouteRequest>) -> Reply<RouteChanged> {
+async fn add_route(State(service): State<Arc<BrowserService>>, Body(request): Body<NetworkRouteRequest>) -> Reply<RouteChanged> {
     let NetworkRouteRequest { url_pattern, response, abort } = request;
     let route = Route::new(&url_pattern, response, abort)?;
     let hint = match (&route.action, route.pattern.is_whole()) {
@@ -107,7 +108,7 @@ async fn add_route(State(guest): State<SharedGuest>, Body(request): Body<Network
         (Action::Pass, true) => Some("neither response nor abort is given: such requests go on as they are".to_owned()),
         _ => None,
     };
-    let routes = change(guest, move |rules| {
+    let routes = change(service, move |rules| {
         rules.add(route)?;
         Ok(rules.routes())
     })
@@ -119,10 +120,13 @@ async fn add_route(State(guest): State<SharedGuest>, Body(request): Body<Network
 #[utoipa::path(delete, path = "/v1/browser/network/route", tag = "browser",
     operation_id = "remove_route_v1_browser_network_route_delete", request_body = NetworkRouteRemoveRequest,
     responses((status = 200, body = Envelope<RouteChanged>)))]
-async fn remove_route(State(guest): State<SharedGuest>, Body(request): Body<NetworkRouteRemoveRequest>) -> Reply<RouteChanged> {
+async fn remove_route(
+    State(service): State<Arc<BrowserService>>,
+    Body(request): Body<NetworkRouteRemoveRequest>,
+) -> Reply<RouteChanged> {
     let NetworkRouteRemoveRequest { url_pattern } = request;
     let pattern = url_pattern.clone();
-    let routes = change(guest, move |rules| {
+    let routes = change(service, move |rules| {
         rules.remove(&pattern)?;
         Ok(rules.routes())
     })
@@ -134,7 +138,10 @@ async fn remove_route(State(guest): State<SharedGuest>, Body(request): Body<Netw
 #[utoipa::path(get, path = "/v1/browser/network/requests", tag = "browser",
     operation_id = "get_requests_v1_browser_network_requests_get", params(RequestsQuery),
     responses((status = 200, body = Envelope<Vec<NetworkRequest>>)))]
-async fn requests(State(guest): State<SharedGuest>, QueryArgs(query): QueryArgs<RequestsQuery>) -> Reply<Vec<NetworkRequest>> {
+async fn requests(
+    State(service): State<Arc<BrowserService>>,
+    QueryArgs(query): QueryArgs<RequestsQuery>,
+) -> Reply<Vec<NetworkRequest>> {
     let filter = query.filter.filter(|filter| !filter.is_empty());
     let pattern = match filter.as_deref().map(Pattern::parse) {
         Some(Err(error @ PatternError::Regex(..))) => return Err(NetworkError::from(error).into()),
@@ -142,7 +149,7 @@ async fn requests(State(guest): State<SharedGuest>, QueryArgs(query): QueryArgs<
         parsed => parsed.and_then(Result::ok),
     };
     let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
-    let automation = whole(async move { guest.browser.automation(&guest).await }).await?;
+    let automation = whole(async move { service.automation().await }).await?;
     let wanted = |url: &str| {
         let has = filter.as_deref().is_none_or(|text| url.contains(text));
         has || pattern.as_ref().is_some_and(|pattern| pattern.matches(url))
@@ -154,15 +161,15 @@ async fn requests(State(guest): State<SharedGuest>, QueryArgs(query): QueryArgs<
 #[utoipa::path(post, path = "/v1/browser/network/export_har", tag = "browser",
     operation_id = "export_har_v1_browser_network_export_har_post", request_body = ExportHarRequest,
     responses((status = 200, body = Envelope<HarExported>)))]
-async fn export_har(State(guest): State<SharedGuest>, Body(request): Body<ExportHarRequest>) -> Reply<HarExported> {
+async fn export_har(State(service): State<Arc<BrowserService>>, Body(request): Body<ExportHarRequest>) -> Reply<HarExported> {
     let exported = whole(async move {
-        let automation = guest.browser.automation(&guest).await?;
-        let agent = guest.browser.get(&guest).await?.user_agent().to_owned();
+        let automation = service.automation().await?;
+        let agent = service.get().await?.user_agent().to_owned();
         let record = automation.traffic().record();
         let entries = record.exchanges.len();
         let archive = tokio::task::spawn_blocking(move || har::archive(&record, &agent)).await;
         let archive = archive.map_err(|error| PageError::Failed(format!("the archive was not written: {error}")))?;
-        let (save_path, file_size_bytes) = write(&guest, &request.save_path, archive).await?;
+        let (save_path, file_size_bytes) = write(&service.runtime, &request.save_path, archive).await?;
         Ok::<_, PageError>(HarExported { save_path, entries, file_size_bytes })
     });
     ok(exported.await?)

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 use super::super::automation::Message;
 use super::super::files::write;
 use super::{PageError, Work};
-use crate::SharedGuest;
+use crate::runtime::Runtime;
 
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Exported {
@@ -22,10 +22,10 @@ impl Work {
     }
 
     /// Writes the messages to a file of the sandbox, as JSON.
-    pub(super) async fn export_console(&self, guest: &SharedGuest, path: &str, clear: bool) -> Result<Exported, PageError> {
+    pub(super) async fn export_console(&self, runtime: &Runtime, path: &str, clear: bool) -> Result<Exported, PageError> {
         let messages = self.console(false);
         let json = serde_json::to_vec_pretty(&messages).map_err(|error| PageError::Failed(error.to_string()))?;
-        let (save_path, _) = write(guest, path, json).await?;
+        let (save_path, _) = write(runtime, path, json).await?;
         if clear {
             self.tab.state().console.clear();
         }

@@ -1,11 +1,12 @@
 //! Dialogs of the page (`alert`, `confirm`, `prompt`, leaving), answered by a caller.
 
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 use utoipa::ToSchema;
 
 use super::super::automation::{AnsweredDialog, Dialog, DialogAnswer};
 use super::PageError;
-use crate::SharedGuest;
+use crate::browser::BrowserService;
 
 #[derive(Debug, Deserialize, ToSchema)]
 pub(in crate::browser) struct DialogRequest {
@@ -33,8 +34,8 @@ pub(in crate::browser) struct DialogState {
 }
 
 /// Returns the dialogs of the current tab. Does not answer any.
-pub(super) async fn state(guest: &SharedGuest) -> Result<DialogState, PageError> {
-    let tab = guest.browser.automation(guest).await?.tab().await?;
+pub(super) async fn state(service: &Arc<BrowserService>) -> Result<DialogState, PageError> {
+    let tab = service.automation().await?.tab().await?;
     let state = tab.state();
     let dialogs = state.dialogs();
     Ok(DialogState {
@@ -45,7 +46,7 @@ pub(super) async fn state(guest: &SharedGuest) -> Result<DialogState, PageError>
 }
 
 /// Answers the dialog that is shown, or sets the answer for the current tab's next one. Returns whether one was shown.
-pub(super) async fn answer(guest: &SharedGuest, request: DialogRequest) -> Result<bool, PageError> {
-    let tab = guest.browser.automation(guest).await?.tab().await?;
+pub(super) async fn answer(service: &Arc<BrowserService>, request: DialogRequest) -> Result<bool, PageError> {
+    let tab = service.automation().await?.tab().await?;
     Ok(tab.answer_dialog(DialogAnswer { accept: request.accept, text: request.text }).await?)
 }

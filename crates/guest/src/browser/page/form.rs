@@ -9,8 +9,9 @@ use tokio::time::Instant;
 use super::element::Element;
 use super::types::{PageButton, SelectRequest};
 use super::{PageError, PageLocation, Target, Work};
-use crate::SharedGuest;
-use crate::files::{Failure, Kind};
+use crate::files::Failure;
+use crate::runtime::Runtime;
+use crate::workers::Kind;
 
 /// Maximum files of one upload, and items of one form.
 const MAX_ITEMS: usize = 200;
@@ -161,7 +162,7 @@ impl Work {
 
     pub(super) async fn upload(
         &self,
-        guest: &SharedGuest,
+        runtime: &Runtime,
         selector: String,
         files: &[String],
     ) -> Result<(PageLocation, Vec<String>), PageError> {
@@ -172,7 +173,7 @@ impl Work {
         if files.len() > MAX_ITEMS {
             return Err(PageError::Bad(format!("one call uploads up to {MAX_ITEMS} files")));
         }
-        let paths: Vec<PathBuf> = files.iter().map(|file| guest.absolute(file)).collect();
+        let paths: Vec<PathBuf> = files.iter().map(|file| runtime.absolute(file)).collect();
         let looked = paths.clone();
         let look = move |_: &_| {
             for path in &looked {
@@ -185,7 +186,7 @@ impl Work {
             }
             Ok(())
         };
-        guest.files.workers.run(Kind::Brief, &guest.user, look).await?;
+        runtime.workers.run(Kind::Brief, &runtime.user, look).await?;
         let paths = &paths;
         let act = |element: Element| async move {
             let takes: String = self.tab.on(&element, "files", json!([])).await?;

@@ -39,7 +39,8 @@ use tokio::time::{Instant, timeout};
 use utoipa::ToSchema;
 
 use super::automation::{Automation, Stage, Tab, TabState};
-use crate::SharedGuest;
+use crate::browser::BrowserService;
+use crate::confined::Confined;
 pub(crate) use element::Target;
 pub(crate) use error::PageError;
 pub(crate) use picture::{Format as PageFormat, Picture as PagePicture, Shot};
@@ -81,16 +82,18 @@ impl std::fmt::Display for Moved {
 pub(crate) struct Work {
     pub(super) automation: Arc<Automation>,
     pub(super) tab: Arc<Tab>,
+    /// Reads the page's content.
+    confined: Arc<Confined>,
     /// Whether the operation itself is done, and only its effects are pending.
     done: AtomicBool,
 }
 
 /// Runs `operation` in the current tab. A page that crashed before is reloaded first.
-pub(crate) async fn work<T, F>(guest: &SharedGuest, operation: impl FnOnce(Arc<Work>) -> F) -> Result<T, PageError>
+pub(crate) async fn work<T, F>(service: &Arc<BrowserService>, operation: impl FnOnce(Arc<Work>) -> F) -> Result<T, PageError>
 where
     F: Future<Output = Result<T, PageError>>,
 {
-    let work = begin(guest).await?;
+    let work = begin(service).await?;
     work.tab.serve(operation(work.clone())).await
 }
 
@@ -104,13 +107,13 @@ pub(crate) struct Effects {
 
 /// Like `work`, for operations that change something. Returns the tab's location afterwards, and the side effects.
 pub(crate) async fn act<F>(
-    guest: &SharedGuest,
+    service: &Arc<BrowserService>,
     operation: impl FnOnce(Arc<Work>) -> F,
 ) -> Result<(serde_json::Value, Effects), PageError>
 where
     F: Future<Output = Result<serde_json::Value, PageError>>,
 {
-    let work = begin(guest).await?;
+    let work = begin(service).await?;
     let dialogs = work.tab.state().dialogs().count();
     let value = match work.tab.serve(operation(work.clone())).await {
         // The operation closed the tab.
@@ -122,13 +125,14 @@ where
 }
 
 /// Prepares an operation in the current tab, once it is ready.
-async fn begin(guest: &SharedGuest) -> Result<Arc<Work>, PageError> {
+async fn begin(service: &Arc<BrowserService>) -> Result<Arc<Work>, PageError> {
     let mut tries = 0;
     loop {
         let taken = async {
-            let automation = guest.browser.automation(guest).await?;
+            let automation = service.automation().await?;
             let tab = automation.tab().await?;
-            let work = Work { automation, tab, done: AtomicBool::new(false) };
+            let confined = Arc::clone(&service.confined);
+            let work = Work { automation, tab, confined, done: AtomicBool::new(false) };
             if work.tab.state().crashed {
                 work.revive().await?;
             }
@@ -144,12 +148,21 @@ async fn begin(guest: &SharedGuest) -> Result<Arc<Work>, PageError> {
 }
 
 /// Opens a tab, with a page if a URL is given. If the page can't be loaded, the tab is closed; a slow page may still be loading.
-pub(super) async fn open(automation: &Arc<Automation>, url: Option<&str>) -> Result<Arc<Tab>, PageError> {
+pub(super) async fn open(
+    service: &BrowserService,
+    automation: &Arc<Automation>,
+    url: Option<&str>,
+) -> Result<Arc<Tab>, PageError> {
     // An invalid address needs no tab.
     url.map(navigate::address).transpose()?;
     let tab = automation.open("about:blank").await?;
     let Some(url) = url else { return Ok(tab) };
-    let work = Work { automation: automation.clone(), tab: tab.clone(), done: AtomicBool::new(false) };
+    let work = Work {
+        automation: automation.clone(),
+        tab: tab.clone(),
+        confined: Arc::clone(&service.confined),
+        done: AtomicBool::new(false),
+    };
     match tab.serve(work.navigate(url, types::WaitUntil::Load, SETTLE.as_secs_f64())).await {
         Ok(_) | Err(PageError::TooSlow { .. }) => Ok(tab),
         Err(error) => {

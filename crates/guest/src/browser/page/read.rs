@@ -9,8 +9,7 @@ use super::super::automation::World;
 use super::element::eventually;
 use super::error::is_gone;
 use super::{PageError, Work};
-use crate::SharedGuest;
-use crate::confined::{self, Input, Job, JobOutput};
+use crate::confined::{Input, Job, JobOutput};
 
 /// Maximum characters of a page's text or HTML in one answer.
 const MAX_TEXT: usize = 20 << 20;
@@ -48,14 +47,14 @@ impl Work {
         value.as_str().map(str::to_owned).ok_or_else(too_long)
     }
 
-    pub(crate) async fn markdown(&self, guest: &SharedGuest) -> Result<Markdown, PageError> {
+    pub(crate) async fn markdown(&self) -> Result<Markdown, PageError> {
         let html: String = self.read("main", json!([MAX_CONTENT])).await?;
         let location = self.location();
         // Pages are hostile: the process that reads them may die.
         let job = Job::Markdown { name: "page.html".to_owned() };
         let unread = |why: String| PageError::Failed(format!("the page's content can't be made Markdown: {why}"));
         let page = Input::Text(format!("<!doctype html><meta charset=utf-8><body>{html}"));
-        match confined::run(guest, &job, page).await.map_err(|error| unread(error.to_string()))? {
+        match self.confined.run(&job, page).await.map_err(|error| unread(error.to_string()))? {
             JobOutput::Content(content) => {
                 Ok(Markdown { markdown: content.text, title: location.title, url: location.url, truncated: content.truncated })
             }

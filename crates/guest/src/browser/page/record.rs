@@ -25,10 +25,11 @@ use super::super::files::place;
 use super::picture::Format;
 use super::types::{RecordAction, RecordRequest};
 use super::{PageError, Work};
-use crate::SharedGuest;
-use crate::desktop::locate;
-use crate::files::{Failure, Kind};
+use crate::browser::BrowserService;
+use crate::files::Failure;
 use crate::process::{self, Command, Exit, OwnedProcess, Said, ScratchDir, told};
+use crate::runtime::Runtime;
+use crate::workers::Kind;
 
 /// Maximum length of a recording, which then stops.
 const MAX_DURATION: Duration = Duration::from_secs(3600);
@@ -93,26 +94,26 @@ impl Recordings {
         self.0.try_lock().is_ok_and(|recording| matches!(&*recording, Recording::Running(running) if !running.task.is_finished()))
     }
 
-    pub(super) async fn act(&self, guest: &SharedGuest, request: RecordRequest) -> Result<Recorded, PageError> {
+    pub(super) async fn act(&self, service: &Arc<BrowserService>, request: RecordRequest) -> Result<Recorded, PageError> {
         let mut recording = self.0.lock().await;
         if let Recording::Running(running) = &mut *recording
             && running.task.is_finished()
         {
-            *recording = Recording::Done(ended(guest, running).await?);
+            *recording = Recording::Done(ended(&service.runtime, running).await?);
         }
         match (request.action, &mut *recording) {
             (RecordAction::Once | RecordAction::Start, Recording::Running(_)) => {
                 Err(PageError::Bad("a recording runs already: stop it first".to_owned()))
             }
             (RecordAction::Once | RecordAction::Start, _) => {
-                let running = begin(guest, &request).await?;
+                let running = begin(service, &request).await?;
                 let told = running.told();
                 *recording = Recording::Running(running);
                 if request.action == RecordAction::Start {
                     return Ok(told);
                 }
                 let Recording::Running(running) = &mut *recording else { return Ok(told) };
-                let done = ended(guest, running).await;
+                let done = ended(&service.runtime, running).await;
                 *recording = done.as_ref().map_or(Recording::None, |done| Recording::Done(done.clone()));
                 done
             }
@@ -126,7 +127,7 @@ impl Recordings {
             }
             (RecordAction::Stop, Recording::Running(running)) => {
                 running.wanted.send_replace(RecordStatus::Stopped);
-                let done = ended(guest, running).await;
+                let done = ended(&service.runtime, running).await;
                 *recording = done.as_ref().map_or(Recording::None, |done| Recording::Done(done.clone()));
                 done
             }
@@ -142,7 +143,7 @@ impl Recordings {
 }
 
 /// Waits for the end of a recording.
-async fn ended(guest: &SharedGuest, running: &mut Running) -> Result<Recorded, PageError> {
+async fn ended(runtime: &Runtime, running: &mut Running) -> Result<Recorded, PageError> {
     let length =
         (&mut running.task).await.unwrap_or_else(|error| Err(PageError::Failed(format!("the recording broke off: {error}"))))?;
     let path = running.path.clone();
@@ -150,11 +151,11 @@ async fn ended(guest: &SharedGuest, running: &mut Running) -> Result<Recorded, P
         let path = path.clone();
         move |_: &_| std::fs::metadata(&path).map(|meta| meta.len()).map_err(|error| Failure::io(error, &path))
     };
-    let size = guest.files.workers.run(Kind::Brief, &guest.user, look).await?;
+    let size = runtime.workers.run(Kind::Brief, &runtime.user, look).await?;
     Ok(Recorded { status: RecordStatus::Stopped, save_path: Some(path), duration: length, file_size_bytes: Some(size) })
 }
 
-async fn begin(guest: &SharedGuest, request: &RecordRequest) -> Result<Running, PageError> {
+async fn begin(service: &Arc<BrowserService>, request: &RecordRequest) -> Result<Running, PageError> {
     if !(1..=MAX_FPS).contains(&request.fps) {
         return Err(PageError::Bad(format!("fps is from 1 to {MAX_FPS}")));
     }
@@ -163,21 +164,22 @@ async fn begin(guest: &SharedGuest, request: &RecordRequest) -> Result<Running, 
         (RecordAction::Once, None) => ONCE,
         _ => MAX_DURATION,
     };
-    let program = locate(guest, "ffmpeg").ok_or_else(|| PageError::Failed("this sandbox's image has no ffmpeg".to_owned()))?;
+    let program =
+        service.runtime.locate("ffmpeg").ok_or_else(|| PageError::Failed("this sandbox's image has no ffmpeg".to_owned()))?;
     let path = match request.save_path.as_deref().filter(|path| !path.trim().is_empty()) {
-        Some(path) => place(guest, path)?,
+        Some(path) => place(&service.runtime, path)?,
         None => {
             let name = format!("page_{}.mp4", jiff::Zoned::now().strftime("%Y%m%d_%H%M%S"));
-            guest.user.home.join("recordings").join(name).display().to_string()
+            service.runtime.user.home.join("recordings").join(name).display().to_string()
         }
     };
     let codec = codec(&path, request.quality)?;
-    let work = super::begin(guest).await?;
+    let work = super::begin(service).await?;
     let first = work.tab.serve(work.screenshot(false, Format::Jpeg, Some(request.quality))).await?;
     let events = work.tab.session().await?.events();
     let cast = json!({"format": "jpeg", "quality": request.quality, "everyNthFrame": 1});
     let _: IgnoredAny = work.tab.call("Page.startScreencast", cast).await?;
-    let ffmpeg = match spawn(guest, program, &path, request.fps, codec).await {
+    let ffmpeg = match spawn(&service.runtime, program, &path, request.fps, codec).await {
         Ok(ffmpeg) => ffmpeg,
         Err(error) => {
             let _: Result<IgnoredAny, _> = work.tab.call("Page.stopScreencast", json!({})).await;
@@ -226,11 +228,11 @@ struct Ffmpeg {
     said: Said,
 }
 
-async fn spawn(guest: &SharedGuest, program: String, path: &str, fps: i64, codec: Vec<String>) -> Result<Ffmpeg, PageError> {
+async fn spawn(runtime: &Runtime, program: String, path: &str, fps: i64, codec: Vec<String>) -> Result<Ffmpeg, PageError> {
     let broken = |error: std::io::Error| PageError::Failed(format!("the recording can't be started: {error}"));
     if let Some(directory) = Path::new(path).parent().map(Path::to_owned) {
         let make = move |_: &_| std::fs::create_dir_all(&directory).map_err(|e| Failure::io(e, &directory.display().to_string()));
-        guest.files.workers.run(Kind::Brief, &guest.user, make).await?;
+        runtime.workers.run(Kind::Brief, &runtime.user, make).await?;
     }
     let fixed = ["-hide_banner", "-loglevel", "error", "-y", "-f", "image2pipe", "-c:v", "mjpeg", "-framerate"];
     let mut argv = vec![program];
@@ -238,18 +240,18 @@ async fn spawn(guest: &SharedGuest, program: String, path: &str, fps: i64, codec
     argv.extend([fps.to_string(), "-i".to_owned(), "pipe:0".to_owned()]);
     argv.extend(codec);
     argv.push(format!("file:{path}"));
-    let (stdin, input) = process::input_pipe(&guest.user).map_err(broken)?;
-    let (output, stderr) = process::output_pipe(&guest.user).map_err(broken)?;
+    let (stdin, input) = process::input_pipe(&runtime.user).map_err(broken)?;
+    let (output, stderr) = process::output_pipe(&runtime.user).map_err(broken)?;
     let command = Command {
         argv,
-        env: guest.environment(&guest.user, &[]),
-        cwd: guest.default_dir().display().to_string(),
-        user: &guest.user,
+        env: runtime.environment(&runtime.user, &[]),
+        cwd: runtime.default_dir().display().to_string(),
+        user: &runtime.user,
         stdio: [stdin, stderr.try_clone().map_err(broken)?, stderr],
         controlling_tty: false,
     };
-    let dir = ScratchDir::new(&guest.user).map_err(broken)?;
-    let child = guest.processes.spawn(command).await.map_err(|error| PageError::Failed(error.to_string()))?;
+    let dir = ScratchDir::new(&runtime.user).map_err(broken)?;
+    let child = runtime.processes.spawn(command).await.map_err(|error| PageError::Failed(error.to_string()))?;
     let said = Said::default();
     tokio::spawn(said.clone().listen(output));
     Ok(Ffmpeg { process: OwnedProcess::new(child, dir), input, said })

@@ -13,8 +13,9 @@ use super::element::eventually;
 use super::navigate::patience;
 use super::types::{WaitRequest, WaitType};
 use super::{PageError, Target, Work};
-use crate::SharedGuest;
-use crate::files::{Failure, Kind};
+use crate::files::Failure;
+use crate::runtime::Runtime;
+use crate::workers::Kind;
 
 /// Default interval between checks.
 const LOOK: Duration = Duration::from_millis(100);
@@ -30,7 +31,7 @@ fn found(value: Value) -> Found {
 }
 
 impl Work {
-    pub(super) async fn wait(&self, guest: &SharedGuest, request: &WaitRequest) -> Result<Value, PageError> {
+    pub(super) async fn wait(&self, runtime: &Runtime, request: &WaitRequest) -> Result<Value, PageError> {
         let begun = Instant::now();
         let patience = patience(request.timeout)?;
         let deadline = begun + patience;
@@ -101,7 +102,7 @@ impl Work {
                 let wanted = wanted.ok_or_else(|| PageError::Bad("give a url_pattern".to_owned()))?;
                 self.message(request.r#type, wanted, deadline, &late).await?
             }
-            WaitType::Download => self.download(guest, request.save_path.as_deref(), deadline, &late).await?,
+            WaitType::Download => self.download(runtime, request.save_path.as_deref(), deadline, &late).await?,
         };
         told.insert("type".to_owned(), json!(request.r#type));
         told.insert("elapsed".to_owned(), json!(begun.elapsed().as_secs_f64()));
@@ -202,13 +203,13 @@ impl Work {
     /// Waits for a download: the first that finishes and was not reported yet.
     async fn download(
         &self,
-        guest: &SharedGuest,
+        runtime: &Runtime,
         save_path: Option<&str>,
         deadline: Instant,
         late: impl Fn(String) -> PageError,
     ) -> Result<Found, PageError> {
         let save =
-            save_path.filter(|path| !path.trim().is_empty()).map(|path| super::super::files::place(guest, path)).transpose()?;
+            save_path.filter(|path| !path.trim().is_empty()).map(|path| super::super::files::place(runtime, path)).transpose()?;
         let mut changes = self.automation.downloads().changes();
         let Download { url, filename, path, progress, .. } = loop {
             if let Some(ended) = self.automation.downloads().ended() {
@@ -234,7 +235,7 @@ impl Work {
                     }
                     std::fs::copy(&from, &to).map(drop).map_err(failed)
                 };
-                guest.files.workers.run(Kind::Scan, &guest.user, copy).await?;
+                runtime.workers.run(Kind::Scan, &runtime.user, copy).await?;
                 kept
             }
         };

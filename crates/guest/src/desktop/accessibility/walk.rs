@@ -8,10 +8,10 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::tree::{AccessibilityTree, AccessibleNode, NodeValue, ScreenBox, Slot, assemble, place, states};
-use crate::SharedGuest;
 use crate::desktop::bus::{self, BusCall, BusError, BusReply, Connection, Malformed, Writer, of_bus};
 use crate::desktop::service::DesktopError;
 use crate::desktop::windows::Window;
+use crate::runtime::Runtime;
 
 /// Maximum trees that are read concurrently; further calls wait.
 const MAX_READERS: usize = 4;
@@ -82,12 +82,12 @@ struct Walk {
 
 /// Reads the wanted trees. `bus_place` is the socket file of the desktop's bus.
 pub(in crate::desktop) async fn read(
-    guest: &SharedGuest,
+    runtime: &Runtime,
     bus_place: &str,
     wanted: &Wanted,
 ) -> Result<AccessibilityTree, DesktopError> {
     let _turn = READERS.acquire().await.expect("the semaphore is never closed");
-    let mut session = bus::connect(guest, bus_place).await?;
+    let mut session = bus::connect(runtime, bus_place).await?;
     let launch = BusCall {
         destination: LAUNCHER.to_owned(),
         path: "/org/a11y/bus".to_owned(),
@@ -100,7 +100,7 @@ pub(in crate::desktop) async fn read(
     let answer = session.one(launch).await?;
     let address = answer.values("s").and_then(|mut values| values.text().map(str::to_owned)).map_err(BusError::from)?;
     let file = bus::file_of(&address).ok_or_else(|| BusError::Refused(format!("it names {address:?}, which is no file")))?;
-    let bus = bus::connect(guest, &file).await?;
+    let bus = bus::connect(runtime, &file).await?;
     let deadline = Instant::now() + TIME;
     let mut walk = Walk { bus, deadline, silent: HashSet::new(), room: MAX_TEXTS, is_truncated: false };
     let programs = walk.programs().await?;

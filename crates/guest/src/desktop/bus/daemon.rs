@@ -12,10 +12,10 @@ use tokio::time::timeout;
 
 use super::connection::{BusError, Connection};
 use crate::desktop::service::DesktopError;
-use crate::desktop::start;
+use crate::dial;
 use crate::process::{self, Command, Exit, Kept, OwnedProcess, Said, ScratchDir};
+use crate::runtime::Runtime;
 use crate::users::User;
-use crate::{SharedGuest, dial};
 
 /// The default path of its socket, unless the sandbox's environment names another.
 const PLACE: &str = "/run/desktop/bus";
@@ -43,15 +43,15 @@ pub(in crate::desktop) struct Daemon {
 }
 
 /// Returns the path of the bus's socket in a sandbox.
-fn place(guest: &SharedGuest) -> String {
-    let config = guest.config();
+fn place(runtime: &Runtime) -> String {
+    let config = runtime.config();
     let named = config.env.get(VARIABLE).and_then(|address| file_of(address));
     named.unwrap_or_else(|| PLACE.to_owned())
 }
 
 /// The value of [`VARIABLE`] for programs of the desktop.
-pub(in crate::desktop) fn address(guest: &SharedGuest) -> String {
-    format!("{FILE}{}", place(guest))
+pub(in crate::desktop) fn address(runtime: &Runtime) -> String {
+    format!("{FILE}{}", place(runtime))
 }
 
 /// Returns the socket file in an address: the first of its entries that is one.
@@ -75,12 +75,12 @@ fn make_room(place: &str, user: &User) -> io::Result<()> {
 
 impl Daemon {
     /// Starts the bus; `None` if the image has none.
-    pub(in crate::desktop) async fn start(guest: &SharedGuest, display: &str) -> Result<Option<Self>, DesktopError> {
+    pub(in crate::desktop) async fn start(runtime: &Runtime, display: &str) -> Result<Option<Self>, DesktopError> {
         let at = |source: io::Error| DesktopError::Io { what: WHAT, source };
-        let Some(program) = start::locate(guest, "dbus-daemon") else { return Ok(None) };
-        let place = place(guest);
-        make_room(&place, &guest.user).map_err(at)?;
-        let dir = ScratchDir::new(&guest.user).map_err(at)?;
+        let Some(program) = runtime.locate("dbus-daemon") else { return Ok(None) };
+        let place = place(runtime);
+        make_room(&place, &runtime.user).map_err(at)?;
+        let dir = ScratchDir::new(&runtime.user).map_err(at)?;
         let rules = dir.path().join("rules");
         // It must be new, or the user could have put a link there.
         File::create_new(&rules).and_then(|mut file| file.write_all(RULES.as_bytes())).map_err(at)?;
@@ -93,18 +93,18 @@ impl Daemon {
             // It writes its address there once it is ready.
             "--print-address=1".to_owned(),
         ];
-        let (mut announced, stdout) = process::output_pipe(&guest.user).map_err(at)?;
-        let (output, stderr) = process::output_pipe(&guest.user).map_err(at)?;
+        let (mut announced, stdout) = process::output_pipe(&runtime.user).map_err(at)?;
+        let (output, stderr) = process::output_pipe(&runtime.user).map_err(at)?;
         let command = Command {
             argv: argv.into(),
             // What it starts shows its windows there.
-            env: guest.environment(&guest.user, &[("DISPLAY".to_owned(), display.to_owned())]),
-            cwd: guest.user.home.display().to_string(),
-            user: &guest.user,
+            env: runtime.environment(&runtime.user, &[("DISPLAY".to_owned(), display.to_owned())]),
+            cwd: runtime.user.home.display().to_string(),
+            user: &runtime.user,
             stdio: [process::dev_null().map_err(at)?, stdout, stderr],
             controlling_tty: false,
         };
-        let child = guest.processes.spawn(command).await.map_err(DesktopError::NotSpawned)?;
+        let child = runtime.processes.spawn(command).await.map_err(DesktopError::NotSpawned)?;
         let mut process = OwnedProcess::new(child, dir);
         let said = Said::default();
         let listening = tokio::spawn(said.clone().listen(output));
@@ -134,8 +134,8 @@ impl Daemon {
 }
 
 /// Connects to the bus with this socket file.
-pub(in crate::desktop) async fn connect(guest: &SharedGuest, place: &str) -> Result<Connection, BusError> {
-    let stream = timeout(DIAL, dial::socket(guest, place)).await.map_err(|_| BusError::Gone)??;
+pub(in crate::desktop) async fn connect(runtime: &Runtime, place: &str) -> Result<Connection, BusError> {
+    let stream = timeout(DIAL, dial::socket(runtime, place)).await.map_err(|_| BusError::Gone)??;
     Connection::open(stream).await
 }
 

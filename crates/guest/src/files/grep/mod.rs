@@ -37,8 +37,8 @@ use tree::{Walk, walk_files};
 use super::error::Failure;
 use super::resolve::{Root, is_dir, open_in, require_regular};
 use super::walk::Walked;
-use super::worker::Work;
 use crate::http::optional_within;
+use crate::workers::Work;
 
 /// The longest line, and the largest file of a multi-line search, in bytes.
 const MAX_HEAP_BYTES: usize = 8 << 20;

@@ -23,8 +23,8 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 use super::super::error::Failure;
 use super::super::resolve::{Root, open_in};
 use super::super::walk::{MAX_DEPTH, MAX_ENTRIES, MAX_WAITING, Walked, is_kernel_interface};
-use super::super::worker::Work;
 use super::rules::{Filter, Rules};
+use crate::workers::Work;
 
 /// Files that one thread takes at a time.
 const BATCH: usize = 128;

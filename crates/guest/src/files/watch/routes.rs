@@ -20,7 +20,7 @@ use super::super::routes::http_failure;
 use super::feed::Feed;
 use super::service::{self, CreateWatchRequest, Info, PollRequest, WaitRequest, WatchError};
 use super::wait;
-use crate::SharedGuest;
+use crate::files::Files;
 use crate::http::{ApiError, Body, QueryArgs};
 
 /// The most events of one chunk of a stream, and of an answer without a stream.
@@ -28,7 +28,7 @@ const PIECE: usize = 1000;
 /// How often an idle stream sends a sign of life, for proxies that close silent connections.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(15);
 
-pub(in super::super) fn router() -> Router<SharedGuest> {
+pub(in super::super) fn router() -> Router<Arc<Files>> {
     Router::new()
         .route("/v1/file/watch", get(list).post(create))
         .route("/v1/file/watch/wait", post(wait_for))
@@ -71,8 +71,8 @@ fn both(data: impl Serialize, message: &str, success: bool) -> Response {
 /// All watchers.
 #[utoipa::path(get, path = "/v1/file/watch", tag = "file-watch", operation_id = "list_watches_v1_file_watch_get",
     responses((status = 200, body = Value)))]
-async fn list(State(guest): State<SharedGuest>) -> Response {
-    let watchers = service::list(&guest);
+async fn list(State(files): State<Arc<Files>>) -> Response {
+    let watchers = service::list(&files);
     both(json!({ "count": watchers.len(), "watchers": watchers }), "Operation successful", true)
 }
 
@@ -81,8 +81,8 @@ async fn list(State(guest): State<SharedGuest>) -> Response {
 /// All events on a path within `debounce` milliseconds are reported as one. Read them with `poll` or as a stream.
 #[utoipa::path(post, path = "/v1/file/watch", tag = "file-watch", operation_id = "create_watch_v1_file_watch_post",
     request_body = CreateWatchRequest, responses((status = 200, body = Value)))]
-async fn create(State(guest): State<SharedGuest>, Body(request): Body<CreateWatchRequest>) -> Result<Response, WatchError> {
-    let info = service::create(&guest, request).await?;
+async fn create(State(files): State<Arc<Files>>, Body(request): Body<CreateWatchRequest>) -> Result<Response, WatchError> {
+    let info = service::create(&files, request).await?;
     let mut data = serde_json::to_value(info).unwrap_or_default();
     data["initial_cursor"] = 0.into();
     data["reused"] = false.into();
@@ -97,11 +97,11 @@ async fn create(State(guest): State<SharedGuest>, Body(request): Body<CreateWatc
     operation_id = "poll_events_v1_file_watch__watcher_id__poll_post", params(("watcher_id" = String, Path)),
     request_body = PollRequest, responses((status = 200, body = Value)))]
 async fn poll(
-    State(guest): State<SharedGuest>,
+    State(files): State<Arc<Files>>,
     Path(id): Path<String>,
     Body(request): Body<PollRequest>,
 ) -> Result<Response, WatchError> {
-    Ok(both(service::poll(&guest, &id, request).await?, "Operation successful", true))
+    Ok(both(service::poll(&files, &id, request).await?, "Operation successful", true))
 }
 
 /// Where a reader of events starts.
@@ -119,12 +119,12 @@ struct From {
     operation_id = "watch_events_v1_file_watch__watcher_id__events_get", params(("watcher_id" = String, Path)),
     responses((status = 200, body = Value)))]
 async fn events(
-    State(guest): State<SharedGuest>,
+    State(files): State<Arc<Files>>,
     Path(id): Path<String>,
     QueryArgs(from): QueryArgs<From>,
     headers: HeaderMap,
 ) -> Result<Response, WatchError> {
-    let (info, feed) = service::feed(&guest, &id)?;
+    let (info, feed) = service::feed(&files, &id)?;
     let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok());
     let resumed = text("last-event-id").and_then(|last| last.strip_prefix(&format!("{id}:"))?.parse().ok());
     let cursor = resumed.or(from.cursor).or(from.since).unwrap_or(0);
@@ -166,9 +166,9 @@ fn sse(name: &str, watcher: &str, seq: u64, data: &impl Serialize) -> Event {
 /// HTTP, since clients would wait again.
 #[utoipa::path(post, path = "/v1/file/watch/wait", tag = "file-watch", operation_id = "wait_for_file_v1_file_watch_wait_post",
     request_body = WaitRequest, responses((status = 200, body = Value)))]
-async fn wait_for(State(guest): State<SharedGuest>, Body(request): Body<WaitRequest>) -> Result<Response, WatchError> {
+async fn wait_for(State(files): State<Arc<Files>>, Body(request): Body<WaitRequest>) -> Result<Response, WatchError> {
     let seconds = request.timeout;
-    Ok(match wait::wait(&guest, request).await? {
+    Ok(match wait::wait(&files, request).await? {
         Some(event) => both(json!({ "event": event, "timed_out": false }), "Operation successful", true),
         None => both(json!({ "event": null, "timed_out": true }), &format!("nothing happened within {seconds} s"), false),
     })
@@ -178,7 +178,7 @@ async fn wait_for(State(guest): State<SharedGuest>, Body(request): Body<WaitRequ
 #[utoipa::path(delete, path = "/v1/file/watch/{watcher_id}", tag = "file-watch",
     operation_id = "stop_watch_v1_file_watch__watcher_id__delete", params(("watcher_id" = String, Path)),
     responses((status = 200, body = Value)))]
-async fn stop(State(guest): State<SharedGuest>, Path(id): Path<String>) -> Result<Response, WatchError> {
-    let info = service::stop(&guest, &id)?;
+async fn stop(State(files): State<Arc<Files>>, Path(id): Path<String>) -> Result<Response, WatchError> {
+    let info = service::stop(&files, &id)?;
     Ok(both(json!({ "watcher_id": info.watcher_id, "stopped": true }), "Watcher stopped", true))
 }

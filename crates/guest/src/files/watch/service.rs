@@ -13,13 +13,13 @@ use utoipa::ToSchema;
 
 use super::super::error::{Failure, FileError, Operation};
 use super::super::service::run;
-use super::super::worker::Kind;
 use super::feed::{Feed, FileEventType, Page};
 use super::selection::Selection;
 use super::tree::Tree;
 use super::watcher::Watcher;
-use crate::SharedGuest;
+use crate::files::Files;
 use crate::http::within;
+use crate::workers::Kind;
 
 /// The most watchers.
 const MAX_WATCHERS: usize = 32;
@@ -181,16 +181,16 @@ impl From<FileError> for WatchError {
     }
 }
 
-fn too_many(guest: &SharedGuest) -> Result<(), WatchError> {
-    if guest.files.watches.lock().len() < MAX_WATCHERS { Ok(()) } else { Err(WatchError::TooMany) }
+fn too_many(files: &Arc<Files>) -> Result<(), WatchError> {
+    if files.watches.lock().len() < MAX_WATCHERS { Ok(()) } else { Err(WatchError::TooMany) }
 }
 
 /// Starts a watcher.
-pub(super) async fn create(guest: &SharedGuest, request: CreateWatchRequest) -> Result<Info, WatchError> {
-    too_many(guest)?;
+pub(super) async fn create(files: &Arc<Files>, request: CreateWatchRequest) -> Result<Info, WatchError> {
+    too_many(files)?;
     let CreateWatchRequest { path, recursive, exclude, debounce, include_patterns } = request;
     let (excluded, included) = (exclude.clone(), include_patterns.clone());
-    let opened = run(guest, Operation::Watch, Kind::Brief, &guest.user, &path, move |_, root, target, _| {
+    let opened = run(files, Operation::Watch, Kind::Brief, &files.runtime.user, &path, move |_, root, target, _| {
         let shown = std::path::Path::new(&target.shown);
         let select = |dir: &std::path::Path| Selection::new(dir, &excluded, &included);
         Tree::open(root, shown, recursive, select).map(|(tree, selection)| (tree, selection, target.shown))
@@ -203,7 +203,7 @@ pub(super) async fn create(guest: &SharedGuest, request: CreateWatchRequest) -> 
     let info =
         Info { watcher_id, path, recursive, exclude, include_patterns, debounce, created_at: Timestamp::now(), directories };
     {
-        let mut watchers = guest.files.watches.lock();
+        let mut watchers = files.watches.lock();
         // Other watchers may have been created during the walk.
         if watchers.len() >= MAX_WATCHERS {
             return Err(WatchError::TooMany);
@@ -212,26 +212,26 @@ pub(super) async fn create(guest: &SharedGuest, request: CreateWatchRequest) -> 
         watchers.insert(info.watcher_id.clone(), entry);
     }
     let debounce = Duration::from_millis(debounce.unsigned_abs());
-    tokio::spawn(Watcher { tree, selection, feed, debounce, stop }.run(guest.clone()));
+    tokio::spawn(Watcher { tree, selection, feed, debounce, stop }.run(files.clone()));
     Ok(info)
 }
 
-pub(super) fn list(guest: &SharedGuest) -> Vec<Listed> {
-    let watchers = guest.files.watches.lock();
+pub(super) fn list(files: &Arc<Files>) -> Vec<Listed> {
+    let watchers = files.watches.lock();
     let listed = |entry: &Entry| Listed { info: entry.info.clone(), cursor: entry.feed.cursor(), closed: entry.feed.is_closed() };
     watchers.values().map(listed).collect()
 }
 
 /// A watcher's events and settings.
-pub(super) fn feed(guest: &SharedGuest, id: &str) -> Result<(Info, Arc<Feed>), WatchError> {
-    let watchers = guest.files.watches.lock();
+pub(super) fn feed(files: &Arc<Files>, id: &str) -> Result<(Info, Arc<Feed>), WatchError> {
+    let watchers = files.watches.lock();
     let entry = watchers.get(id).ok_or_else(|| WatchError::NotFound(id.to_owned()))?;
     Ok((entry.info.clone(), entry.feed.clone()))
 }
 
 /// Events after a cursor. Waits for some if requested.
-pub(super) async fn poll(guest: &SharedGuest, id: &str, request: PollRequest) -> Result<Page, WatchError> {
-    let (_, feed) = feed(guest, id)?;
+pub(super) async fn poll(files: &Arc<Files>, id: &str, request: PollRequest) -> Result<Page, WatchError> {
+    let (_, feed) = feed(files, id)?;
     let cursor = request.since.unwrap_or(0).max(request.cursor).unsigned_abs();
     let limit = usize::try_from(request.limit).unwrap_or(1);
     if request.timeout == 0 {
@@ -242,8 +242,8 @@ pub(super) async fn poll(guest: &SharedGuest, id: &str, request: PollRequest) ->
 }
 
 /// Stops a watcher and forgets its events.
-pub(super) fn stop(guest: &SharedGuest, id: &str) -> Result<Info, WatchError> {
-    let entry = guest.files.watches.lock().remove(id).ok_or_else(|| WatchError::NotFound(id.to_owned()))?;
+pub(super) fn stop(files: &Arc<Files>, id: &str) -> Result<Info, WatchError> {
+    let entry = files.watches.lock().remove(id).ok_or_else(|| WatchError::NotFound(id.to_owned()))?;
     entry.stop.cancel();
     entry.feed.close();
     Ok(entry.info)

@@ -14,13 +14,13 @@ use tokio::time::{Instant, timeout_at};
 use super::super::error::{Failure, FileError, Operation};
 use super::super::resolve::{Root, is_dir};
 use super::super::service::run;
-use super::super::worker::Kind;
 use super::changes::Change;
 use super::feed::{FileEvent, FileEventType};
 use super::service::{WaitRequest, WatchError};
 use super::tree;
 use super::watcher::{async_fd, event, next};
-use crate::SharedGuest;
+use crate::files::Files;
+use crate::workers::Kind;
 
 /// A watch on the directory where a path's next event occurs.
 struct Outlook {
@@ -67,13 +67,13 @@ fn kinds(events: ReadFlags) -> &'static [FileEventType] {
 }
 
 /// Waits for the first event of the requested kinds; `None` after the timeout. An existing file counts as created.
-pub(super) async fn wait(guest: &SharedGuest, request: WaitRequest) -> Result<Option<FileEvent>, WatchError> {
-    let _permit = guest.files.watches.waits.try_acquire().map_err(|_| WatchError::TooMany)?;
+pub(super) async fn wait(files: &Arc<Files>, request: WaitRequest) -> Result<Option<FileEvent>, WatchError> {
+    let _permit = files.watches.waits.try_acquire().map_err(|_| WatchError::TooMany)?;
     let until = Instant::now() + Duration::from_secs(request.timeout.unsigned_abs());
     let WaitRequest { path, event_types, .. } = request;
     let fail = |failure| WatchError::File(FileError { operation: Operation::Watch, path: path.clone(), failure });
     loop {
-        let looked = run(guest, Operation::Watch, Kind::Brief, &guest.user, &path, |_, root, target, _| {
+        let looked = run(files, Operation::Watch, Kind::Brief, &files.runtime.user, &path, |_, root, target, _| {
             look(root, Path::new(&target.shown))
         });
         let Outlook { stat, inotify, is_parent, path: full } = looked.await?;
@@ -99,7 +99,7 @@ pub(super) async fn wait(guest: &SharedGuest, request: WaitRequest) -> Result<Op
                 if let Some(kind) = kinds(raw.events).iter().find(|kind| event_types.contains(kind)) {
                     let stat = match kind {
                         FileEventType::Remove => None,
-                        _ => run(guest, Operation::Watch, Kind::Brief, &guest.user, &path, |_, root, target, _| {
+                        _ => run(files, Operation::Watch, Kind::Brief, &files.runtime.user, &path, |_, root, target, _| {
                             root.inspect(&target.path).map(|(_, stat)| stat)
                         })
                         .await

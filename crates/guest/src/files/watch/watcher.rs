@@ -13,12 +13,12 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::super::error::Failure;
-use super::super::worker::Kind;
 use super::changes::{Change, Changes};
 use super::feed::{Feed, FileEvent, FileEventType};
 use super::selection::Selection;
 use super::tree::{self, Raw, Seen, Tree};
-use crate::SharedGuest;
+use crate::files::Files;
+use crate::workers::Kind;
 
 /// The pause between reads of the kernel's queue: a writer of single bytes must not keep the guest busy.
 const PACE: Duration = Duration::from_millis(20);
@@ -66,13 +66,13 @@ pub(super) async fn next(queue: &AsyncFd<Arc<OwnedFd>>) -> std::io::Result<Vec<R
 
 impl Watcher {
     /// Runs until it is stopped or the watched path is gone. Call it in a task.
-    pub(super) async fn run(self, guest: SharedGuest) {
+    pub(super) async fn run(self, files: Arc<Files>) {
         let Self { tree, selection, feed, debounce, stop } = self;
         let queue = async_fd(tree.inotify());
         let shared = Arc::new(Shared { tree: Mutex::new(tree), selection });
         let work = async {
             match queue {
-                Ok(queue) => follow(&guest, &shared, &queue, &feed, debounce).await,
+                Ok(queue) => follow(&files, &shared, &queue, &feed, debounce).await,
                 Err(error) => tracing::error!(%error, "a watcher could not begin"),
             }
         };
@@ -84,7 +84,7 @@ impl Watcher {
     }
 }
 
-async fn follow(guest: &SharedGuest, shared: &Arc<Shared>, queue: &AsyncFd<Arc<OwnedFd>>, feed: &Feed, debounce: Duration) {
+async fn follow(files: &Arc<Files>, shared: &Arc<Shared>, queue: &AsyncFd<Arc<OwnedFd>>, feed: &Feed, debounce: Duration) {
     let mut changes = Changes::new(debounce);
     loop {
         let due = changes.next();
@@ -111,7 +111,7 @@ async fn follow(guest: &SharedGuest, shared: &Arc<Shared>, queue: &AsyncFd<Arc<O
             needs.enter.push(PathBuf::new());
         }
         if !needs.enter.is_empty() && !needs.gone {
-            let (seen, whole) = enter(guest, shared, std::mem::take(&mut needs.enter)).await;
+            let (seen, whole) = enter(files, shared, std::mem::take(&mut needs.enter)).await;
             lost |= !whole;
             for Seen { path, is_dir } in seen {
                 changes.note(FileEventType::Create, &path, is_dir, now);
@@ -119,7 +119,7 @@ async fn follow(guest: &SharedGuest, shared: &Arc<Shared>, queue: &AsyncFd<Arc<O
         }
         let due = changes.due(Instant::now(), needs.gone);
         if !due.is_empty() {
-            feed.push(describe(guest, shared, due).await);
+            feed.push(describe(files, shared, due).await);
         }
         if lost {
             feed.lose();
@@ -180,7 +180,7 @@ fn take(tree: &mut Tree, changes: &mut Changes, needs: &mut Needs, raw: &Raw, no
 }
 
 /// Watches new directories. Returns their entries, and whether these are complete.
-async fn enter(guest: &SharedGuest, shared: &Arc<Shared>, new: Vec<PathBuf>) -> (Vec<Seen>, bool) {
+async fn enter(files: &Arc<Files>, shared: &Arc<Shared>, new: Vec<PathBuf>) -> (Vec<Seen>, bool) {
     let shared = shared.clone();
     let look = move |_: &_| {
         let mut tree = shared.tree();
@@ -199,9 +199,9 @@ async fn enter(guest: &SharedGuest, shared: &Arc<Shared>, new: Vec<PathBuf>) -> 
             }
             whole &= tree.enter(&path, &shared.selection, sink).is_ok();
         }
-        Ok((seen, whole))
+        Ok::<_, Failure>((seen, whole))
     };
-    match guest.files.workers.run(Kind::Brief, &guest.user, look).await {
+    match files.runtime.workers.run(Kind::Brief, &files.runtime.user, look).await {
         Ok(found) => found,
         Err(error) => {
             tracing::warn!(%error, "new directories are not watched");
@@ -211,7 +211,7 @@ async fn enter(guest: &SharedGuest, shared: &Arc<Shared>, new: Vec<PathBuf>) -> 
 }
 
 /// Describes changes in their current state, and leaves out those that are not selected.
-async fn describe(guest: &SharedGuest, shared: &Arc<Shared>, changes: Vec<Change>) -> Vec<FileEvent> {
+async fn describe(files: &Arc<Files>, shared: &Arc<Shared>, changes: Vec<Change>) -> Vec<FileEvent> {
     let shared = shared.clone();
     let look = move |_: &_| {
         let tree = shared.tree();
@@ -239,7 +239,7 @@ async fn describe(guest: &SharedGuest, shared: &Arc<Shared>, changes: Vec<Change
         });
         Ok(told.collect())
     };
-    guest.files.workers.run(Kind::Brief, &guest.user, look).await.unwrap_or_else(|error: Failure| {
+    files.runtime.workers.run(Kind::Brief, &files.runtime.user, look).await.unwrap_or_else(|error: Failure| {
         tracing::warn!(%error, "changes could not be looked at");
         Vec::new()
     })

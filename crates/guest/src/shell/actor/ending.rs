@@ -146,12 +146,12 @@ impl Actor {
             return Err(format!("{ATTEMPTS} shells in a row ended at their start"));
         }
         let dir = self.session.state().working_dir.clone();
-        let mut started = bash::start(&self.guest, &dir, self.keep_links, self.plain).await;
+        let mut started = bash::start(&self.service.runtime, &dir, self.keep_links, self.plain).await;
         for _ in 1..ATTEMPTS {
             if !matches!(started, Err(SpawnError::Gone(_))) {
                 break;
             }
-            started = bash::start(&self.guest, &dir, self.keep_links, self.plain).await;
+            started = bash::start(&self.service.runtime, &dir, self.keep_links, self.plain).await;
         }
         let shell = started.map_err(|e| {
             tracing::warn!(error = %e, "could not start a shell");

@@ -93,7 +93,7 @@ async fn look<T, F>(caller: &Caller, hint: &str, operation: impl FnOnce(Arc<Work
 where
     F: Future<Output = Result<T, PageError>>,
 {
-    browser::work(&caller.guest, operation).await.map_err(|error| failed(error, hint))
+    browser::work(&caller.guest.browser, operation).await.map_err(|error| failed(error, hint))
 }
 
 /// Runs an operation that changes something. The result says what was done, where the page is then, and whether another tab
@@ -102,7 +102,7 @@ async fn act<F>(caller: &Caller, done: String, hint: &str, operation: impl FnOnc
 where
     F: Future<Output = Result<Value, PageError>>,
 {
-    let (mut place, effects) = browser::act(&caller.guest, operation).await.map_err(|error| failed(error, hint))?;
+    let (mut place, effects) = browser::act(&caller.guest.browser, operation).await.map_err(|error| failed(error, hint))?;
     let word = |key: &str| place[key].as_str().unwrap_or_default().to_owned();
     let mut said = vec![done, format!("Page: {} ({})", word("title"), word("url"))];
     if let Some(more) = place.get("said").and_then(Value::as_str) {

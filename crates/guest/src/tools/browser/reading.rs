@@ -19,10 +19,9 @@ const MOST_LINKS: usize = 500;
 pub(super) struct GetMarkdown {}
 
 pub(super) async fn markdown(caller: Caller, GetMarkdown {}: GetMarkdown) -> ToolResult {
-    let of = caller.guest.clone();
-    let read = |work: std::sync::Arc<crate::browser::Work>| async move { work.markdown(&of).await };
+    let read = |work: std::sync::Arc<crate::browser::Work>| async move { work.markdown().await };
     let content = look(&caller, "browser_get_text reads the page's text as it is", read).await?;
-    let mut content_cut = bounded(&caller.guest, content.markdown).await;
+    let mut content_cut = bounded(&caller.guest.runtime, content.markdown).await;
     if content.truncated {
         let more = "the page is longer than what was made Markdown of: browser_evaluate can cut parts out of it";
         content_cut.hint = Some(content_cut.hint.map_or(more.to_owned(), |hint| format!("{hint}; {more}")));
@@ -38,7 +37,7 @@ pub(super) struct GetText {}
 pub(super) async fn text(caller: Caller, GetText {}: GetText) -> ToolResult {
     let hint = "browser_evaluate can cut a part out of the page";
     let text = look(&caller, hint, |work| async move { work.text().await }).await?;
-    cut(bounded(&caller.guest, text).await)
+    cut(bounded(&caller.guest.runtime, text).await)
 }
 
 /// Lists where the links of the current tab's page and its frames lead, and what they are called.
@@ -67,7 +66,7 @@ pub(super) async fn links(caller: Caller, ReadLinks {}: ReadLinks) -> ToolResult
 pub(super) struct GetDownloadList {}
 
 pub(super) async fn downloads(Caller { guest, .. }: Caller, GetDownloadList {}: GetDownloadList) -> ToolResult {
-    let told: Vec<Value> = guest.browser.downloads(&guest).await?.into_iter().map(told).collect();
+    let told: Vec<Value> = guest.browser.downloads().await?.into_iter().map(told).collect();
     let word = |download: &Value, key: &str| download[key].as_str().unwrap_or("not there yet").to_owned();
     let line = |download: &Value| {
         let [filename, status, path, url] = ["filename", "status", "path", "url"].map(|key| word(download, key));

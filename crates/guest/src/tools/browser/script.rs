@@ -24,7 +24,7 @@ pub(super) struct Evaluate {
 
 pub(super) async fn evaluate(caller: Caller, Evaluate { script }: Evaluate) -> ToolResult {
     let value = look(&caller, "", |work| async move { work.evaluate(&script).await }).await?;
-    let bounded = bounded(&caller.guest, value.to_string()).await;
+    let bounded = bounded(&caller.guest.runtime, value.to_string()).await;
     match bounded.hint {
         None => worded(bounded.text, &json!({"result": value})),
         Some(_) => cut(bounded),

@@ -29,7 +29,7 @@ pub(super) struct NewTab {
 
 pub(super) async fn open(caller: Caller, NewTab { url }: NewTab) -> ToolResult {
     let hint = "check the address; no tab was left open";
-    let tab = browser::opened(&caller.guest, Some(url.as_str()).filter(|url| !url.trim().is_empty())).await;
+    let tab = browser::opened(&caller.guest.browser, Some(url.as_str()).filter(|url| !url.trim().is_empty())).await;
     let tab = tab.map_err(|error| failed(error, hint))?;
     worded(format!("Opened a tab\n{}", line(&tab)), &tab)
 }
@@ -42,7 +42,7 @@ pub(super) struct SwitchTab {
 }
 
 pub(super) async fn switch(caller: Caller, SwitchTab { index }: SwitchTab) -> ToolResult {
-    let tab = browser::shown(&caller.guest, index).await.map_err(|error| failed(error, LIST_TABS))?;
+    let tab = browser::shown(&caller.guest.browser, index).await.map_err(|error| failed(error, LIST_TABS))?;
     worded(format!("Went to a tab\n{}", line(&tab)), &tab)
 }
 
@@ -51,7 +51,7 @@ pub(super) async fn switch(caller: Caller, SwitchTab { index }: SwitchTab) -> To
 pub(super) struct CloseTab {}
 
 pub(super) async fn close_tab(caller: Caller, CloseTab {}: CloseTab) -> ToolResult {
-    browser::closed(&caller.guest, None).await.map_err(|error| failed(error, LIST_TABS))?;
+    browser::closed(&caller.guest.browser, None).await.map_err(|error| failed(error, LIST_TABS))?;
     let tabs = all(&caller).await?;
     worded(format!("Closed the tab. There are now:\n{}", in_words(&tabs)), &json!({"tabs": tabs}))
 }
@@ -66,7 +66,7 @@ pub(super) async fn close(Caller { guest, .. }: Caller, Close {}: Close) -> Tool
 }
 
 async fn all(caller: &Caller) -> Result<Vec<TabTold>, ApiError> {
-    browser::known(&caller.guest).await.map_err(|error| failed(error, ""))
+    browser::known(&caller.guest.browser).await.map_err(|error| failed(error, ""))
 }
 
 fn in_words(tabs: &[TabTold]) -> String {

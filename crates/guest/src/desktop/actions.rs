@@ -2,12 +2,12 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 use utoipa::ToSchema;
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 
-use super::service::BrowserError;
-use crate::SharedGuest;
+use crate::desktop::DesktopService;
 use crate::desktop::{Button, Control, DesktopError};
 use crate::http::{lenient, within};
 use crate::process;
@@ -257,26 +257,18 @@ impl Action {
         }
     }
 
-    /// Performs the action on the screen that shows the browser, or on the screen of the sandbox's VM.
-    pub(crate) async fn perform(&self, guest: &SharedGuest) -> Result<(), BrowserError> {
-        if let Self::Wait { duration } = self {
-            wait(*duration).await;
-            return Ok(());
-        }
-        let control = match Control::vm(guest).await? {
-            Some(vm) => vm,
-            None => Control::over(guest, guest.browser.shown(guest).await?),
-        };
-        Ok(self.on(&control).await?)
+    /// Performs the action on the screen without starting a browser.
+    pub(crate) async fn perform_on_desktop(&self, service: &Arc<DesktopService>) -> Result<(), DesktopError> {
+        self.perform(Control::start(service)).await
     }
 
-    /// Performs the action on the screen without starting a browser.
-    pub(crate) async fn perform_on_desktop(&self, guest: &SharedGuest) -> Result<(), DesktopError> {
+    /// Performs the action on a screen. The screen is requested only for actions that need one.
+    pub async fn perform<E: From<DesktopError>>(&self, screen: impl Future<Output = Result<Control, E>>) -> Result<(), E> {
         if let Self::Wait { duration } = self {
             wait(*duration).await;
             return Ok(());
         }
-        self.on(&Control::start(guest).await?).await
+        Ok(self.on(&screen.await?).await?)
     }
 
     async fn on(&self, control: &Control) -> Result<(), DesktopError> {

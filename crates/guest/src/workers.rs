@@ -6,11 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use arenite_isolation::identity::{self, Identity};
-use rustix::io::Errno;
 use tokio::sync::{Semaphore, oneshot};
 
-use super::error::Failure;
 use crate::users::User;
+use thiserror::Error;
 
 /// The most concurrent calls on single files. Further calls wait in order.
 const BRIEF_WORKERS: usize = 8;
@@ -18,6 +17,28 @@ const BRIEF_WORKERS: usize = 8;
 const SCANNERS: usize = 4;
 /// The time of such a call, in seconds: less than the 60 s after which AIO's clients give up.
 const SCAN_SECONDS: u64 = 50;
+
+/// Why a call on a thread has no result.
+#[derive(Debug, Error)]
+pub enum WorkError {
+    #[error("no thread could be started as {user:?}: {source}")]
+    NotStarted { user: String, source: io::Error },
+    #[error("it took longer than {seconds} s")]
+    TimedOut { seconds: u64 },
+    #[error("the caller has gone")]
+    Cancelled,
+    #[error("the thread failed in itself; please report it")]
+    Panicked,
+}
+
+impl From<WorkError> for io::Error {
+    fn from(error: WorkError) -> Self {
+        match error {
+            WorkError::NotStarted { source, .. } => source,
+            error => Self::other(error),
+        }
+    }
+}
 
 /// Bounds concurrent file operations.
 #[derive(Debug)]
@@ -50,14 +71,14 @@ pub(crate) struct Work {
 
 impl Work {
     /// Fails when the caller has left or time is up. Call it every few hundred microseconds of work.
-    pub(crate) fn check(&self) -> Result<(), Failure> {
+    pub(crate) fn check(&self) -> Result<(), WorkError> {
         let Some(deadline) = self.deadline else {
             return Ok(());
         };
         if self.cancelled.load(Ordering::Relaxed) {
-            Err(Failure::Cancelled)
+            Err(WorkError::Cancelled)
         } else if Instant::now() > deadline {
-            Err(Failure::TimedOut { seconds: SCAN_SECONDS })
+            Err(WorkError::TimedOut { seconds: SCAN_SECONDS })
         } else {
             Ok(())
         }
@@ -103,12 +124,12 @@ fn identity(user: &User) -> Option<Identity> {
 
 impl Workers {
     /// Runs `work` on a thread with the rights of `user`.
-    pub(crate) async fn run<T: Send + 'static>(
+    pub(crate) async fn run<T: Send + 'static, E: From<WorkError> + Send + 'static>(
         &self,
         kind: Kind,
         user: &User,
-        work: impl FnOnce(&Work) -> Result<T, Failure> + Send + 'static,
-    ) -> Result<T, Failure> {
+        work: impl FnOnce(&Work) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E> {
         let permits = match kind {
             Kind::Brief => &self.brief,
             Kind::Scan => &self.scans,
@@ -119,7 +140,7 @@ impl Workers {
         let context =
             Work { cancelled, deadline: (kind == Kind::Scan).then(|| Instant::now() + Duration::from_secs(SCAN_SECONDS)) };
         let (sender, receiver) = oneshot::channel();
-        let no_thread = |error: &io::Error| Failure::os(Errno::from_io_error(error).unwrap_or(Errno::PERM), &*user.name);
+        let not_started = |source| WorkError::NotStarted { user: user.name.clone(), source };
         identity::spawn_as(
             identity(user),
             move || work(&context),
@@ -129,11 +150,11 @@ impl Workers {
                 drop(sender.send(result));
             },
         )
-        .map_err(|error| no_thread(&error))?;
+        .map_err(not_started)?;
         match receiver.await {
             Ok(Ok(result)) => result,
-            Ok(Err(error)) => Err(no_thread(&error)),
-            Err(_) => Err(Failure::invalid("the file service failed in itself; please report it")),
+            Ok(Err(error)) => Err(not_started(error).into()),
+            Err(_) => Err(WorkError::Panicked.into()),
         }
     }
 }

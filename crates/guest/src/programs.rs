@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use arenite_isolation::spawner::SpawnError;
@@ -11,8 +12,8 @@ use thiserror::Error;
 use tokio::io::AsyncReadExt;
 use tokio::sync::Mutex;
 
-use crate::Guest;
 use crate::process::{self, Command, Exit, Signal};
+use crate::runtime::Runtime;
 
 /// How long a program may take to print its version.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -74,29 +75,36 @@ pub enum Unasked {
     Io(#[from] io::Error),
 }
 
-/// Cached versions of programs.
-#[derive(Debug, Default)]
-pub struct Versions(Mutex<HashMap<Fingerprint, Option<String>>>);
+/// Versions of programs, which are cached until the programs change.
+#[derive(Debug)]
+pub struct Versions {
+    runtime: Arc<Runtime>,
+    cached: Mutex<HashMap<Fingerprint, Option<String>>>,
+}
 
 impl Versions {
+    pub fn new(runtime: Arc<Runtime>) -> Self {
+        Self { runtime, cached: Mutex::default() }
+    }
+
     /// The version of a program, from `--version`. It is cached until the file changes.
-    pub(crate) async fn version(&self, guest: &Guest, program: &Path) -> Option<String> {
-        self.ask(guest, program).await.ok().flatten()
+    pub(crate) async fn version(&self, program: &Path) -> Option<String> {
+        self.ask(program).await.ok().flatten()
     }
 
     /// The same. None: the program prints no version.
     ///
     /// # Errors
     /// The program could not answer, and may be asked again.
-    pub(crate) async fn ask(&self, guest: &Guest, program: &Path) -> Result<Option<String>, Unasked> {
+    pub(crate) async fn ask(&self, program: &Path) -> Result<Option<String>, Unasked> {
         let Ok(meta) = std::fs::metadata(program) else { return Ok(None) };
         let key = Fingerprint(program.to_owned(), meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec());
         // Held during the call, so that concurrent calls run the program once.
-        let mut kept = self.0.lock().await;
+        let mut kept = self.cached.lock().await;
         if let Some(version) = kept.get(&key) {
             return Ok(version.clone());
         }
-        let version = number(&ask(guest, program).await?).map(str::to_owned);
+        let version = number(&ask(&self.runtime, program).await?).map(str::to_owned);
         if kept.len() >= MAX_KEPT {
             kept.clear();
         }
@@ -112,20 +120,20 @@ fn number(text: &str) -> Option<&str> {
         .find(|word| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.'))
 }
 
-async fn ask(guest: &Guest, program: &Path) -> Result<String, Unasked> {
+async fn ask(runtime: &Runtime, program: &Path) -> Result<String, Unasked> {
     let null = || std::fs::File::options().read(true).write(true).open("/dev/null");
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(io::Error::from)?;
     let stdio = [null()?.into(), write.try_clone()?, write];
     let command = Command {
         argv: vec![program.to_string_lossy().into_owned(), "--version".to_owned()],
-        env: guest.environment(&guest.user, &[]),
+        env: runtime.environment(&runtime.user, &[]),
         cwd: "/".to_owned(),
-        user: &guest.user,
+        user: &runtime.user,
         stdio,
         controlling_tty: false,
     };
     let reader = tokio::net::unix::pipe::Receiver::from_owned_fd(read)?;
-    let mut child = guest.processes.spawn(command).await?;
+    let mut child = runtime.processes.spawn(command).await?;
     let answer = async {
         let mut output = Vec::new();
         reader.take(MAX_OUTPUT).read_to_end(&mut output).await?;

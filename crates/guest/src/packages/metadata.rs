@@ -1,4 +1,4 @@
-//! Installed Python and Node.js packages, read from their files: running pip or npm takes a second.
+//! The files in which installers keep the names and versions of packages.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,7 +17,7 @@ const MAX_JSON_BYTES: u64 = 1 << 20;
 
 /// An installed package.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
-pub struct Package {
+pub(crate) struct Package {
     pub name: String,
     pub version: String,
     /// `name==version` (Python) or `name@version` (Node.js), as installers take it; some clients look for these words.
