@@ -12,7 +12,7 @@ from agent_sandbox import Sandbox as Client
 from agent_sandbox.core.api_error import ApiError
 from sandboxes import LiveSandbox
 
-SERVER = Path(__file__).parents[2] / "crates/guest/tests/mcp/server.py"
+SERVER = Path(__file__).parents[2] / "crates/guest/guest/tests/mcp/server.py"
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from .conftest import CLIENTS, TRANSPORTS, connect, node, run
 from .names import A
 
 HERE = Path(__file__).parent
-OTHER = HERE.parents[1] / "crates/guest/tests/mcp/server.py"
+OTHER = HERE.parents[1] / "crates/guest/guest/tests/mcp/server.py"
 
 
 @pytest.fixture(scope="module")

@@ -51,7 +51,7 @@ class Target:
         spec = {"name": name, "image": "code", "env": {"EXTRA_MCP_SERVERS": json.dumps(MCP)}}
         httpx.post(f"{server.url}/api/v2/sandboxes", json=spec, timeout=120).raise_for_status()
         self.live = LiveSandbox(server.url, name, 60)
-        source = REPOSITORY / "crates/guest/tests/mcp/server.py"
+        source = REPOSITORY / "crates/guest/guest/tests/mcp/server.py"
         assert self.live.client.file.write_file(file="/tmp/server.py", content=source.read_text()).success
         self.first_id = int(self.live.output("cat /proc/self/uid_map").split()[1])
 

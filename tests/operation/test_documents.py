@@ -164,7 +164,7 @@ def connect(reader: Reader, text: str) -> str:
 
 def add_mcp_servers(reader: Reader, text: str) -> str:
     """In a sandbox that has a program of the name, and a server at the address. Calls a tool of each."""
-    program = (REPOSITORY / "crates/guest/tests/mcp/server.py").read_text()
+    program = (REPOSITORY / "crates/guest/guest/tests/mcp/server.py").read_text()
     reader.write("servers/notes.py", program)
     reader.write("servers/search.py", program.replace('"127.0.0.1", 0', '"127.0.0.1", 8100').replace("sekrit", "KEY"))
     reader.write("servers/notes-server", "#!/bin/sh\nexec python3 -u /home/gem/servers/notes.py\n")

@@ -1,0 +1,151 @@
+//! The server inside each sandbox.
+//!
+//! Owns the services that an agent uses there, in one folder each: `service.rs` does the work in plain Rust, and `routes.rs`
+//! speaks AIO Sandbox's wire format (`/v1/*`). Never knows the tenant, and never trusts that it is alone: the sandbox's own root
+//! can change it at will, so nothing outside the sandbox may depend on its honesty.
+
+#![forbid(unsafe_code)]
+
+mod activity;
+mod ahead;
+pub mod aio;
+pub mod api;
+mod build_step;
+mod guard;
+pub mod hooks;
+mod inside;
+mod log;
+mod main_command;
+pub mod mcp;
+pub mod observe;
+pub mod pages;
+mod ports;
+pub mod sandbox;
+pub mod server;
+mod services;
+pub use tools::descriptions as tool_descriptions;
+mod tools;
+
+pub use arenite_guest_desktop::vm;
+pub use arenite_guest_files::confined;
+
+use std::sync::Arc;
+
+use arenite_isolation::FirstProcess;
+use arenite_isolation::counters::Counters;
+use arenite_model::protocol::{self, GuestConfig};
+
+use arenite_guest_runtime::Runtime;
+
+/// Runs `arenite guest`: the server of a sandbox, one step of an image build, or a reader of untrusted input for the server. Call
+/// it in a process with one thread.
+pub fn main() -> std::io::Result<()> {
+    if std::env::args_os().nth(2).is_some_and(|argument| argument == arenite_guest_files::confined::ARGUMENT) {
+        return confined::main();
+    }
+    let Some(first) = FirstProcess::prepare()? else {
+        return Err(std::io::Error::other("the launcher of a server starts this, in a sandbox"));
+    };
+    let mut given = first.begin();
+    match given.named.remove(protocol::OUTPUT) {
+        Some(output) => build_step::run(output, given),
+        None => {
+            log::start();
+            server::run(server::Start::from_given(given)?)
+        }
+    }
+}
+
+/// All services of a sandbox. Each has handles to those that it uses, and a service costs next to nothing until its first call.
+#[derive(Debug)]
+pub struct Guest {
+    /// Configuration, users, processes, and threads.
+    pub runtime: Arc<Runtime>,
+    /// Shell sessions.
+    pub shell: Arc<arenite_guest_shell::shell::ShellService>,
+    /// Bash sessions.
+    pub bash: Arc<arenite_guest_shell::bash::BashService>,
+    /// Jupyter kernels and their sessions.
+    pub jupyter: Arc<arenite_guest_code::jupyter::JupyterService>,
+    /// Node.js processes and their sessions.
+    pub nodejs: Arc<arenite_guest_code::nodejs::NodeService>,
+    /// Code in either.
+    pub code: Arc<arenite_guest_code::code::CodeService>,
+    /// Editor histories and watches.
+    pub files: Arc<arenite_guest_files::files::Files>,
+    /// Conversion to Markdown.
+    pub converter: Arc<arenite_guest_files::util::Converter>,
+    /// The screen.
+    pub desktop: Arc<arenite_guest_desktop::desktop::DesktopService>,
+    /// The browser on it.
+    pub browser: Arc<arenite_guest_browser::BrowserService>,
+    /// The VM, which replaces the screen.
+    pub vm: Arc<arenite_guest_desktop::vm::VmService>,
+    /// VS Code and JupyterLab.
+    pub pages: Arc<pages::PagesService>,
+    /// Commands that run when the sandbox ends.
+    pub hooks: Arc<hooks::Hooks>,
+    /// Observations of resource usage.
+    pub observer: Arc<observe::Observer>,
+    /// MCP servers.
+    pub mcp: Arc<mcp::McpService>,
+    /// The forward proxy for processes of the sandbox.
+    pub proxy: Arc<arenite_guest_proxy::ProxyService>,
+    /// What the sandbox is, and what is installed in it.
+    pub sandbox: Arc<sandbox::SandboxService>,
+    /// Registered skills.
+    pub skills: Arc<arenite_guest_files::skills::Skills>,
+}
+
+/// The shared state that handlers receive.
+pub type SharedGuest = Arc<Guest>;
+
+impl Guest {
+    /// Creates the services.
+    pub fn new(mut config: GuestConfig, processes: arenite_guest_runtime::process::Processes, counters: Counters) -> Self {
+        let settings = arenite_guest_proxy::ProxySettings::take(&mut config.env);
+        let runtime = Arc::new(Runtime::new(config, processes));
+        let proxy = Arc::new(arenite_guest_proxy::ProxyService::new(runtime.clone(), settings));
+        let versions = Arc::new(arenite_guest_runtime::programs::Versions::new(runtime.clone()));
+        let confined = Arc::new(arenite_guest_files::confined::Confined::new(runtime.clone()));
+        let files = Arc::new(arenite_guest_files::files::Files::new(runtime.clone(), confined.clone()));
+        let shell = Arc::new(arenite_guest_shell::shell::ShellService::new(runtime.clone()));
+        let jupyter = Arc::new(arenite_guest_code::jupyter::JupyterService::new(runtime.clone()));
+        let nodejs = Arc::new(arenite_guest_code::nodejs::NodeService::new(runtime.clone(), versions.clone()));
+        let vm = Arc::new(arenite_guest_desktop::vm::VmService::new(runtime.clone()));
+        let desktop = Arc::new(arenite_guest_desktop::desktop::DesktopService::new(runtime.clone(), vm.clone()));
+        let browser = Arc::new(arenite_guest_browser::BrowserService::new(runtime.clone(), desktop.clone(), confined.clone()));
+        let window: Arc<dyn arenite_guest_desktop::desktop::BrowserWindow> = browser.clone();
+        desktop.register_browser(Arc::downgrade(&window));
+        Self {
+            bash: Arc::new(arenite_guest_shell::bash::BashService::new(runtime.clone())),
+            code: Arc::new(arenite_guest_code::code::CodeService::new(
+                runtime.clone(),
+                versions.clone(),
+                jupyter.clone(),
+                nodejs.clone(),
+            )),
+            converter: Arc::new(arenite_guest_files::util::Converter::new(runtime.clone(), files.clone(), confined.clone())),
+            pages: Arc::new(pages::PagesService::new(runtime.clone(), shell.clone())),
+            hooks: Arc::new(hooks::Hooks::new(runtime.clone())),
+            observer: Arc::new(observe::Observer::new(runtime.clone(), counters)),
+            mcp: Arc::new(mcp::McpService::new(runtime.clone())),
+            sandbox: Arc::new(sandbox::SandboxService::new(runtime.clone(), versions)),
+            skills: Arc::new(arenite_guest_files::skills::Skills::new(runtime.clone(), confined)),
+            shell,
+            jupyter,
+            nodejs,
+            files,
+            desktop,
+            browser,
+            vm,
+            proxy,
+            runtime,
+        }
+    }
+
+    /// Assigns a pooled sandbox to a client: see [`Runtime::assign`].
+    fn assign(&self, config: GuestConfig) -> bool {
+        self.runtime.assign(config, |env| self.proxy.configure(arenite_guest_proxy::ProxySettings::take(env)))
+    }
+}

@@ -1,0 +1,191 @@
+//! The guest's HTTP server and its start.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener as StdUnixListener;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arenite_isolation::counters::Counters;
+use arenite_isolation::{Given, memory, spawner};
+use arenite_model::protocol::{self, Assignment, GuestConfig, Hello};
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderName, HeaderValue, Response, StatusCode};
+use axum::response::IntoResponse;
+use axum::routing::{get, post};
+use axum::{Json, Router, middleware};
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use crate::Guest;
+use crate::SharedGuest;
+use crate::activity;
+use crate::ahead;
+use crate::guard;
+use crate::hooks;
+use crate::inside::InsideSteps;
+use crate::main_command;
+use crate::mcp;
+use crate::ports;
+use crate::services::Services;
+use arenite_guest_runtime::process::Processes;
+
+/// Time without a call from the host after which a sandbox counts as idle.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// The guest's start parameters. In a sandbox, they come from the server: see [`Start::from_given`].
+#[derive(Debug)]
+pub struct Start {
+    pub config: GuestConfig,
+    /// The listener that the host dials.
+    pub host_listener: Option<OwnedFd>,
+    /// The socket of the process that starts commands. None: the guest forks one.
+    pub spawner: Option<OwnedFd>,
+    /// The cgroups for replacements of that process.
+    pub work_entrances: Vec<OwnedFd>,
+    /// The address of the same API for processes inside the sandbox.
+    pub inside: Option<SocketAddr>,
+    /// The counters of the sandbox's cgroups.
+    pub counters: Counters,
+}
+
+impl Start {
+    /// Takes the listener, the configuration, and the counters of the sandbox's cgroups.
+    ///
+    /// # Errors
+    /// The configuration can't be read.
+    pub fn from_given(given: Given) -> io::Result<Self> {
+        let Given { mut named, spawner, work_entrances } = given;
+        let config = match named.remove(protocol::CONFIG) {
+            Some(fd) => serde_json::from_reader(io::BufReader::new(std::fs::File::from(fd)))?,
+            None => GuestConfig::default(),
+        };
+        Ok(Self {
+            config,
+            host_listener: named.remove(protocol::LISTENER),
+            spawner: Some(spawner),
+            work_entrances,
+            inside: Some(([127, 0, 0, 1], protocol::INSIDE_PORT).into()),
+            counters: Counters::take(&mut named),
+        })
+    }
+}
+
+/// Runs the guest until it is killed. Call it in a process with one thread.
+pub fn run(start: Start) -> io::Result<()> {
+    let started = Instant::now();
+    let spawner = match start.spawner {
+        Some(socket) => socket,
+        None => spawner::fork_off()?,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(16).build()?;
+    runtime.block_on(async move {
+        let guest = Arc::new(Guest::new(start.config, Processes::start(spawner, start.work_entrances)?, start.counters));
+        // Clients that connect meanwhile wait in the listener's queue.
+        begin(&guest).await;
+        let steps = InsideSteps::default();
+        let services = Services::new(guest.clone());
+        let app = |services: Services| Router::new().fallback(move |request| services.clone().call(request));
+        let inside = app(services.clone()).layer(middleware::from_fn_with_state(steps.clone(), crate::inside::record));
+        let inside = mcp::inside_router(inside.clone()).merge(inside).layer(middleware::from_fn(guard::refuse_pages));
+        let called = Arc::new(Notify::new());
+        tokio::spawn(give_back_when_idle(Arc::clone(&called)));
+        let version = HeaderValue::from(protocol::VERSION);
+        let host = app(services).merge(internal(&guest, steps, started));
+        let host = host.layer(middleware::map_response(move |mut answer: Response<_>| {
+            answer.headers_mut().insert(HeaderName::from_static(protocol::VERSION_HEADER), version.clone());
+            called.notify_one();
+            std::future::ready(answer)
+        }));
+        // The host's listener is older than this process: earlier connections wait in its queue.
+        let host = async {
+            match start.host_listener {
+                Some(fd) => {
+                    let listener = StdUnixListener::from(fd);
+                    listener.set_nonblocking(true)?;
+                    axum::serve(tokio::net::UnixListener::from_std(listener)?, host).await
+                }
+                None => Ok(()),
+            }
+        };
+        let inside = async {
+            match start.inside {
+                Some(address) => axum::serve(tokio::net::TcpListener::bind(address).await?, inside).await,
+                None => Ok(()),
+            }
+        };
+        tokio::try_join!(host, inside)?;
+        Ok(())
+    })
+}
+
+/// Returns memory to the kernel when the host has not called for a while. The next call takes some tenths of a millisecond
+/// longer.
+async fn give_back_when_idle(called: Arc<Notify>) {
+    loop {
+        called.notified().await;
+        while timeout(IDLE, called.notified()).await.is_ok() {}
+        if let Err(error) = memory::give_back() {
+            tracing::warn!(%error, "no memory can be given back");
+            return;
+        }
+    }
+}
+
+/// Runs the configured steps before the first call, and starts those that run beside the calls.
+pub(crate) async fn begin(guest: &SharedGuest) {
+    make_workdir(guest);
+    if guest.runtime.config().assignment == Assignment::Pooled {
+        // The rest runs once, when the sandbox is assigned.
+        return;
+    }
+    hooks::before_services(&guest.hooks).await;
+    guest.proxy.begin().await;
+    main_command::start(guest.runtime.clone());
+    hooks::when_ready(guest.hooks.clone());
+}
+
+/// Creates a configured directory that the image does not have, owned by the user, as Dockerfiles' WORKDIR does.
+fn make_workdir(guest: &Guest) {
+    let Some(dir) = guest.runtime.config().default_dir().map(PathBuf::from).filter(|d| !d.is_dir()) else { return };
+    let owner = (Some(guest.runtime.user.uid), Some(guest.runtime.user.gid));
+    let made = std::fs::create_dir_all(&dir).and_then(|()| std::os::unix::fs::chown(&dir, owner.0, owner.1));
+    if let Err(error) = made {
+        tracing::error!(dir = %dir.display(), %error, "the working directory could not be made: commands start in the home");
+    }
+}
+
+/// Routes for the gateway only.
+fn internal(guest: &SharedGuest, steps: InsideSteps, started: Instant) -> Router {
+    let sandbox_id = guest.runtime.config().sandbox_id.clone();
+    let hello = move || {
+        let hello = Hello {
+            protocol: protocol::VERSION,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            sandbox_id: sandbox_id.clone(),
+            uptime_ms: started.elapsed().as_millis() as u64,
+        };
+        std::future::ready(Json(hello))
+    };
+    let ending = guest.clone();
+    Router::new()
+        .route(protocol::SHUTDOWN_PATH, post(move || std::future::ready(shutdown(&ending))))
+        .route(protocol::HELLO_PATH, get(hello))
+        .route(protocol::INSIDE_STEPS_PATH, get(move || std::future::ready(steps.stream())))
+        .merge(ports::router(guest))
+        .merge(activity::router(guest))
+        .merge(ahead::router(guest))
+}
+
+/// Runs the hooks of the sandbox's end.
+fn shutdown(guest: &SharedGuest) -> Response<Body> {
+    let Some(hooks) = hooks::shutdown(&guest.hooks) else { return StatusCode::NO_CONTENT.into_response() };
+    let end = futures_util::stream::once(async move {
+        // A hook that panicked has ended too.
+        drop(hooks.await);
+        Ok::<_, std::convert::Infallible>(Bytes::from_static(b"done\n"))
+    });
+    Body::from_stream(end).into_response()
+}
