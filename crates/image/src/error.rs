@@ -17,6 +17,9 @@ pub enum ImageError {
     /// An unreadable manifest, or a missing layer.
     #[error("image \"{name}\" is damaged: {reason}")]
     Damaged { name: String, reason: String },
+    /// A file that is not an archive of images, or not a whole one.
+    #[error("could not load {path:?}: {reason}")]
+    Archive { path: PathBuf, reason: String },
     #[error("the image store is in use by a build or a removal")]
     Busy,
     #[error(transparent)]
@@ -53,7 +56,7 @@ impl ImageError {
         match self {
             Self::NotFound { .. } => ErrorCode::NotFound,
             Self::Busy => ErrorCode::Conflict,
-            Self::Parse(_) | Self::Step { .. } | Self::Failed { .. } => ErrorCode::InvalidRequest,
+            Self::Archive { .. } | Self::Parse(_) | Self::Step { .. } | Self::Failed { .. } => ErrorCode::InvalidRequest,
             Self::Timeout { .. } => ErrorCode::Timeout,
             Self::Runner { .. } => ErrorCode::SandboxFailed,
             Self::MissingTool { .. } => ErrorCode::Unsupported,
@@ -70,6 +73,9 @@ impl ImageError {
                 Some(format!("build it with: arenite image build {name}; see what is there with: arenite image ls"))
             }
             Self::Damaged { name, .. } => Some(format!("build it again with: arenite image build {name}")),
+            Self::Archive { .. } => {
+                Some("save the image again with: arenite image save, and compare the copies with sha256sum".to_owned())
+            }
             Self::Busy => Some("try again when it has ended".to_owned()),
             Self::Parse(error) => error.hint.clone(),
             Self::Step { hint, .. } => hint.clone(),

@@ -17,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+mod archive;
 mod build;
 mod build_env;
 mod copy;
@@ -31,6 +32,7 @@ mod root;
 mod store;
 mod tree;
 
+pub use archive::{load, save};
 pub use build::{BuildEvent, BuildRequest, BuildRunner, RunStep, RunnerError, StepOutput, build};
 pub use build_env::BuildEnv;
 pub use error::ImageError;

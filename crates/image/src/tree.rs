@@ -203,7 +203,7 @@ fn not_copyable(kind: FileType) -> io::Error {
     io::Error::other(format!("this is {kind}; only files, directories and links can be copied"))
 }
 
-fn sorted_names(dir: BorrowedFd<'_>) -> io::Result<Vec<CString>> {
+pub(crate) fn sorted_names(dir: BorrowedFd<'_>) -> io::Result<Vec<CString>> {
     let mut names = Vec::new();
     for entry in Dir::read_from(dir)? {
         let entry = entry?;
@@ -250,7 +250,7 @@ pub(crate) fn disk_usage(dir: &Path) -> io::Result<u64> {
 }
 
 /// Limits the descriptors and the stack of [`disk_usage`].
-const MAX_USAGE_DEPTH: usize = 1000;
+pub(crate) const MAX_USAGE_DEPTH: usize = 1000;
 
 #[cfg(test)]
 mod tests {
