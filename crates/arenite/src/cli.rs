@@ -457,6 +457,10 @@ pub(crate) enum ImageCommand {
     Prune(ImagePruneArgs),
     /// Show an image's layers and configuration
     Inspect(InspectArgs),
+    /// Write images into one file, for a host without network
+    Save(ImageSaveArgs),
+    /// Add the images of a file that `image save` wrote
+    Load(ImageLoadArgs),
 }
 
 #[derive(Debug, Args)]
@@ -512,6 +516,35 @@ pub(crate) struct ImageRmArgs {
 Layers outlive their image when it is rebuilt or removed while sandboxes use it, and when a build fails: the next build
 reuses them.")]
 pub(crate) struct ImagePruneArgs {
+    #[command(flatten)]
+    pub(crate) data_dir: DataDir,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The file is an OCI image layout in a tar: each layer once, named by the SHA-256 of its bytes.
+
+Examples:
+  sudo arenite image save base -o base.tar
+  sudo arenite image save base code -o images.tar      share layers in one file")]
+pub(crate) struct ImageSaveArgs {
+    /// The images
+    #[arg(required = true)]
+    pub(crate) images: Vec<ImageName>,
+    /// The file; an existing one is replaced when the new one is complete
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+    #[command(flatten)]
+    pub(crate) data_dir: DataDir,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The SHA-256 of every layer is compared before the image exists. An image with the same name is
+replaced, and its sandboxes keep their layers.")]
+pub(crate) struct ImageLoadArgs {
+    /// The file
+    pub(crate) file: PathBuf,
     #[command(flatten)]
     pub(crate) data_dir: DataDir,
 }

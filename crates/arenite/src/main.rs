@@ -72,6 +72,8 @@ fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
         Command::Image(ImageCommand::Rm(args)) => commands::image::rm(&args),
         Command::Image(ImageCommand::Prune(args)) => commands::image::prune(&args),
         Command::Image(ImageCommand::Inspect(args)) => commands::image::inspect(&args),
+        Command::Image(ImageCommand::Save(args)) => commands::image::save(&args),
+        Command::Image(ImageCommand::Load(args)) => commands::image::load(&args),
         Command::Vm(command) => commands::vm::run(&command),
         Command::Create(args) => on_runtime(commands::sandbox::create(*args)),
         Command::Ls(args) => on_runtime(commands::sandbox::ls(args)),

@@ -51,6 +51,8 @@ fn golden_help() {
         "image ls",
         "image rm",
         "image inspect",
+        "image save",
+        "image load",
         "vm",
         "vm build",
         "vm import",

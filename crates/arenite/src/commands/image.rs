@@ -1,4 +1,4 @@
-//! `image build|ls|rm|inspect`: runs in this process, on the server's data directory, whether or not a server runs.
+//! `image build|ls|rm|prune|inspect|save|load`: runs in this process, on the server's data directory, whether or not a server runs.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use arenite_model::{ImageName, SandboxName};
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cli::{BuildArgs, ImageLsArgs, ImagePruneArgs, ImageRmArgs, InspectArgs};
+use crate::cli::{BuildArgs, ImageLoadArgs, ImageLsArgs, ImagePruneArgs, ImageRmArgs, ImageSaveArgs, InspectArgs};
 use crate::config::values::Size;
 use crate::failure::{Attempt, Failure, Outcome};
 use crate::{output, serve};
@@ -281,6 +281,31 @@ pub(crate) fn rm(args: &ImageRmArgs) -> Outcome {
         }
     }
     Ok(code)
+}
+
+pub(crate) fn save(args: &ImageSaveArgs) -> Outcome {
+    let missing = || args.images.first().map_or_else(|| Failure::new("no image is named"), not_built);
+    let store = open(&args.data_dir.data_dir)?.ok_or_else(missing)?;
+    let images = arenite_image::save(&store, &args.images, &args.output).map_err(|error| refused(&error))?;
+    let bytes = std::fs::metadata(&args.output).attempt(|| format!("could not read {}", args.output.display()))?.len();
+    let names: Vec<String> = images.iter().map(|image| image.name.to_string()).collect();
+    eprintln!("saved {} in {}: {}", names.join(", "), args.output.display(), Size(bytes).short());
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn load(args: &ImageLoadArgs) -> Outcome {
+    must_be_root()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().attempt(|| "could not start".into())?;
+    let config = serve::namespace_config(&args.data_dir.data_dir)?;
+    // It prepares the storage of a new data directory, and counts as a build meanwhile.
+    let builder = runtime
+        .block_on(Builder::open(config))
+        .map_err(|error| Failure::new(format!("the storage could not be opened: {error}")).maybe_hint(error.hint()))?;
+    for image in arenite_image::load(builder.images(), &args.file).map_err(|error| refused(&error))? {
+        output::line(&image.name);
+        eprintln!("image {} is loaded: {}, {}", image.name, Size(image.size_bytes).short(), &image.digest[..12]);
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) fn prune(args: &ImagePruneArgs) -> Outcome {
