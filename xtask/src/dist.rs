@@ -4,6 +4,7 @@
 //!  arenite-VERSION-ARCHITECTURE-linux.tar.gz   the program, manual pages, completions
 //!  arenite_VERSION_ARCHITECTURE.deb            the same, with units of systemd and /etc/arenite.toml
 //!  arenite-VERSION.cdx.json                    the crates that the program is built from (CycloneDX)
+//!  arenite-image-NAME-ARCHITECTURE.tar         an image for a host without network; only with --image
 //!  SHA256SUMS
 //! ```
 //!
@@ -20,7 +21,7 @@ use serde_json::json;
 
 use crate::binary::Profile;
 use crate::failure::{Attempt, Failure, Outcome};
-use crate::{binary, command, host};
+use crate::{binary, command, host, image};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Completion scripts: the shell, and where Debian's packages put it.
@@ -38,9 +39,27 @@ pub(crate) struct DistArgs {
     /// Directory for the results; its content is replaced [default: dist in the target directory]
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
+    /// Also save these images of the data directory, for hosts without network; needs root
+    #[arg(long = "image", value_name = "NAME")]
+    images: Vec<String>,
+    /// The server's data directory, which has the images
+    #[arg(long, default_value = "/var/lib/arenite", value_name = "DIR")]
+    data_dir: PathBuf,
+    /// Build the last commit a second time, in another directory, and compare all files
+    #[arg(long, conflicts_with_all = ["program", "images"])]
+    check_reproducible: bool,
 }
 
 pub(crate) fn run(args: &DistArgs) -> Outcome {
+    if !args.images.is_empty() {
+        host::must_be_root("dist --image")?;
+    }
+    let output = build(args)?;
+    if args.check_reproducible { compare_with_second_build(&output) } else { Ok(()) }
+}
+
+/// Builds everything; returns the directory of the results.
+fn build(args: &DistArgs) -> Result<PathBuf, Failure> {
     let program = match &args.program {
         Some(program) => program.clone(),
         None => {
@@ -60,7 +79,15 @@ pub(crate) fn run(args: &DistArgs) -> Outcome {
     fs::write(&materials, bill_of_materials()?).attempt(|| format!("could not write {}", materials.display()))?;
     fs::remove_dir_all(&dist.stage).attempt(|| "could not remove the staging directory".into())?;
 
-    let files = [tarball, package, materials];
+    let mut files = vec![tarball, package, materials];
+    for name in &args.images {
+        let file = output.join(format!("arenite-image-{}-{}.tar", name.replace(['/', ':'], "_"), std::env::consts::ARCH));
+        image::ensure(&dist.program, name, &args.data_dir)?;
+        let mut save = command::program(&dist.program);
+        save.args(["image", "save", name, "--data-dir"]).arg(&args.data_dir).arg("--output").arg(&file);
+        command::run(&mut save)?;
+        files.push(file);
+    }
     let names: Vec<_> = files.iter().filter_map(|file| file.file_name()).collect();
     let sums = command::output(command::program("sha256sum").current_dir(&output).args(&names))?;
     fs::write(output.join("SHA256SUMS"), &sums).attempt(|| "could not write SHA256SUMS".into())?;
@@ -68,7 +95,35 @@ pub(crate) fn run(args: &DistArgs) -> Outcome {
         let bytes = fs::metadata(file).attempt(|| format!("could not read {}", file.display()))?.len();
         println!("{:>8.1} MiB  {}", bytes as f64 / f64::from(1 << 20), file.display());
     }
-    Ok(())
+    Ok(output)
+}
+
+/// Builds a clone of the last commit in another directory, with its own output, and compares the checksums.
+fn compare_with_second_build(first: &Path) -> Outcome {
+    let changed = command::output(command::program("git").args(["status", "--porcelain", "--untracked-files=no"]))?;
+    if !changed.is_empty() {
+        return Err(Failure::new(format!("commit these changes first, since the second build has only commits:\n{changed}")));
+    }
+    let scratch = command::target_dir().join("dist-second");
+    if scratch.exists() {
+        fs::remove_dir_all(&scratch).attempt(|| format!("could not empty {}", scratch.display()))?;
+    }
+    let (clone, second) = (scratch.join("another/clone"), scratch.join("dist"));
+    command::run(command::program("git").args(["clone", "--quiet", "--no-hardlinks", "."]).arg(&clone))?;
+    let mut again = command::cargo();
+    again.current_dir(&clone).env("CARGO_TARGET_DIR", scratch.join("target")).args(["xtask", "dist", "--output"]).arg(&second);
+    command::run(&mut again)?;
+    let [a, b] = [first, &second].map(|dir| {
+        let sums = dir.join("SHA256SUMS");
+        fs::read_to_string(&sums).attempt(|| format!("could not read {}", sums.display()))
+    });
+    let (a, b) = (a?, b?);
+    if a != b {
+        let both = format!("{}:\n{a}{}:\n{b}", first.display(), second.display());
+        return Err(Failure::new(format!("two builds of the same commit differ:\n{both}")));
+    }
+    println!("a second build has the same bytes:\n{a}");
+    fs::remove_dir_all(&scratch).attempt(|| format!("could not remove {}", scratch.display()))
 }
 
 struct Dist {

@@ -34,6 +34,27 @@ pub(crate) fn ensure(arenite: &Path, name: &str, data_dir: &Path) -> Outcome {
     if name == VM && is_built(arenite, name, data_dir) { Ok(()) } else { build(arenite, name, data_dir) }
 }
 
+/// The images of this tree that an image consists of, lowest first, and itself.
+pub(crate) fn chain(name: &str) -> Vec<String> {
+    if name == VM {
+        // It consists of two Imagefiles, both embedded in the binary, and builds on the base image.
+        return vec!["base".to_owned(), VM.to_owned()];
+    }
+    let mut chain = vec![name.to_owned()];
+    loop {
+        let text = std::fs::read_to_string(imagefile(&chain[0])).unwrap_or_default();
+        let from = text.lines().find_map(|line| line.strip_prefix("FROM ")).map(|from| from.trim().to_owned());
+        match from.filter(|from| imagefile(from).is_file() && !chain.contains(from)) {
+            Some(from) => chain.insert(0, from),
+            None => return chain,
+        }
+    }
+}
+
+fn imagefile(name: &str) -> PathBuf {
+    command::repository().join("images").join(format!("{name}.Imagefile"))
+}
+
 /// Whether the data directory has an image of this name, maybe from an older Imagefile.
 pub(crate) fn is_built(arenite: &Path, name: &str, data_dir: &Path) -> bool {
     let mut inspect = command::program(arenite);
@@ -85,25 +106,33 @@ fn hold_pool(data_dir: &Path) -> Result<File, Failure> {
     Ok(file)
 }
 
-/// Builds the image from the tree's Imagefile of that name, if there is one: the binary only includes `base`. A missing base
-/// image is built first.
+/// Builds the image and those that it is built from.
 fn build(arenite: &Path, name: &str, data_dir: &Path) -> Outcome {
-    let of_tree = |name: &str| command::repository().join("images").join(format!("{name}.Imagefile"));
+    chain(name).iter().try_for_each(|name| build_one(arenite, name, data_dir))
+}
+
+/// Builds the image from the tree's Imagefile of that name, if there is one: the binary only includes `base`.
+pub(crate) fn build_one(arenite: &Path, name: &str, data_dir: &Path) -> Outcome {
     if name == VM {
-        // It consists of two Imagefiles, both embedded in the binary, and builds on the base image.
-        ensure(arenite, "base", data_dir)?;
         return command::run(command::program(arenite).args(["vm", "build", name, "--data-dir"]).arg(data_dir));
     }
-    let imagefile = of_tree(name);
-    let text = std::fs::read_to_string(&imagefile).unwrap_or_default();
-    let from = text.lines().find_map(|line| line.strip_prefix("FROM ")).map(str::trim);
-    if let Some(from) = from.filter(|from| of_tree(from).is_file()) {
-        ensure(arenite, from, data_dir)?;
-    }
+    let imagefile = imagefile(name);
     let mut build = command::program(arenite);
     build.args(["image", "build", name, "--data-dir"]).arg(data_dir);
     if imagefile.is_file() {
         build.arg("--file").arg(imagefile);
     }
     command::run(&mut build)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_images_parts_come_before_it() {
+        assert_eq!(chain("aio"), ["base", "code", "browser", "aio"]);
+        assert_eq!(chain("base"), ["base"]);
+        assert_eq!(chain("vm"), ["base", "vm"]);
+    }
 }

@@ -34,21 +34,29 @@ struct Info {
 
 pub(crate) fn run(args: &UpArgs) -> Outcome {
     let begun = Instant::now();
+    let step = |what: &str| eprintln!("\n== {what} ({:.0} s so far)", begun.elapsed().as_secs_f64());
     host::must_be_root("up")?;
+    step("1 of 4: what the host lacks");
     host::prepare(&[host::TO_BUILD, host::TO_RUN])?;
+    step("2 of 4: pages and program; the first time, this takes minutes");
     let arenite = binary::build(Profile::Release)?;
     doctor(&arenite, &args.data_dir)?;
     let port = args.port;
+    step("3 of 4: image base");
     image::ensure(&arenite, BASE, &args.data_dir)?;
-    if args.image != BASE && Started::find(port).is_none() && !image::is_built(&arenite, &args.image, &args.data_dir) {
+    let larger: Vec<String> = image::chain(&args.image).into_iter().filter(|name| name != BASE).collect();
+    if !larger.is_empty() && Started::find(port).is_none() && !image::is_built(&arenite, &args.image, &args.data_dir) {
+        step("4 of 4: the server, with image base");
         let how = serve(&arenite, args, BASE)?;
         let took = begun.elapsed().as_secs_f64();
-        println!(
-            "\nArenite {how} at http://127.0.0.1:{port} ({took:.1} s) with image {BASE}; building image {} now\n",
-            args.image
-        );
+        println!("\nArenite {how} at http://127.0.0.1:{port} ({took:.1} s) with image {BASE}. New sandboxes work from now on.");
+        println!("Building larger images meanwhile: {}.", larger.join(", "));
     }
-    image::ensure(&arenite, &args.image, &args.data_dir)?;
+    for (number, name) in (1..).zip(&larger) {
+        step(&format!("larger image {number} of {}: {name}", larger.len()));
+        image::build_one(&arenite, name, &args.data_dir)?;
+    }
+    step("the server, with the image of new sandboxes");
     let how = serve(&arenite, args, &args.image)?;
     println!("\nArenite {how} at http://127.0.0.1:{port} ({:.1} s)\n", begun.elapsed().as_secs_f64());
     println!("  console        http://127.0.0.1:{port}/");
