@@ -231,7 +231,7 @@ impl ArchiveReader {
         hex.ok_or_else(|| self.damaged(format!("{digest:?} is not a SHA-256")))
     }
 
-    /// A part in JSON whose digest is known.
+    /// A part in JSON with a known digest.
     fn described<T: serde::de::DeserializeOwned>(&mut self, descriptor: &Descriptor) -> Result<T, ImageError> {
         let digest = self.digest(&descriptor.digest)?;
         let name = format!("{BLOBS}{digest}");
