@@ -1,7 +1,8 @@
 //! The server inside each sandbox.
 //!
-//! Owns the services that an agent uses there, in one folder each: `service.rs` does the work in plain Rust, and `routes.rs`
-//! speaks AIO Sandbox's wire format (`/v1/*`). Never knows the tenant, and never trusts that it is alone: the sandbox's own root
+//! Owns the start, the routes of all services, the registry of tools, MCP, pages, hooks, observations, and the command `aio`. The
+//! services themselves are crates beside this one: `service.rs` does the work in plain Rust, and `routes.rs` speaks AIO Sandbox's
+//! wire format (`/v1/*`). Never knows the tenant, and never trusts that it is alone: the sandbox's own root
 //! can change it at will, so nothing outside the sandbox may depend on its honesty.
 
 #![forbid(unsafe_code)]

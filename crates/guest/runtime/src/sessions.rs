@@ -173,7 +173,8 @@ impl<S: Session> Sessions<S> {
         self.lock().values().any(|session| session.turns().is_busy())
     }
 
-    pub fn len(&self) -> usize {
+    /// The number of sessions.
+    pub fn count(&self) -> usize {
         self.lock().len()
     }
 

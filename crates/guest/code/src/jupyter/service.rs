@@ -216,7 +216,7 @@ impl JupyterService {
         Ok(JupyterInfoResponse {
             default_kernel: default,
             available_kernels: installed.into_keys().collect(),
-            active_sessions: self.sessions.len(),
+            active_sessions: self.sessions.count(),
             session_timeout_seconds: SESSION_TIMEOUT.as_secs(),
             max_sessions: MAX_SESSIONS,
             description,

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use arenite_guest::browser::cdp::{CdpError, Client, Lost};
+use arenite_guest_cdp::{CdpError, Client, Lost};
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
