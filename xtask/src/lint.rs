@@ -1,10 +1,10 @@
-//! `cargo xtask lint`: rustfmt, the pages' types, words, clippy, rustdoc, cargo-deny. The crates' own tests compare golden files.
+//! `cargo xtask lint`: rustfmt, the pages' types, words, arrows between crates, clippy, rustdoc, cargo-deny. The crates' own tests compare golden files.
 
 use std::path::PathBuf;
 
 use crate::command::{self, cargo, program, target_dir};
 use crate::failure::{Attempt, Failure, Outcome};
-use crate::{fmt, web, words};
+use crate::{arrows, fmt, web, words};
 
 /// The version of cargo-deny, pinned: its rules change between versions.
 const CARGO_DENY: &str = "0.20.2";
@@ -13,6 +13,7 @@ pub(crate) fn run() -> Outcome {
     fmt::check()?;
     web::check()?;
     words::check()?;
+    arrows::check()?;
     std::thread::scope(|scope| {
         // It has a separate build folder.
         let deny = scope.spawn(cargo_deny);

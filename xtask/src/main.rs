@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod arrows;
 mod bench;
 mod binary;
 mod command;
