@@ -27,6 +27,9 @@ pub(super) const PAX_ATTRIBUTE: &str = "SCHILY.xattr.";
 /// Maximum size of a file's list of attributes, or of the value of one, in bytes.
 const MAX_ATTRIBUTE_BYTES: usize = 64 << 10;
 
+/// Extended attributes: names and values.
+type Attributes = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// Writes all files of a layer, in the order of their names: the same layer gives the same bytes.
 pub(super) fn pack(files: &Path, out: &mut dyn Write) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -161,7 +164,7 @@ impl Packer<'_> {
         stat: &Stat,
         size: u64,
         link: &[u8],
-        attributes: Vec<(Vec<u8>, Vec<u8>)>,
+        attributes: Attributes,
     ) -> io::Result<()> {
         let mut header = Header::new_ustar();
         header.set_entry_type(kind);
@@ -195,7 +198,7 @@ impl Packer<'_> {
 }
 
 /// The attributes that belong to a file or directory in any image, in the order of their names, and whether it is opaque.
-fn attributes(node: &OwnedFd) -> io::Result<(Vec<(Vec<u8>, Vec<u8>)>, bool)> {
+fn attributes(node: &OwnedFd) -> io::Result<(Attributes, bool)> {
     let mut names = vec![0u8; MAX_ATTRIBUTE_BYTES];
     let length = match rustix::fs::flistxattr(node, &mut names[..]) {
         Err(Errno::OPNOTSUPP) => return Ok((Vec::new(), false)),
