@@ -8,7 +8,8 @@
 //! ```
 //!
 //! A watcher is one task of the runtime. Operations that need the user's rights (open, stat, watch) run on a thread of
-//! [`super::worker`]. Each watcher has its own inotify instance, so that a flood in one does not make others lose events.
+//! [`arenite_guest_runtime::workers`]. Each watcher has its own inotify instance, so that a flood in one does not make others
+//! lose events.
 
 mod changes;
 mod feed;
