@@ -188,6 +188,9 @@ fn invalid() -> Failure {
 }
 
 fn prepare() -> Staged<Prepared> {
+    // Executed through a descriptor, it would be listed under the name of its file in the data directory.
+    // SAFETY: a plain system call on a NUL-terminated name.
+    unsafe { libc::prctl(libc::PR_SET_NAME, c"arenite".as_ptr()) };
     let inherited = |name: &str| descriptors::inherited(name)?.ok_or_else(|| io::ErrorKind::InvalidInput.into());
     let (devices, program) = (inherited(DEVICES).at("dev")?, inherited(PROGRAM).at("program")?);
     let work_entrances: Vec<OwnedFd> = (0..)
