@@ -6,8 +6,9 @@
 //!       └──────────────────── the pile ◄──┘
 //! ```
 //!
-//! Threads inherit the rights of the thread that starts them, so a walk that starts on a thread of [`super::super::worker`] has
-//! the rights of the call's user everywhere. Links are not followed, and only directories are opened: see [`Found::open`].
+//! Threads inherit the rights of the thread that starts them, so a walk that starts on a thread of
+//! [`arenite_guest_runtime::workers`] has the rights of the call's user everywhere. Links are not followed, and only
+//! directories are opened: see [`Found::open`].
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
