@@ -36,15 +36,22 @@ async fn live_tells_of_disks_and_processes() {
     let guest = Guest::start().await;
     let status = guest.get(&format!("{BASE}/status")).await;
     assert_eq!((&status["mode"], &status["running"], &status["report_count"]), (&json!("off"), &json!(false), &json!(0)));
-    guest
-        .post("/v1/bash/exec", json!({"command": "sleep 0.6 & while :; do :; done", "async_mode": true, "hard_timeout": 5}))
-        .await;
-    let live = guest.get(&format!("{BASE}/live?top_rows=100")).await;
+    // It holds memory, so that it is soon among the rows, also on a host with more processes than rows.
+    let command = "sleep 0.6 & held=$(head -c 60000000 /dev/zero | tr '\\0' x); while :; do :; done";
+    guest.post("/v1/bash/exec", json!({"command": command, "async_mode": true, "hard_timeout": 30})).await;
+    let is_busy = |row: &Value| row["comm"] == "bash" && row["cpu_pct"].as_f64().unwrap() > 0.0;
+    let started = std::time::Instant::now();
+    let live = loop {
+        let live = guest.get(&format!("{BASE}/live?top_rows=100")).await;
+        if live["top_processes"].as_array().unwrap().iter().any(is_busy) || started.elapsed().as_secs() > 20 {
+            break live;
+        }
+    };
     assert_eq!(live["mode"], "off");
     assert!(live["disk"][0]["total_bytes"].as_u64().unwrap() > 0 && live["disk"][0]["path"] == "/", "{live}");
     let rows = live["top_processes"].as_array().unwrap();
     assert!(rows.len() > 2 && rows.windows(2).all(|w| w[0]["rss_bytes"].as_u64() >= w[1]["rss_bytes"].as_u64()));
-    assert!(rows.iter().any(|row| row["comm"] == "bash" && row["cpu_pct"].as_f64().unwrap() > 0.0));
+    assert!(rows.iter().any(is_busy));
     let few = guest.get(&format!("{BASE}/live?top_rows=1")).await;
     assert_eq!(few["top_processes"].as_array().unwrap().len(), 1);
     assert_eq!(guest.get(&format!("{BASE}/live?top_rows=-5")).await["top_processes"], json!([]));
