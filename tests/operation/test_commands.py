@@ -12,14 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 from arenite_server import Server, binary
+from commands import run
 from sandboxes import LiveSandbox
-
-
-def run(server: Server, *words: str, **more) -> subprocess.CompletedProcess[str]:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("ARENITE_")}
-    environment |= {"ARENITE_SERVER": server.url, "ARENITE_DATA_DIR": str(server.data_dir)}
-    more.setdefault("stdin", subprocess.DEVNULL)
-    return subprocess.run([str(binary()), *words], capture_output=True, text=True, timeout=120, env=environment, **more)
 
 
 def answered(server: Server, answer: str, *words: str) -> tuple[int, str]:

@@ -28,6 +28,7 @@ ELSEWHERE = {
     "sudo apt install": "operation/test_packages.py installs the package in a root directory",
     "claude mcp add": "a client of another project, which is not installed here; hub/test_hub.py connects in both ways",
     "error: could not listen": "messages, not a command; operation/test_servers.py causes and compares both",
+    "sudo arenite image save base code": "loads into another data directory; operation/test_images.py does both",
     "arenite quarantine adopt ID": "needs a damaged record; isolation/test_crash_records.py damages some and runs it",
     "arenite quarantine rm ID": "needs a damaged record; isolation/test_crash_records.py damages some and runs it",
     "sudo arenite vm build": "takes minutes; vm/conftest.py builds the VM that comes with Arenite, and no test another one",

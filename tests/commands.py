@@ -1,0 +1,15 @@
+"""The command line, as a person types it beside a server of the tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+from arenite_server import Server, binary
+
+
+def run(server: Server, *words: str, **more) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("ARENITE_")}
+    environment |= {"ARENITE_SERVER": server.url, "ARENITE_DATA_DIR": str(server.data_dir)}
+    more.setdefault("stdin", subprocess.DEVNULL)
+    return subprocess.run([str(binary()), *words], capture_output=True, text=True, timeout=120, env=environment, **more)
