@@ -7,6 +7,8 @@ use arenite_model::ImageName;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::digest::FieldDigest;
+
 /// A local image: layers and the configuration of its sandboxes.
 #[derive(Debug, Clone, Serialize)]
 pub struct Image {
@@ -47,4 +49,12 @@ pub struct ImageConfig {
     /// A name of the image's `/etc/passwd`.
     pub user: Option<String>,
     pub labels: BTreeMap<String, String>,
+}
+
+impl ImageConfig {
+    /// The digest of an image with this configuration and top layer. The top layer's digest covers the layers below it.
+    pub(crate) fn image_digest(&self, top: &str) -> String {
+        let config = serde_json::to_vec(self).expect("a config is plain data");
+        FieldDigest::new("image").field("top", top).field("config", config).hex()
+    }
 }

@@ -14,7 +14,7 @@ mod oci;
 mod pack;
 mod unpack;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ use sha2::{Digest, Sha256};
 
 use crate::digest::{FieldDigest, is_digest};
 use crate::error::ImageError;
-use crate::image::{Image, ImageConfig, Layer};
+use crate::image::{Image, Layer};
 use crate::store::{ImageStore, MAX_LAYERS, StoreLock};
 
 use oci::{Descriptor, Index};
@@ -68,8 +68,8 @@ pub fn save(store: &ImageStore, names: &[ImageName], file: &Path) -> Result<Vec<
 pub fn load(store: &ImageStore, file: &Path) -> Result<Vec<Image>, ImageError> {
     let lock = store.try_lock()?.ok_or(ImageError::Busy)?;
     store.sweep(&lock);
-    let mut archive = ArchiveReader::open(file)?;
-    let index: Index = archive.json("index.json")?;
+    let archive = ArchiveReader::open(file)?;
+    let index: Index = archive.parse("index.json", &archive.bytes("index.json")?)?;
     let mut images = Vec::new();
     for manifest in &index.manifests {
         images.push(archive.image(store, &lock, manifest)?);
@@ -83,13 +83,13 @@ pub fn load(store: &ImageStore, file: &Path) -> Result<Vec<Image>, ImageError> {
 /// An archive that is being written. A part's header has its digest, so it is written after the part, into the space before it.
 struct ArchiveWriter {
     file: File,
-    /// Parts that are written, by their digests.
-    parts: BTreeMap<String, u64>,
+    /// The digests of the parts that are written.
+    parts: BTreeSet<String>,
 }
 
 impl ArchiveWriter {
     fn create(path: &Path) -> io::Result<Self> {
-        Ok(Self { file: File::options().create(true).truncate(true).read(true).write(true).open(path)?, parts: BTreeMap::new() })
+        Ok(Self { file: File::options().create(true).truncate(true).read(true).write(true).open(path)?, parts: BTreeSet::new() })
     }
 
     fn images(mut self, images: &[Image]) -> io::Result<()> {
@@ -138,7 +138,7 @@ impl ArchiveWriter {
     fn blob(&mut self, write: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>) -> io::Result<(String, u64)> {
         let at = self.file.stream_position()?;
         let (digest, size) = self.part(write, |digest| format!("{BLOBS}{digest}"))?;
-        if self.parts.insert(digest.clone(), size).is_some() {
+        if !self.parts.insert(digest.clone()) {
             // Two layers with the same content.
             self.file.seek(SeekFrom::Start(at))?;
             self.file.set_len(at)?;
@@ -221,8 +221,8 @@ impl ArchiveReader {
         Ok(bytes)
     }
 
-    fn json<T: serde::de::DeserializeOwned>(&mut self, name: &str) -> Result<T, ImageError> {
-        serde_json::from_slice(&self.bytes(name)?).map_err(|error| self.damaged(format!("{name} is malformed: {error}")))
+    fn parse<T: serde::de::DeserializeOwned>(&self, name: &str, bytes: &[u8]) -> Result<T, ImageError> {
+        serde_json::from_slice(bytes).map_err(|error| self.damaged(format!("{name} is malformed: {error}")))
     }
 
     /// The hexadecimal digits of a description's digest.
@@ -232,17 +232,17 @@ impl ArchiveReader {
     }
 
     /// A part in JSON with a known digest.
-    fn described<T: serde::de::DeserializeOwned>(&mut self, descriptor: &Descriptor) -> Result<T, ImageError> {
+    fn described<T: serde::de::DeserializeOwned>(&self, descriptor: &Descriptor) -> Result<T, ImageError> {
         let digest = self.digest(&descriptor.digest)?;
         let name = format!("{BLOBS}{digest}");
         let bytes = self.bytes(&name)?;
         if hex::encode(Sha256::digest(&bytes)) != digest {
             return Err(self.damaged(format!("{name} does not have this SHA-256")));
         }
-        serde_json::from_slice(&bytes).map_err(|error| self.damaged(format!("{name} is malformed: {error}")))
+        self.parse(&name, &bytes)
     }
 
-    fn image(&mut self, store: &ImageStore, lock: &StoreLock, entry: &Descriptor) -> Result<Image, ImageError> {
+    fn image(&self, store: &ImageStore, lock: &StoreLock, entry: &Descriptor) -> Result<Image, ImageError> {
         let name = entry.name().ok_or_else(|| self.damaged("an image in it has no name"))?;
         let name: ImageName = name.parse().map_err(|error| self.damaged(format!("image {name:?}: {error}")))?;
         let manifest: oci::Manifest = self.described(entry)?;
@@ -275,7 +275,8 @@ impl ArchiveReader {
             layers.push(digest);
         }
         let config = config.into_image();
-        store.publish(lock, &name, image_digest(&layers, &config), layers, config)
+        let digest = config.image_digest(layers.last().map_or("", String::as_str));
+        store.publish(lock, &name, digest, layers, config)
     }
 
     /// Unpacks a layer, and compares its two digests.
@@ -308,12 +309,6 @@ fn unpack_hashed(tar: impl Read, lower: &[PathBuf], files: &Path) -> io::Result<
     // The end of a tar is padded.
     io::copy(&mut tar, &mut io::sink())?;
     Ok(tar.finish())
-}
-
-fn image_digest(layers: &[String], config: &ImageConfig) -> String {
-    let config = serde_json::to_vec(config).expect("a config is plain data");
-    let top = layers.last().map_or("", String::as_str);
-    FieldDigest::new("image").field("top", top).field("config", config).hex()
 }
 
 struct HashWriter<W> {

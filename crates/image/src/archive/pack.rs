@@ -234,12 +234,12 @@ mod tests {
 
     #[test]
     fn a_records_length_includes_its_own_digits() {
-        for (value, length) in [(1, "7 "), (2, "8 "), (3, "9 "), (4, "11 "), (93, "100 "), (92, "99 ")] {
+        for value in [2, 3, 4, 5, 93, 94] {
             let mut record = Vec::new();
-            push_record(&mut record, b"k", &vec![b'v'; value + 1]);
+            push_record(&mut record, b"k", &vec![b'v'; value]);
             let text = String::from_utf8(record).unwrap();
             let stated: usize = text.split(' ').next().unwrap().parse().unwrap();
-            assert_eq!(stated, text.len(), "{value} {length} {text}");
+            assert_eq!(stated, text.len(), "{value} {text}");
         }
     }
 

@@ -3,6 +3,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, XattrFlags};
 
 use super::*;
+use crate::image::ImageConfig;
 use crate::store::OpenLayer;
 
 fn store(scratch: &tempfile::TempDir, name: &str) -> ImageStore {

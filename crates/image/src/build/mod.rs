@@ -300,8 +300,7 @@ impl Building<'_> {
     }
 
     async fn publish(self) -> Result<Image, ImageError> {
-        let config = serde_json::to_vec(&self.config).expect("a config is plain data");
-        let digest = FieldDigest::new("image").field("top", self.top()).field("config", config).hex();
+        let digest = self.config.image_digest(self.top());
         let (store, name) = (self.store, self.request.name.clone());
         blocking(move || store.publish(&self.lock, &name, digest, self.layers, self.config)).await
     }
