@@ -2,8 +2,8 @@
 //!
 //! Owns the start, the routes of all services, the registry of tools, MCP, pages, hooks, observations, and the command `aio`. The
 //! services themselves are crates beside this one: `service.rs` does the work in plain Rust, and `routes.rs` speaks AIO Sandbox's
-//! wire format (`/v1/*`). Never knows the tenant, and never trusts that it is alone: the sandbox's own root
-//! can change it at will, so nothing outside the sandbox may depend on its honesty.
+//! wire format (`/v1/*`). Never knows the tenant, and never trusts that it is alone: the sandbox's own root can change it at
+//! will, so nothing outside the sandbox may depend on its honesty.
 
 #![forbid(unsafe_code)]
 
@@ -32,16 +32,30 @@ pub use arenite_guest_files::confined;
 
 use std::sync::Arc;
 
+use arenite_guest_browser::BrowserService;
+use arenite_guest_code::code::CodeService;
+use arenite_guest_code::jupyter::JupyterService;
+use arenite_guest_code::nodejs::NodeService;
+use arenite_guest_desktop::desktop::{BrowserWindow, DesktopService};
+use arenite_guest_desktop::vm::VmService;
+use arenite_guest_files::confined::Confined;
+use arenite_guest_files::files::Files;
+use arenite_guest_files::skills::Skills;
+use arenite_guest_files::util::Converter;
+use arenite_guest_proxy::{ProxyService, ProxySettings};
+use arenite_guest_runtime::Runtime;
+use arenite_guest_runtime::process::Processes;
+use arenite_guest_runtime::programs::Versions;
+use arenite_guest_shell::bash::BashService;
+use arenite_guest_shell::shell::ShellService;
 use arenite_isolation::FirstProcess;
 use arenite_isolation::counters::Counters;
 use arenite_model::protocol::{self, GuestConfig};
 
-use arenite_guest_runtime::Runtime;
-
 /// Runs `arenite guest`: the server of a sandbox, one step of an image build, or a reader of untrusted input for the server. Call
 /// it in a process with one thread.
 pub fn main() -> std::io::Result<()> {
-    if std::env::args_os().nth(2).is_some_and(|argument| argument == arenite_guest_files::confined::ARGUMENT) {
+    if std::env::args_os().nth(2).is_some_and(|argument| argument == confined::ARGUMENT) {
         return confined::main();
     }
     let Some(first) = FirstProcess::prepare()? else {
@@ -63,25 +77,25 @@ pub struct Guest {
     /// Configuration, users, processes, and threads.
     pub runtime: Arc<Runtime>,
     /// Shell sessions.
-    pub shell: Arc<arenite_guest_shell::shell::ShellService>,
+    pub shell: Arc<ShellService>,
     /// Bash sessions.
-    pub bash: Arc<arenite_guest_shell::bash::BashService>,
+    pub bash: Arc<BashService>,
     /// Jupyter kernels and their sessions.
-    pub jupyter: Arc<arenite_guest_code::jupyter::JupyterService>,
+    pub jupyter: Arc<JupyterService>,
     /// Node.js processes and their sessions.
-    pub nodejs: Arc<arenite_guest_code::nodejs::NodeService>,
+    pub nodejs: Arc<NodeService>,
     /// Code in either.
-    pub code: Arc<arenite_guest_code::code::CodeService>,
+    pub code: Arc<CodeService>,
     /// Editor histories and watches.
-    pub files: Arc<arenite_guest_files::files::Files>,
+    pub files: Arc<Files>,
     /// Conversion to Markdown.
-    pub converter: Arc<arenite_guest_files::util::Converter>,
+    pub converter: Arc<Converter>,
     /// The screen.
-    pub desktop: Arc<arenite_guest_desktop::desktop::DesktopService>,
+    pub desktop: Arc<DesktopService>,
     /// The browser on it.
-    pub browser: Arc<arenite_guest_browser::BrowserService>,
+    pub browser: Arc<BrowserService>,
     /// The VM, which replaces the screen.
-    pub vm: Arc<arenite_guest_desktop::vm::VmService>,
+    pub vm: Arc<VmService>,
     /// VS Code and JupyterLab.
     pub pages: Arc<pages::PagesService>,
     /// Commands that run when the sandbox ends.
@@ -91,11 +105,11 @@ pub struct Guest {
     /// MCP servers.
     pub mcp: Arc<mcp::McpService>,
     /// The forward proxy for processes of the sandbox.
-    pub proxy: Arc<arenite_guest_proxy::ProxyService>,
+    pub proxy: Arc<ProxyService>,
     /// What the sandbox is, and what is installed in it.
     pub sandbox: Arc<sandbox::SandboxService>,
     /// Registered skills.
-    pub skills: Arc<arenite_guest_files::skills::Skills>,
+    pub skills: Arc<Skills>,
 }
 
 /// The shared state that handlers receive.
@@ -103,36 +117,31 @@ pub type SharedGuest = Arc<Guest>;
 
 impl Guest {
     /// Creates the services.
-    pub fn new(mut config: GuestConfig, processes: arenite_guest_runtime::process::Processes, counters: Counters) -> Self {
-        let settings = arenite_guest_proxy::ProxySettings::take(&mut config.env);
+    pub fn new(mut config: GuestConfig, processes: Processes, counters: Counters) -> Self {
+        let settings = ProxySettings::take(&mut config.env);
         let runtime = Arc::new(Runtime::new(config, processes));
-        let proxy = Arc::new(arenite_guest_proxy::ProxyService::new(runtime.clone(), settings));
-        let versions = Arc::new(arenite_guest_runtime::programs::Versions::new(runtime.clone()));
-        let confined = Arc::new(arenite_guest_files::confined::Confined::new(runtime.clone()));
-        let files = Arc::new(arenite_guest_files::files::Files::new(runtime.clone(), confined.clone()));
-        let shell = Arc::new(arenite_guest_shell::shell::ShellService::new(runtime.clone()));
-        let jupyter = Arc::new(arenite_guest_code::jupyter::JupyterService::new(runtime.clone()));
-        let nodejs = Arc::new(arenite_guest_code::nodejs::NodeService::new(runtime.clone(), versions.clone()));
-        let vm = Arc::new(arenite_guest_desktop::vm::VmService::new(runtime.clone()));
-        let desktop = Arc::new(arenite_guest_desktop::desktop::DesktopService::new(runtime.clone(), vm.clone()));
-        let browser = Arc::new(arenite_guest_browser::BrowserService::new(runtime.clone(), desktop.clone(), confined.clone()));
-        let window: Arc<dyn arenite_guest_desktop::desktop::BrowserWindow> = browser.clone();
+        let proxy = Arc::new(ProxyService::new(runtime.clone(), settings));
+        let versions = Arc::new(Versions::new(runtime.clone()));
+        let confined = Arc::new(Confined::new(runtime.clone()));
+        let files = Arc::new(Files::new(runtime.clone(), confined.clone()));
+        let shell = Arc::new(ShellService::new(runtime.clone()));
+        let jupyter = Arc::new(JupyterService::new(runtime.clone()));
+        let nodejs = Arc::new(NodeService::new(runtime.clone(), versions.clone()));
+        let vm = Arc::new(VmService::new(runtime.clone()));
+        let desktop = Arc::new(DesktopService::new(runtime.clone(), vm.clone()));
+        let browser = Arc::new(BrowserService::new(runtime.clone(), desktop.clone(), confined.clone()));
+        let window: Arc<dyn BrowserWindow> = browser.clone();
         desktop.register_browser(Arc::downgrade(&window));
         Self {
-            bash: Arc::new(arenite_guest_shell::bash::BashService::new(runtime.clone())),
-            code: Arc::new(arenite_guest_code::code::CodeService::new(
-                runtime.clone(),
-                versions.clone(),
-                jupyter.clone(),
-                nodejs.clone(),
-            )),
-            converter: Arc::new(arenite_guest_files::util::Converter::new(runtime.clone(), files.clone(), confined.clone())),
+            bash: Arc::new(BashService::new(runtime.clone())),
+            code: Arc::new(CodeService::new(runtime.clone(), versions.clone(), jupyter.clone(), nodejs.clone())),
+            converter: Arc::new(Converter::new(runtime.clone(), files.clone(), confined.clone())),
             pages: Arc::new(pages::PagesService::new(runtime.clone(), shell.clone())),
             hooks: Arc::new(hooks::Hooks::new(runtime.clone())),
             observer: Arc::new(observe::Observer::new(runtime.clone(), counters)),
             mcp: Arc::new(mcp::McpService::new(runtime.clone())),
             sandbox: Arc::new(sandbox::SandboxService::new(runtime.clone(), versions)),
-            skills: Arc::new(arenite_guest_files::skills::Skills::new(runtime.clone(), confined)),
+            skills: Arc::new(Skills::new(runtime.clone(), confined)),
             shell,
             jupyter,
             nodejs,
@@ -147,6 +156,6 @@ impl Guest {
 
     /// Assigns a pooled sandbox to a client: see [`Runtime::assign`].
     fn assign(&self, config: GuestConfig) -> bool {
-        self.runtime.assign(config, |env| self.proxy.configure(arenite_guest_proxy::ProxySettings::take(env)))
+        self.runtime.assign(config, |env| self.proxy.configure(ProxySettings::take(env)))
     }
 }
