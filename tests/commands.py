@@ -8,8 +8,11 @@ import subprocess
 from arenite_server import Server, binary
 
 
+def environment(server: Server) -> dict[str, str]:
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("ARENITE_")}
+    return inherited | {"ARENITE_SERVER": server.url, "ARENITE_DATA_DIR": str(server.data_dir)}
+
+
 def run(server: Server, *words: str, **more) -> subprocess.CompletedProcess[str]:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("ARENITE_")}
-    environment |= {"ARENITE_SERVER": server.url, "ARENITE_DATA_DIR": str(server.data_dir)}
     more.setdefault("stdin", subprocess.DEVNULL)
-    return subprocess.run([str(binary()), *words], capture_output=True, text=True, timeout=120, env=environment, **more)
+    return subprocess.run([str(binary()), *words], capture_output=True, text=True, timeout=120, env=environment(server), **more)

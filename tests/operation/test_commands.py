@@ -12,16 +12,14 @@ from pathlib import Path
 import httpx
 import pytest
 from arenite_server import Server, binary
-from commands import run
+from commands import environment, run
 from sandboxes import LiveSandbox
 
 
 def answered(server: Server, answer: str, *words: str) -> tuple[int, str]:
     """Runs a command at a terminal, where a person answers its question."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("ARENITE_")}
-    environment |= {"ARENITE_SERVER": server.url, "ARENITE_DATA_DIR": str(server.data_dir)}
     ours, theirs = pty.openpty()
-    process = subprocess.Popen([str(binary()), *words], stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    process = subprocess.Popen([str(binary()), *words], stdin=theirs, stdout=theirs, stderr=theirs, env=environment(server))
     os.close(theirs)
     os.write(ours, f"{answer}\n".encode())
     shown = b""
