@@ -176,7 +176,7 @@ async fn forward(State(service): State<Arc<BrowserService>>) -> Reply<Value> {
 #[utoipa::path(post, path = "/v1/browser/page/reload", tag = "browser", operation_id = "reload_v1_browser_page_reload_post",
     responses((status = 200, body = Envelope<serde_json::Value>)))]
 async fn reload(State(service): State<Arc<BrowserService>>) -> Reply<Value> {
-    acted(service, "Loaded the page anew".to_owned(), |work| async move { Ok(json!(work.reload().await?)) }).await
+    acted(service, "Reloaded the page".to_owned(), |work| async move { Ok(json!(work.reload().await?)) }).await
 }
 
 /// Clicks an element, once it is clickable, or a point in the viewport.
