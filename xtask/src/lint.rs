@@ -1,4 +1,5 @@
-//! `cargo xtask lint`: rustfmt, the pages' types, words, arrows between crates, clippy, rustdoc, cargo-deny. The crates' own tests compare golden files.
+//! `cargo xtask lint`: rustfmt, the pages' types, words, arrows between crates, clippy, rustdoc, cargo-deny. The crates' own
+//! tests compare golden files.
 
 use std::path::PathBuf;
 

@@ -122,8 +122,8 @@ pub fn fork_off() -> io::Result<OwnedFd> {
     }
 }
 
-/// The variable with a guest's descriptor of the workload's cgroup of this number, from 0.
-pub fn entrance_variable(number: usize) -> String {
+/// The variable with a first process's descriptor of the workload's cgroup of this number, from 0.
+pub(crate) fn entrance_variable(number: usize) -> String {
     format!("ARENITE_WORK_{number}_FD")
 }
 
