@@ -153,6 +153,12 @@ def test_data_is_worked_on_in_the_sandbox(configured: Configure, worker: Callabl
     (data / "a.csv").write_text("day,sum\n1,10\n")
     told = w.ok("ds_run_python", code="print(len(pd.read_csv('a.csv')), os.path.exists('made.txt'))", seed_path="sales")["result"]
     assert told == "📄 Standard Output:\n1 True"
+    # A dead Python process received nothing, so the next call starts another one.
+    for one in w.http.get("/api/v2/sandboxes").json()["sandboxes"]:
+        if one["spec"]["labels"].get("agentflow.worker") == w.name:
+            killed = w.http.post(f"/sandbox/{one['name']}/v1/bash/exec", json={"command": "pkill -9 -f '[w]orker.py' && sleep 0.2"})
+            assert killed.json()["data"]["exit_code"] == 0, killed.json()
+    assert w.ok("ds_run_python", code="print(1)", seed_path="sales")["result"].endswith("1")
 
 
 def test_a_call_of_ds_harms_no_other(configured: Configure, worker: Callable[..., Worker], tmp_path: Path) -> None:

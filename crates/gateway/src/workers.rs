@@ -194,9 +194,10 @@ impl Sandboxes for WorkerSandboxes {
 
     async fn send(&self, caller: &Caller, name: &str, request: GuestRequest<'_>) -> Result<(u16, Vec<u8>), SynthesisError> {
         let gateway = self.gateway()?;
+        let port = request.port;
         // The program is called as on a separate host: nothing is redirected or inserted into its pages.
         let preview = Preview {
-            port: request.port,
+            port,
             sandbox_ref: sandbox_ref(name)?,
             path: request.path.to_owned(),
             prefix: String::new(),
@@ -207,7 +208,10 @@ impl Sandboxes for WorkerSandboxes {
             head = head.header(CONTENT_TYPE, kind);
         }
         let request = head.body(Bytes::from(request.body)).map_err(unreachable)?;
-        let called = proxy::call_port(&gateway, &context(caller), &preview, request).await;
-        whole(called.map_err(said)?).await
+        match proxy::call_port(&gateway, &context(caller), &preview, request).await {
+            Ok(answer) => whole(answer).await,
+            Err(failed) if failed.nothing_listens => Err(SynthesisError::NothingListens { port }),
+            Err(failed) => Err(said(failed.refusal)),
+        }
     }
 }

@@ -32,6 +32,9 @@ pub enum SynthesisError {
     /// A sandbox could not be created or called.
     #[error("{reason}")]
     Unreachable { reason: String },
+    /// No program listens on a port of a sandbox, so nothing was sent.
+    #[error("nothing listens on port {port} of the sandbox")]
+    NothingListens { port: u16 },
     /// A sandbox answered a call with an error.
     #[error("{message}")]
     Refused { status: u16, message: String },

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 
 use super::call::GuestRequest;
+use super::link::PortFailure;
 use super::relay::Relay;
 use super::{Act, begin, call, headers, incoming, preview, uri};
 use crate::gateway::{Context, Gateway};
@@ -49,12 +50,11 @@ pub(crate) async fn call_port(
     context: &Context,
     preview: &Preview,
     request: Request<Bytes>,
-) -> Result<Response<Body>, Refusal> {
+) -> Result<Response<Body>, PortFailure> {
     preview.check()?;
     let lease = target::lease(&gateway.control, &context.tenant, &preview.sandbox_ref).await?;
     let (parts, bytes) = request.into_parts();
-    let called =
-        preview::call(gateway, context, preview, lease, &parts, Body::from(bytes)).await.map_err(|failed| failed.refusal)?;
+    let called = preview::call(gateway, context, preview, lease, &parts, Body::from(bytes)).await?;
     let headers = called.answer.headers().clone();
     Ok(Relay::response(gateway, called, headers))
 }

@@ -36,6 +36,27 @@ const DIAL_LIMIT: Duration = Duration::from_secs(10);
 /// Time for the guest to connect to a port, including its own limit.
 const PORT_LIMIT: Duration = Duration::from_secs(10);
 
+/// A call of a port without an answer.
+pub(crate) struct PortFailure {
+    pub(crate) refusal: Refusal,
+    /// The program is the cause: a person sees a page about it.
+    pub(super) of_program: bool,
+    /// No program listens on the port, so nothing was sent.
+    pub(crate) nothing_listens: bool,
+}
+
+impl PortFailure {
+    pub(super) fn of_program(refusal: Refusal) -> Self {
+        Self { refusal, of_program: true, nothing_listens: false }
+    }
+}
+
+impl From<Refusal> for PortFailure {
+    fn from(refusal: Refusal) -> Self {
+        Self { refusal, of_program: false, nothing_listens: false }
+    }
+}
+
 pub(crate) struct Link {
     sender: http1::SendRequest<Outgoing>,
     connection: http1::Connection<TokioIo<Wire>, Outgoing>,
@@ -77,9 +98,9 @@ impl Link {
     }
 
     /// Opens a connection to a port of the sandbox's loopback. The guest connects to it and turns this connection into a tunnel.
-    pub(super) async fn open_port(gateway: &Gateway, id: &SandboxId, port: u16) -> Result<Self, Refusal> {
+    pub(super) async fn open_port(gateway: &Gateway, id: &SandboxId, port: u16) -> Result<Self, PortFailure> {
         let connected = async {
-            let mut link = Self::open(gateway, id).await?;
+            let mut link = Self::open(gateway, id).await.map_err(PortFailure::of_program)?;
             let mut request = Request::new(Outgoing::held(Bytes::new()));
             *request.uri_mut() = format!("{PORTS_PATH}{port}").parse().map_err(|_| unreachable("a port has no path"))?;
             let headers = request.headers_mut();
@@ -87,21 +108,24 @@ impl Link {
             headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
             headers.insert(UPGRADE, HeaderValue::from_static(PORT_UPGRADE));
             headers.insert(HeaderName::from_static(VERSION_HEADER), HeaderValue::from(VERSION));
-            let answer = link.send(request).await.map_err(|failed| super::call::refusal(&failed.error, failed.flooded))?;
-            super::headers::check_protocol(answer.headers())?;
+            let sent = link.send(request).await;
+            let answer = sent.map_err(|failed| PortFailure::of_program(super::call::refusal(&failed.error, failed.flooded)))?;
+            super::headers::check_protocol(answer.headers()).map_err(PortFailure::of_program)?;
             if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
-                return Err(no_port(port, answer.status()));
+                let nothing_listens = answer.status() == StatusCode::BAD_GATEWAY;
+                return Err(PortFailure { nothing_listens, ..PortFailure::of_program(no_port(port, answer.status())) });
             }
             drop(answer);
             let (wire, early) = link.into_io().await;
             if !early.is_empty() {
-                return Err(unreachable(format!("whatever listens on port {port} speaks first, as HTTP never does")));
+                let refusal = unreachable(format!("whatever listens on port {port} speaks first, as HTTP never does"));
+                return Err(PortFailure::of_program(refusal));
             }
-            Self::over(wire.into_inner(), false).await
+            Self::over(wire.into_inner(), false).await.map_err(PortFailure::of_program)
         };
         match tokio::time::timeout(PORT_LIMIT, connected).await {
             Ok(connected) => connected,
-            Err(_) => Err(silent()),
+            Err(_) => Err(PortFailure::of_program(silent())),
         }
     }
 

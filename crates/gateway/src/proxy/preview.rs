@@ -13,7 +13,7 @@ use http::{Method, Request, StatusCode};
 use http_body::Body as _;
 
 use super::call::Called;
-use super::link::Link;
+use super::link::{Link, PortFailure};
 use super::outgoing::{Outgoing, Progress, Streamed};
 use super::record::Record;
 use super::redirect::Redirected;
@@ -26,19 +26,6 @@ use crate::pages;
 use crate::preview::{Preview, PreviewOrigin};
 use crate::refusal::Refusal;
 use crate::target;
-
-/// A call without an answer.
-pub(super) struct Failed {
-    pub(super) refusal: Refusal,
-    /// The program is the cause: a person sees a page about it.
-    of_program: bool,
-}
-
-impl From<Refusal> for Failed {
-    fn from(refusal: Refusal) -> Self {
-        Self { refusal, of_program: false }
-    }
-}
 
 /// Passes a request on to a port of its sandbox, and the answer back.
 pub(crate) async fn serve(exchange: &mut Exchange) -> Answered {
@@ -90,10 +77,9 @@ pub(super) async fn call(
     lease: Lease,
     parts: &Parts,
     body: Body,
-) -> Result<Called, Failed> {
+) -> Result<Called, PortFailure> {
     let port = preview.port;
-    let of_program = |refusal| Failed { refusal, of_program: true };
-    let mut link = Link::open_port(gateway, &lease.sandbox.id, port).await.map_err(of_program)?;
+    let mut link = Link::open_port(gateway, &lease.sandbox.id, port).await?;
     let dialled = Instant::now();
     let upgrade = tunnel::is_wanted(parts);
     let progress = Arc::new(Progress::default());
@@ -122,7 +108,7 @@ pub(super) async fn call(
             let what =
                 if failed.error.is_parse() { "answers with what is no HTTP" } else { "closed the connection without an answer" };
             let refusal = Refusal::new(ErrorCode::SandboxFailed, format!("the program on port {port} {what}"));
-            return Err(of_program(refusal.hint("its log may say more")));
+            return Err(PortFailure::of_program(refusal.hint("its log may say more")));
         }
         Err(_) => {
             let message = format!("the program on port {port} gave no answer within {} s", limit.as_secs());

@@ -188,11 +188,11 @@ impl Ds {
                 }
                 (Ok((409, _)), Some(data)) => self.put(handle, port, data, &seed.folder).await?,
                 (Ok((413, _)), _) => return Err(Fault::new("the code is too long")),
-                // The process has ended, as after the sandbox's end. A call in progress is not run twice.
+                // The process has ended, as after the sandbox's end. A call that it may have received is not sent twice.
                 (failed, _) => {
                     self.forget(handle, port);
-                    let refused = failed.as_ref().is_ok_and(|(status, _)| *status >= 500);
-                    if !known || was_started || !refused {
+                    let is_unsent = matches!(failed, Err(SynthesisError::NothingListens { .. }));
+                    if !known || was_started || !is_unsent {
                         let ended = || "its process ended, most likely for lack of memory".to_owned();
                         let said = failed.err().map_or_else(ended, String::from);
                         return Err(Fault::new(format!("the sandbox's Python gave no answer: {said}")));
