@@ -137,6 +137,14 @@ impl Control {
         self.templates.list()
     }
 
+    /// The template of that name.
+    ///
+    /// # Errors
+    /// If there is none, or its file can't be used.
+    pub fn template(&self, name: &str) -> Result<Template, ControlError> {
+        self.templates.get(name)
+    }
+
     /// The engine that runs the sandboxes.
     pub fn engine(&self) -> &Arc<dyn Engine> {
         &self.engine

@@ -78,7 +78,7 @@ impl CreateSandbox {
 /// What there is, for a path that leads to nothing.
 pub(crate) async fn unknown(exchange: &mut Exchange) -> Answered {
     Err(Refusal::not_found(format!("there is no {}", exchange.path.decoded)).hint(
-        "there are info, templates, images, corpora, workers, quarantine, sandboxes and sandboxes/{name}/{pause,resume,start,usage,logs,steps}",
+        "there are info, templates, templates/{name}, images, corpora, workers, quarantine, sandboxes and sandboxes/{name}/{pause,resume,start,usage,logs,steps}",
     ))
 }
 
@@ -88,6 +88,10 @@ pub(crate) async fn workers(exchange: &mut Exchange) -> Answered {
 
 pub(crate) async fn templates(exchange: &mut Exchange) -> Answered {
     Ok(json_response(StatusCode::OK, &TemplateList { templates: exchange.gateway.control.templates() }))
+}
+
+pub(crate) async fn template(exchange: &mut Exchange) -> Answered {
+    Ok(json_response(StatusCode::OK, &exchange.gateway.control.template(exchange.param("name"))?))
 }
 
 /// The name in the path.
@@ -459,6 +463,11 @@ mod tests {
         let templates = server.call("GET", "/api/v2/templates", Value::Null).await.json;
         assert_eq!(templates["templates"][0]["name"], "aio");
         assert!(templates["templates"][0]["spec"]["image"].is_string());
+        let template = server.call("GET", "/api/v2/templates/aio", Value::Null).await;
+        assert_eq!((template.status, &template.json), (200, &templates["templates"][0]));
+        let missing = server.call("GET", "/api/v2/templates/nothing", Value::Null).await;
+        assert_eq!((missing.status, &missing.json["hint"]), (404, &json!("known templates: aio, default")));
+        assert_eq!(server.call("GET", "/api/v2/templates/..%2Fx", Value::Null).await.status, 404);
         assert_eq!(server.call("GET", "/api/v2/images", Value::Null).await.status, 501);
     }
 

@@ -2,6 +2,7 @@
 
 use std::sync::LazyLock;
 
+use arenite_control::Template;
 use arenite_model::ErrorCode;
 use arenite_trajectory::Verification;
 use futures_util::future::BoxFuture;
@@ -257,6 +258,8 @@ static ROUTES: &[Route] = &[
         .doc(Operation::new("server", "list_workers", "Lists AgentFlow's workers with their sessions").answers::<WorkerList>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/templates", |e| Box::pin(api::templates(e)))
         .doc(Operation::new("server", "list_templates", "Lists the templates for sandboxes").answers::<TemplateList>(200)),
+    Route::new(At::Server, &API, GET, "/api/v2/templates/{name}", |e| Box::pin(api::template(e)))
+        .doc(Operation::new("server", "get_template", "Describes a template").answers::<Template>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/images", |e| Box::pin(api::images(e)))
         .doc(Operation::new("server", "list_images", "Lists the images on this host").answers::<ImageList>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/sandboxes", |e| Box::pin(api::list(e)))

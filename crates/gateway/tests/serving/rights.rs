@@ -63,6 +63,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("GET", "/api/v2/workers"),
     ("GET", "/api/v2/corpora"),
     ("GET", "/api/v2/templates"),
+    ("GET", "/api/v2/templates/aio"),
     ("GET", "/api/v2/images"),
     ("GET", "/api/v2/sandboxes"),
     ("GET", "/api/v2/sandboxes?follow=true"),
