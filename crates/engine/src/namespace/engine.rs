@@ -29,6 +29,8 @@ use crate::{Connection, Created, Ended, Engine, EngineError, Found, HostCapacity
 const FREEZE_LIMIT: Duration = Duration::from_secs(10);
 /// Interval between checks for free descriptors, while sandboxes are prepared in advance.
 const SHORTAGE_PAUSE: Duration = Duration::from_secs(5);
+/// Time without a create after which slots are prepared.
+const CALM: Duration = Duration::from_millis(20);
 /// Interval between pings of an idle launcher.
 const LAUNCHER_CHECK: Duration = Duration::from_secs(2);
 /// Time for a killed sandbox to end. Only a process stuck in the kernel takes longer.
@@ -101,19 +103,23 @@ impl EngineShared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Maintains the number of prepared slots, one at a time: preparations must not slow a burst of creates.
+    /// Maintains the number of prepared slots, one at a time: preparations must not slow a burst of creates. While half of them
+    /// are left, it also waits until creates pause, since a preparation takes as much of the host as a create.
     pub(super) async fn keep_prepared(self: Arc<Self>) {
         let mut pause = Duration::from_millis(100);
         loop {
-            let lacking = {
+            let (ready, wanted) = {
                 let state = self.state();
                 if state.closed {
                     return;
                 }
-                state.ready.len() < self.host.config.prepared_slots
+                (state.ready.len(), self.host.config.prepared_slots)
             };
-            if !lacking {
+            if ready >= wanted {
                 self.taken.notified().await;
+                continue;
+            }
+            if ready * 2 >= wanted && tokio::time::timeout(CALM, self.taken.notified()).await.is_ok() {
                 continue;
             }
             if DescriptorCount::now().is_some_and(|count| count.available() < count.needed_for(1)) {
