@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use axum::http::request::Parts;
+use futures_util::future::BoxFuture;
 use rmcp::handler::server::ServerHandler;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ErrorCode, Implementation, ListToolsResult, PaginatedRequestParams,
-    ProgressNotificationParam, ProgressToken, ResultType, ServerCapabilities, ServerConfig,
+    CallToolRequestParams, CallToolResponse, CallToolResult, ErrorCode, Implementation, JsonObject, ListToolsResult,
+    PaginatedRequestParams, ProgressNotificationParam, ProgressToken, ResultType, ServerCapabilities, ServerConfig, Tool,
 };
 use rmcp::service::{NotificationContext, Peer, RequestContext, RoleServer};
 use tokio::sync::mpsc;
@@ -21,18 +22,52 @@ const NEWS: usize = 64;
 /// A tool's result, or a protocol error.
 pub type ToolResult = Result<CallToolResult, Error>;
 
-pub(crate) struct Handler<T>(pub(crate) Arc<T>);
+/// [`Tools`] without their type, so that the protocol's code is compiled once, in this crate.
+pub(crate) trait AnyTools: Send + Sync {
+    fn introduction(&self) -> (&'static str, &'static str);
 
-impl<T: Tools> Handler<T> {
-    /// The caller that sent the request: whatever accepted the request put it beside the head.
-    fn caller(context: &RequestContext<RoleServer>) -> Result<T::Caller, Error> {
-        let parts = context.extensions.get::<Parts>();
-        let caller = parts.and_then(|parts| parts.extensions.get::<T::Caller>());
-        caller.cloned().ok_or_else(|| Error::internal_error("nobody knows who calls", None))
+    fn list<'a>(&'a self, context: &'a RequestContext<RoleServer>) -> BoxFuture<'a, Result<Vec<Tool>, Error>>;
+
+    fn call<'a>(
+        &'a self,
+        context: &'a RequestContext<RoleServer>,
+        name: String,
+        arguments: JsonObject,
+        news: Option<mpsc::Sender<String>>,
+    ) -> BoxFuture<'a, ToolResult>;
+}
+
+impl<T: Tools> AnyTools for T {
+    fn introduction(&self) -> (&'static str, &'static str) {
+        Tools::introduction(self)
+    }
+
+    fn list<'a>(&'a self, context: &'a RequestContext<RoleServer>) -> BoxFuture<'a, Result<Vec<Tool>, Error>> {
+        Box::pin(async { Tools::list(self, caller::<T>(context)?).await })
+    }
+
+    fn call<'a>(
+        &'a self,
+        context: &'a RequestContext<RoleServer>,
+        name: String,
+        arguments: JsonObject,
+        news: Option<mpsc::Sender<String>>,
+    ) -> BoxFuture<'a, ToolResult> {
+        Box::pin(async { Tools::call(self, caller::<T>(context)?, name, arguments, news).await })
     }
 }
 
-impl<T: Tools> ServerHandler for Handler<T> {
+/// The caller that sent the request: whatever accepted the request put it beside the head.
+fn caller<T: Tools>(context: &RequestContext<RoleServer>) -> Result<T::Caller, Error> {
+    let parts = context.extensions.get::<Parts>();
+    let caller = parts.and_then(|parts| parts.extensions.get::<T::Caller>());
+    caller.cloned().ok_or_else(|| Error::internal_error("nobody knows who calls", None))
+}
+
+#[derive(Clone)]
+pub(crate) struct Handler(pub(crate) Arc<dyn AnyTools>);
+
+impl ServerHandler for Handler {
     fn get_info(&self) -> ServerConfig {
         let (name, instructions) = self.0.introduction();
         let mut info = ServerConfig::new(ServerCapabilities::builder().enable_tools().build());
@@ -45,9 +80,8 @@ impl<T: Tools> ServerHandler for Handler<T> {
         _: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, Error> {
-        let tools = self.0.list(Self::caller(&context)?);
         tokio::select! {
-            tools = tools => Ok(ListToolsResult::with_all_items(tools?)),
+            tools = self.0.list(&context) => Ok(ListToolsResult::with_all_items(tools?)),
             () = context.ct.cancelled() => Err(cancelled()),
         }
     }
@@ -57,16 +91,15 @@ impl<T: Tools> ServerHandler for Handler<T> {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, Error> {
-        let caller = Self::caller(&context)?;
         let (name, arguments) = (request.name.into_owned(), request.arguments.unwrap_or_default());
         let token = context.meta.get_progress_token();
         let work = async {
             let mut result = match token {
-                None => self.0.call(caller, name, arguments, None).await?,
+                None => self.0.call(&context, name, arguments, None).await?,
                 Some(token) => {
                     let (sender, news) = mpsc::channel(NEWS);
-                    let (result, ()) =
-                        tokio::join!(self.0.call(caller, name, arguments, Some(sender)), tell(&context.peer, token, news));
+                    let call = self.0.call(&context, name, arguments, Some(sender));
+                    let (result, ()) = tokio::join!(call, tell(&context.peer, token, news));
                     result?
                 }
             };

@@ -1,5 +1,6 @@
 //! Requests over HTTP: selects the transport of each, and completes what clients leave out but the library requires.
 
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -49,10 +50,16 @@ pub enum Endpoint {
 
 /// All HTTP transports of one set of tools.
 pub struct Server<T: Tools> {
+    transports: Transports,
+    tools: PhantomData<fn(T)>,
+}
+
+/// The same, whatever the tools.
+struct Transports {
     sessions: Arc<Sessions>,
-    lasting: StreamableHttpService<Handler<T>, LocalSessionManager>,
-    single: StreamableHttpService<Handler<T>, NeverSessionManager>,
-    older: Older<T>,
+    lasting: StreamableHttpService<Handler, LocalSessionManager>,
+    single: StreamableHttpService<Handler, NeverSessionManager>,
+    older: Older,
     stop: CancellationToken,
 }
 
@@ -88,35 +95,44 @@ impl Glimpse<'_> {
 impl<T: Tools> Server<T> {
     /// The owner must check host, origin, and caller of each request before it calls [`Server::serve`].
     pub fn new(tools: T) -> Self {
-        let tools = Arc::new(tools);
+        Self { transports: Transports::new(Handler(Arc::new(tools))), tools: PhantomData }
+    }
+
+    /// Ends all sessions and their calls. Later requests are refused.
+    pub fn stop(&self) {
+        self.transports.stop.cancel();
+    }
+
+    /// Answers a request with a body that was already read.
+    pub async fn serve(&self, endpoint: Endpoint, mut parts: Parts, body: Bytes, caller: T::Caller) -> Response<Body> {
+        parts.extensions.insert(caller);
+        self.transports.serve(endpoint, parts, body).await
+    }
+}
+
+impl Transports {
+    fn new(handler: Handler) -> Self {
         let sessions = Arc::new(Sessions::new());
         let stop = CancellationToken::new();
         let config = StreamableHttpServerConfig::default()
             .disable_allowed_hosts()
             .with_cancellation_token(stop.clone())
             .with_max_request_body_bytes(crate::MAX_BODY);
-        let handler = |tools: &Arc<T>| {
-            let tools = Arc::clone(tools);
-            move || Ok(Handler(Arc::clone(&tools)))
+        let make = || {
+            let handler = handler.clone();
+            move || Ok(handler.clone())
         };
         let single = config.clone().with_legacy_session_mode(false).with_json_response(true);
         Self {
-            lasting: StreamableHttpService::new(handler(&tools), Arc::clone(&sessions.manager), config),
-            single: StreamableHttpService::new(handler(&tools), Arc::default(), single),
-            older: Older::new(tools, stop.clone()),
+            lasting: StreamableHttpService::new(make(), Arc::clone(&sessions.manager), config),
+            single: StreamableHttpService::new(make(), Arc::default(), single),
+            older: Older::new(handler, stop.clone()),
             sessions,
             stop,
         }
     }
 
-    /// Ends all sessions and their calls. Later requests are refused.
-    pub fn stop(&self) {
-        self.stop.cancel();
-    }
-
-    /// Answers a request with a body that was already read.
-    pub async fn serve(&self, endpoint: Endpoint, mut parts: Parts, body: Bytes, caller: T::Caller) -> Response<Body> {
-        parts.extensions.insert(caller);
+    async fn serve(&self, endpoint: Endpoint, parts: Parts, body: Bytes) -> Response<Body> {
         match endpoint {
             Endpoint::Streamable if parts.method == Method::POST => self.post(parts, body).await,
             Endpoint::Streamable => self.other(parts).await,

@@ -17,7 +17,6 @@ use rmcp::transport::sink_stream::SinkStreamTransport;
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, PollSender};
 
-use crate::Tools;
 use crate::handler::Handler;
 use crate::http::{plain, refusal};
 
@@ -30,8 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 type Inboxes = Arc<Mutex<HashMap<String, mpsc::Sender<ClientJsonRpcMessage>>>>;
 
-pub(crate) struct Older<T> {
-    tools: Arc<T>,
+pub(crate) struct Older {
+    handler: Handler,
     inboxes: Inboxes,
     stop: CancellationToken,
 }
@@ -50,9 +49,9 @@ impl Drop for Connection {
     }
 }
 
-impl<T: Tools> Older<T> {
-    pub(crate) fn new(tools: Arc<T>, stop: CancellationToken) -> Self {
-        Self { tools, inboxes: Arc::default(), stop }
+impl Older {
+    pub(crate) fn new(handler: Handler, stop: CancellationToken) -> Self {
+        Self { handler, inboxes: Arc::default(), stop }
     }
 
     /// Opens a client's stream: first the relative address that it posts to, then the answers.
@@ -73,7 +72,7 @@ impl<T: Tools> Older<T> {
         let connection = Connection { id, inboxes: Arc::clone(&self.inboxes), end: self.stop.child_token() };
         let first = Event::default().event("endpoint").data(format!("{messages}?session_id={}", connection.id));
         let end = connection.end.clone();
-        let handler = Handler(Arc::clone(&self.tools));
+        let handler = self.handler.clone();
         tokio::spawn(async move {
             let incoming = futures_util::stream::poll_fn(move |cx| incoming.poll_recv(cx));
             let transport = SinkStreamTransport::new(PollSender::new(outbox), incoming);

@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use futures_util::future::BoxFuture;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -38,6 +39,8 @@ pub fn ok_message<T>(data: T, message: impl Into<String>) -> Reply<T> {
 pub async fn whole<T: Send + 'static, E: Into<ApiError> + Send + 'static>(
     call: impl Future<Output = Result<T, E>> + Send + 'static,
 ) -> Result<T, ApiError> {
+    // Without the call's type: the code of a task is compiled for each type of future.
+    let call: BoxFuture<'static, Result<T, E>> = Box::pin(call);
     let task = tokio::spawn(call);
     let done = task.await.map_err(|e| ApiError::new(StatusCode::FAILED_DEPENDENCY, format!("the call broke off: {e}")))?;
     done.map_err(Into::into)
