@@ -2,7 +2,7 @@
 
 use arenite_model::{SandboxId, SandboxName, SandboxSpec, SandboxState, TenantId};
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::SpecOverlay;
@@ -19,8 +19,8 @@ pub struct CreateRequest {
     pub origin: String,
 }
 
-/// A snapshot of a sandbox.
-#[derive(Debug, Clone, Serialize)]
+/// A snapshot of a sandbox. Its JSON is a line of the store's archive (`store::archive`).
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Sandbox {
     pub id: SandboxId,
     pub tenant: TenantId,
@@ -40,6 +40,7 @@ pub struct Sandbox {
     /// When its life time ends.
     pub expires_at: Option<Timestamp>,
     /// Durations of the stages of its creation, in milliseconds; only known to the server that created it.
+    #[serde(skip)]
     pub stages: Vec<(String, f64)>,
 }
 

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails its test")]
 
+use arenite_control::store::archive::{self, ArchiveError};
 use arenite_control::store::{MemoryStore, SqliteStore, Store, StoreError};
 use arenite_control::{ControlError, Sandbox};
 use arenite_model::{SandboxId, SandboxSpec, SandboxState};
@@ -265,4 +266,59 @@ async fn what_is_owed_is_written_without_another_call() {
         assert!(begun.elapsed() < std::time::Duration::from_secs(10));
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
+}
+
+async fn moves_rows(from: &dyn Store, to: &dyn Store) {
+    let rows = [sandbox("default", "one"), sandbox("default", "two"), sandbox("other", "one")];
+    for row in &rows {
+        from.insert(row).await.unwrap();
+    }
+    let mut file = Vec::new();
+    archive::write(from.load().await.unwrap(), &mut file).unwrap();
+    let texts = |rows: Vec<Sandbox>| {
+        let mut texts: Vec<String> = rows.iter().map(text).collect();
+        texts.sort();
+        texts
+    };
+    let moved = archive::read(&file[..]).unwrap();
+    to.import(moved.clone(), false).await.unwrap();
+    let there = texts(to.load().await.unwrap());
+    assert_eq!(there, texts(rows.to_vec()));
+
+    let error = to.import(moved.clone(), false).await.unwrap_err();
+    assert!(matches!(error, StoreError::NotEmpty { rows: 3 }), "{error}");
+    let twice = [&moved[..], &moved[..1]].concat();
+    assert!(matches!(to.import(twice, true).await, Err(StoreError::Taken)));
+    assert_eq!(texts(to.load().await.unwrap()), there, "a failed import changes nothing");
+    to.insert(&sandbox("default", "new")).await.unwrap();
+    to.import(moved, true).await.unwrap();
+    assert_eq!(texts(to.load().await.unwrap()), there);
+    to.check().await.unwrap();
+}
+
+#[tokio::test]
+async fn rows_move_between_stores_through_an_archive() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = |name: &str| SqliteStore::open(dir.path().join(name)).unwrap();
+    moves_rows(&open("a.sqlite"), &open("b.sqlite")).await;
+    moves_rows(&MemoryStore::default(), &open("c.sqlite")).await;
+    moves_rows(&open("d.sqlite"), &MemoryStore::default()).await;
+}
+
+#[test]
+fn a_damaged_archive_gives_no_rows() {
+    let mut file = Vec::new();
+    archive::write(vec![sandbox("default", "one"), sandbox("default", "two")], &mut file).unwrap();
+    let whole = String::from_utf8(file).unwrap();
+    let lines: Vec<&str> = whole.split_inclusive('\n').collect();
+    let read = |text: String| archive::read(text.as_bytes()).map(|rows| rows.len());
+    assert_eq!(read(whole.clone()).unwrap(), 2);
+    assert!(matches!(read(lines[..3].concat()), Err(ArchiveError::Truncated)));
+    assert!(matches!(read(String::new()), Err(ArchiveError::Truncated)));
+    assert!(matches!(read([lines[0], lines[1], lines[3]].concat()), Err(ArchiveError::Count { expected: 2, found: 1 })));
+    assert!(matches!(read(whole.replace("\"test\"", "\"best\"")), Err(ArchiveError::Checksum)));
+    assert!(matches!(read(whole.replacen("\"version\":1", "\"version\":2", 1)), Err(ArchiveError::Version { found: 2 })));
+    assert!(matches!(read(format!("{whole}{{}}\n")), Err(ArchiveError::Line { line: 5, .. })));
+    assert!(matches!(read("{}\n".to_owned()), Err(ArchiveError::Line { line: 1, .. })));
+    assert!(matches!(read(whole.replace("arenite-store", "other")), Err(ArchiveError::Line { line: 1, .. })));
 }

@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use arenite_model::SandboxId;
@@ -76,6 +76,23 @@ impl Store for MemoryStore {
 
     async fn remove(&self, id: &SandboxId) -> Result<(), StoreError> {
         self.rows()?.by_id.remove(id);
+        Ok(())
+    }
+
+    async fn import(&self, rows: Vec<Sandbox>, replace: bool) -> Result<(), StoreError> {
+        let mut current = self.rows()?;
+        if !replace && !current.by_id.is_empty() {
+            return Err(StoreError::NotEmpty { rows: current.by_id.len() });
+        }
+        let mut names = BTreeSet::new();
+        let mut by_id = BTreeMap::new();
+        for row in rows {
+            let is_free = names.insert((row.tenant.to_string(), row.name.to_string()));
+            if !is_free || by_id.insert(row.id.clone(), Sandbox { stages: Vec::new(), ..row }).is_some() {
+                return Err(StoreError::Taken);
+            }
+        }
+        current.by_id = by_id;
         Ok(())
     }
 

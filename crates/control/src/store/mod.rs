@@ -1,5 +1,6 @@
 //! The persistent store of sandboxes.
 
+pub mod archive;
 mod memory;
 mod reserve;
 mod sqlite;
@@ -32,6 +33,11 @@ pub trait Store: Send + Sync + 'static {
     /// Removes a row if it exists. A removal that can't be written now is written as soon as possible, before any other row;
     /// until then only a restart shows the row again.
     async fn remove(&self, id: &SandboxId) -> Result<(), StoreError>;
+    /// Adds all rows in one transaction, or none of them. With `replace`, they take the place of all rows that are there.
+    ///
+    /// # Errors
+    /// [`StoreError::NotEmpty`] without `replace`, if there are rows; [`StoreError::Taken`] if an id or a name repeats.
+    async fn import(&self, rows: Vec<Sandbox>, replace: bool) -> Result<(), StoreError>;
     /// Notes for the operator, as text.
     fn notes(&self) -> Vec<String> {
         Vec::new()
@@ -47,6 +53,8 @@ pub trait Store: Send + Sync + 'static {
 pub enum StoreError {
     #[error("the id or the name is taken")]
     Taken,
+    #[error("it holds {rows} sandboxes already")]
+    NotEmpty { rows: usize },
     #[error("it is closed")]
     Closed,
     #[error("row {id} can't be read: {reason}")]

@@ -62,6 +62,11 @@ pub(super) enum Op {
     Update(Box<Sandbox>),
     Touch(Vec<(SandboxId, Timestamp)>),
     Remove(SandboxId),
+    /// Needs a transaction around it.
+    Import {
+        rows: Vec<Sandbox>,
+        replace: bool,
+    },
     Close,
 }
 
@@ -228,6 +233,16 @@ pub(super) fn apply(db: &Connection, op: &Op) -> Result<Vec<Sandbox>, StoreError
                 touch.execute(params![id.as_str(), at.as_microsecond()])?;
             }
         }
+        Op::Import { rows, replace } => {
+            let found: i64 = db.query_row("SELECT count(*) FROM sandboxes", [], |row| row.get(0))?;
+            if found > 0 && !replace {
+                return Err(StoreError::NotEmpty { rows: usize::try_from(found).unwrap_or(usize::MAX) });
+            }
+            db.execute("DELETE FROM sandboxes", [])?;
+            for row in rows {
+                apply(db, &Op::Insert(Box::new(row.clone())))?;
+            }
+        }
         Op::Remove(id) => {
             db.prepare_cached("DELETE FROM sandboxes WHERE id = ?1")?.execute([id.as_str()])?;
         }
@@ -295,6 +310,10 @@ impl Store for SqliteStore {
 
     async fn remove(&self, id: &SandboxId) -> Result<(), StoreError> {
         self.ask(Op::Remove(id.clone())).await.map(drop)
+    }
+
+    async fn import(&self, rows: Vec<Sandbox>, replace: bool) -> Result<(), StoreError> {
+        self.ask(Op::Import { rows, replace }).await.map(drop)
     }
 
     fn notes(&self) -> Vec<String> {

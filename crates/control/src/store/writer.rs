@@ -103,6 +103,10 @@ impl Writer {
         if batch.iter().any(|job| matches!(job.op, Op::Insert(_))) && !self.reserve.take() {
             return None;
         }
+        // An import is undone alone if it fails.
+        if batch.iter().any(|job| matches!(job.op, Op::Import { .. })) {
+            return None;
+        }
         let change = self.db.transaction_with_behavior(TransactionBehavior::Immediate).ok()?;
         let mut answers = Vec::with_capacity(batch.len());
         for job in batch {
@@ -130,6 +134,11 @@ impl Writer {
                 }
                 let inserted = apply(&self.db, op);
                 self.note(inserted)
+            }
+            Op::Import { .. } => {
+                self.check()?;
+                let imported = import(&mut self.db, op);
+                self.note(imported)
             }
             Op::Update(_) | Op::Touch(_) => {
                 self.passable()?;
@@ -197,7 +206,7 @@ impl Writer {
                     tracing::info!("the store can be written to again");
                 }
             }
-            Ok(_) | Err(StoreError::Taken) => {}
+            Ok(_) | Err(StoreError::Taken | StoreError::NotEmpty { .. }) => {}
             Err(error) => {
                 if self.trouble.as_ref().is_none_or(|(before, _)| before.to_string() != error.to_string()) {
                     tracing::error!(%error, "the store can't be written to");
@@ -226,6 +235,13 @@ impl Writer {
             Err(error) => tracing::warn!(%error, "the store could not be opened again"),
         }
     }
+}
+
+fn import(db: &mut Connection, op: &Op) -> Answer {
+    let change = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let answer = apply(&change, op)?;
+    change.commit()?;
+    Ok(answer)
 }
 
 fn try_owed(db: &mut Connection, owed: &BTreeSet<SandboxId>) -> Result<(), StoreError> {

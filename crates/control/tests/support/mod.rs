@@ -106,6 +106,10 @@ impl Store for HaltingStore {
         Ok(())
     }
 
+    async fn import(&self, rows: Vec<Sandbox>, replace: bool) -> Result<(), StoreError> {
+        self.rows.import(rows, replace).await
+    }
+
     async fn check(&self) -> Result<(), StoreError> {
         self.rows.check().await
     }
