@@ -68,6 +68,7 @@ pub(crate) const TO_TEST: &[Need] = &[
     Need { present: Present::AnyOf(&["chromium"]), package: "chromium", why: "a real browser is turned on hostile pages" },
     Need { present: Present::AnyOf(&["curl"]), package: "curl", why: "calls are made as the README shows them" },
     Need { present: Present::AnyOf(&["ffprobe"]), package: "ffmpeg", why: "recordings are looked into" },
+    Need { present: Present::AnyOf(&["pg_createcluster"]), package: "postgresql", why: "the store is tested on it" },
 ];
 
 /// In addition, to run the benchmarks.

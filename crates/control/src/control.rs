@@ -18,7 +18,7 @@ use crate::pool::Pool;
 use crate::quarantine::Quarantine;
 use crate::reaper::Deadlines;
 use crate::registry::{Entry, Registry};
-use crate::store::{SqliteStore, Store};
+use crate::store::{self, Store};
 use crate::template::Templates;
 use crate::{Change, ControlConfig, ControlError, Sandbox, Template};
 
@@ -59,9 +59,8 @@ impl Control {
     /// # Errors
     /// If the store can't be opened or has a newer version, or if the engine can't recover.
     pub async fn start(config: ControlConfig, engine: Arc<dyn Engine>) -> Result<Arc<Self>, ControlError> {
-        let path = config.data_dir.join("control.sqlite");
-        let store = tokio::task::spawn_blocking(move || SqliteStore::open(path)).await.map_err(|_| ControlError::Stopping)??;
-        Self::start_with(config, engine, Arc::new(store)).await
+        let store = store::open(&config.data_dir, None).await?;
+        Self::start_with(config, engine, store).await
     }
 
     /// Like [`Control::start`], with the given store.

@@ -47,13 +47,10 @@ pub enum ControlError {
     Engine(Arc<EngineError>),
     #[error("the store could not {what}: {source}")]
     Store { what: &'static str, source: StoreError },
-    #[error(
-        "the store {} has schema version {found}, made by a newer arenite; this one knows up to {known}",
-        path.display()
-    )]
-    NewerStore { path: PathBuf, found: i64, known: i64 },
-    #[error("another server uses the store {}", path.display())]
-    StoreInUse { path: PathBuf },
+    #[error("the store {store} has schema version {found}, made by a newer arenite; this one knows up to {known}")]
+    NewerStore { store: String, found: i64, known: i64 },
+    #[error("another server uses the store {store}")]
+    StoreInUse { store: String },
 }
 
 impl From<EngineError> for ControlError {
@@ -80,7 +77,9 @@ impl ControlError {
             Self::Exhausted { .. } | Self::Stopping => ErrorCode::Exhausted,
             Self::Timeout { .. } => ErrorCode::Timeout,
             Self::Engine(source) => source.code(),
-            Self::Store { source: StoreError::Full | StoreError::Locked, .. } => ErrorCode::Exhausted,
+            Self::Store { source: StoreError::Full | StoreError::Locked | StoreError::Unavailable(_), .. } => {
+                ErrorCode::Exhausted
+            }
             Self::BadEnvironments { .. } | Self::Store { .. } | Self::NewerStore { .. } | Self::StoreInUse { .. } => {
                 ErrorCode::Internal
             }
@@ -116,16 +115,19 @@ impl ControlError {
             Self::BadTemplate { .. } | Self::BadEnvironments { .. } => "correct the file; it is read again at the next create",
             Self::Exhausted { .. } => "delete sandboxes that are not needed, or retry later",
             Self::Store { source: StoreError::Full, .. } => {
-                "free space on the disk of the data directory; deletions work meanwhile"
+                "free space on the disk of the data directory, or on that of the database; deletions work meanwhile"
             }
             Self::Store { source: StoreError::Locked, .. } => {
-                "end the process that has control.sqlite open, such as a shell of sqlite3; the server goes on by itself"
+                "end the process that has locked it, such as a shell of sqlite3 or psql; the server goes on by itself"
             }
             Self::Store { source: StoreError::ReadOnly, .. } => {
-                "make control.sqlite in the data directory writable; the server opens it again by itself"
+                "make control.sqlite in the data directory, or the database, writable; the server opens it again by itself"
             }
-            Self::NewerStore { .. } => "start the newer arenite, or give this one another data directory",
-            Self::StoreInUse { .. } => "stop the other server, or give this one another data directory",
+            Self::Store { source: StoreError::Unavailable(_), .. } => {
+                "see that the database of --store runs and can be reached; the server connects again by itself"
+            }
+            Self::NewerStore { .. } => "start the newer arenite, or give this one another store",
+            Self::StoreInUse { .. } => "stop the other server, or give this one another store",
             _ => return None,
         };
         Some(hint.to_owned())
@@ -134,7 +136,7 @@ impl ControlError {
     /// Whether the server itself lacks what the call needs, as opposed to a reached limit.
     pub fn is_unavailable(&self) -> bool {
         match self {
-            Self::Store { source, .. } => matches!(source, StoreError::Full | StoreError::Locked | StoreError::ReadOnly),
+            Self::Store { source, .. } => source.is_temporary(),
             Self::Engine(source) => matches!(**source, EngineError::Storage { .. }),
             _ => false,
         }
@@ -146,9 +148,7 @@ impl ControlError {
             Self::Exhausted { retry_after, .. } => Some(*retry_after),
             Self::Stopping => Some(Duration::from_secs(5)),
             Self::Engine(source) if source.code() == ErrorCode::Exhausted => Some(Duration::from_secs(5)),
-            Self::Store { source: StoreError::Full | StoreError::Locked | StoreError::ReadOnly, .. } => {
-                Some(Duration::from_secs(2))
-            }
+            Self::Store { source, .. } if source.is_temporary() => Some(Duration::from_secs(2)),
             _ => None,
         }
     }

@@ -1,6 +1,6 @@
 //! Tenants' sandboxes: names, states, timeouts, admission, and the store.
 //!
-//! Owns the state machine of every sandbox, the store (SQLite), leases, the reaper, admission, crash recovery and templates. It
+//! Owns the state machine of every sandbox, the store (SQLite or Postgres), leases, the reaper, admission, crash recovery and templates. It
 //! knows no dialect and touches no process or disk itself: it calls the engine.
 //!
 //! # States

@@ -1,44 +1,24 @@
-//! One test suite for both stores, and what only a file can show.
+//! One test suite for all stores, and what only a file can show. `postgres.rs` has failures of a database.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails its test")]
 
+mod support;
+
+use std::sync::Arc;
+
 use arenite_control::store::archive::{self, ArchiveError};
-use arenite_control::store::{MemoryStore, SqliteStore, Store, StoreError};
+use arenite_control::store::{self, MemoryStore, PostgresStore, SqliteStore, Store, StoreError};
 use arenite_control::{ControlError, Sandbox};
-use arenite_model::{SandboxId, SandboxSpec, SandboxState};
+use arenite_model::{SandboxId, SandboxState};
 use jiff::Timestamp;
-
-fn sandbox(tenant: &str, name: &str) -> Sandbox {
-    let at = Timestamp::from_microsecond(1_700_000_000_123_456).unwrap();
-    let mut spec = SandboxSpec::of_image("team/tools:2".parse().unwrap());
-    spec.env.insert("A".to_owned(), "b\nc".to_owned());
-    spec.idle_timeout_seconds = Some(60);
-    Sandbox {
-        id: SandboxId::random(),
-        tenant: tenant.parse().unwrap(),
-        name: name.parse().unwrap(),
-        state: SandboxState::Creating,
-        spec,
-        template: Some("aio".to_owned()),
-        reason: None,
-        isolation: Vec::new(),
-        origin: "test".to_owned(),
-        created_at: at,
-        last_used_at: at,
-        state_since: at,
-        expires_at: Some(at),
-        stages: Vec::new(),
-    }
-}
-
-fn text(sandbox: &Sandbox) -> String {
-    serde_json::to_string(sandbox).unwrap()
-}
+use support::cluster::{self, Cluster};
+use support::{sandbox, text};
 
 async fn behaves(store: &dyn Store) {
     assert!(store.load().await.unwrap().is_empty());
     let mut first = sandbox("default", "one");
-    let second = sandbox("other", "one");
+    let mut second = sandbox("other", "one");
+    second.spec.env.insert("NUL".to_owned(), "a\0b".to_owned());
     store.insert(&first).await.unwrap();
     store.insert(&second).await.unwrap();
     for taken in [sandbox("default", "one"), Sandbox { id: first.id.clone(), ..sandbox("default", "two") }] {
@@ -47,7 +27,7 @@ async fn behaves(store: &dyn Store) {
     }
 
     first.state = SandboxState::Failed;
-    first.reason = Some("it's \"gone\"".to_owned());
+    first.reason = Some("it's \"gone\" \u{1f4a5}".to_owned());
     first.isolation = vec!["namespaces".to_owned(), "seccomp".to_owned()];
     first.state_since = Timestamp::from_microsecond(5).unwrap();
     store.update(&first).await.unwrap();
@@ -89,13 +69,26 @@ async fn the_sqlite_store_behaves_and_its_rows_outlive_it() {
 }
 
 #[tokio::test]
+async fn the_postgres_store_behaves_and_its_rows_outlive_it() {
+    let cluster = Cluster::start();
+    let dir = tempfile::tempdir().unwrap();
+    behaves(&PostgresStore::open(cluster.address(), dir.path()).await.unwrap()).await;
+    let again = PostgresStore::open(cluster.address(), dir.path()).await.unwrap();
+    assert_eq!(again.load().await.unwrap().len(), 2);
+}
+
+#[tokio::test]
 async fn many_writers_at_once_each_get_their_own_answer() {
     let dir = tempfile::tempdir().unwrap();
-    let store = SqliteStore::open(dir.path().join("control.sqlite")).unwrap();
-    let store = std::sync::Arc::new(store);
+    answers_many(Arc::new(SqliteStore::open(dir.path().join("control.sqlite")).unwrap())).await;
+    let cluster = Cluster::start();
+    answers_many(Arc::new(PostgresStore::open(cluster.address(), dir.path()).await.unwrap())).await;
+}
+
+async fn answers_many(store: Arc<dyn Store>) {
     let writers: Vec<_> = (0..200)
         .map(|n| {
-            let store = std::sync::Arc::clone(&store);
+            let store = Arc::clone(&store);
             // Every name twice: in a batch as well as alone, one of the two is refused and does not affect others.
             tokio::spawn(async move { store.insert(&sandbox("default", &format!("n{}", n / 2))).await })
         })
@@ -268,6 +261,37 @@ async fn what_is_owed_is_written_without_another_call() {
     }
 }
 
+#[tokio::test]
+async fn a_database_of_a_newer_version_is_refused_and_left_alone() {
+    let cluster = Cluster::start();
+    let dir = tempfile::tempdir().unwrap();
+    PostgresStore::open(cluster.address(), dir.path()).await.unwrap().close().await;
+    cluster.run("UPDATE arenite_store SET version = version + 1").await;
+    let error = PostgresStore::open(cluster.address(), dir.path()).await.err().unwrap();
+    let ControlError::NewerStore { found, known, .. } = error else { panic!("{error}") };
+    assert_eq!(found, known + 1);
+    let error = store::read(dir.path(), Some(&cluster.address())).await.unwrap_err();
+    assert!(matches!(error, ControlError::NewerStore { .. }), "{error}");
+    let version = cluster.client().await.query_one("SELECT version FROM arenite_store", &[]).await.unwrap();
+    assert_eq!(version.get::<_, i64>(0), found);
+}
+
+#[tokio::test]
+async fn a_store_is_read_while_a_server_uses_it() {
+    let cluster = Cluster::start();
+    let dir = tempfile::tempdir().unwrap();
+    let database = cluster.address();
+    for database in [None, Some(&database)] {
+        let missing = store::read(dir.path(), database).await.unwrap_err();
+        assert!(matches!(missing, ControlError::Store { .. }), "{missing}");
+        let open = store::open(dir.path(), database).await.unwrap();
+        open.insert(&sandbox("default", "one")).await.unwrap();
+        assert_eq!(store::read(dir.path(), database).await.unwrap().len(), 1);
+        open.close().await;
+        assert_eq!(store::read(dir.path(), database).await.unwrap().len(), 1);
+    }
+}
+
 async fn moves_rows(from: &dyn Store, to: &dyn Store) {
     let rows = [sandbox("default", "one"), sandbox("default", "two"), sandbox("other", "one")];
     for row in &rows {
@@ -303,6 +327,14 @@ async fn rows_move_between_stores_through_an_archive() {
     moves_rows(&open("a.sqlite"), &open("b.sqlite")).await;
     moves_rows(&MemoryStore::default(), &open("c.sqlite")).await;
     moves_rows(&open("d.sqlite"), &MemoryStore::default()).await;
+    let cluster = Cluster::start();
+    cluster.run("CREATE DATABASE second").await;
+    let database = PostgresStore::open(cluster.address(), dir.path()).await.unwrap();
+    moves_rows(&open("e.sqlite"), &database).await;
+    database.import(Vec::new(), true).await.unwrap();
+    moves_rows(&database, &open("f.sqlite")).await;
+    let second = cluster::url(cluster.dir(), "second").parse().unwrap();
+    moves_rows(&PostgresStore::open(second, dir.path()).await.unwrap(), &MemoryStore::default()).await;
 }
 
 #[test]

@@ -1,11 +1,15 @@
-//! The persistent store of sandboxes.
+//! The persistent store of sandboxes: SQLite in the data directory, or a Postgres database.
 
 pub mod archive;
 mod memory;
+mod postgres;
 mod reserve;
 mod sqlite;
 mod unreadable;
 mod writer;
+
+use std::path::Path;
+use std::sync::Arc;
 
 use arenite_model::SandboxId;
 use async_trait::async_trait;
@@ -13,9 +17,75 @@ use jiff::Timestamp;
 use thiserror::Error;
 
 pub use memory::MemoryStore;
+pub use postgres::{AddressError, PostgresAddress, PostgresStore};
 pub use sqlite::SqliteStore;
 
-use crate::Sandbox;
+use crate::{ControlError, Sandbox};
+
+/// The file of the SQLite store in a data directory.
+const SQLITE: &str = "control.sqlite";
+
+/// Opens the store of a server: the database, or without one, SQLite in the data directory. Migrates its schema.
+///
+/// # Errors
+/// [`ControlError::StoreInUse`] if another process has it; [`ControlError::NewerStore`] if a newer version made it.
+pub async fn open(data_dir: &Path, database: Option<&PostgresAddress>) -> Result<Arc<dyn Store>, ControlError> {
+    if let Some(address) = database {
+        return Ok(Arc::new(PostgresStore::open(address.clone(), data_dir).await?));
+    }
+    let path = data_dir.join(SQLITE);
+    let store = tokio::task::spawn_blocking(move || SqliteStore::open(path)).await.map_err(|_| ControlError::Stopping)??;
+    Ok(Arc::new(store))
+}
+
+/// Reads all rows of a store, which a server may use meanwhile, and changes nothing.
+///
+/// # Errors
+/// If there is no store, or one with another version of the schema.
+pub async fn read(data_dir: &Path, database: Option<&PostgresAddress>) -> Result<Vec<Sandbox>, ControlError> {
+    if let Some(address) = database {
+        return postgres::read(address, data_dir).await;
+    }
+    let path = data_dir.join(SQLITE);
+    tokio::task::spawn_blocking(move || sqlite::read(&path)).await.map_err(|_| ControlError::Stopping)?
+}
+
+/// A change of the rows, or a request to read them.
+enum Op {
+    Load,
+    Check,
+    Insert(Box<Sandbox>),
+    Update(Box<Sandbox>),
+    Touch(Vec<(SandboxId, Timestamp)>),
+    Remove(SandboxId),
+    /// Needs a transaction around it.
+    Import {
+        rows: Vec<Sandbox>,
+        replace: bool,
+    },
+    Close,
+}
+
+/// The rows that were read, if any.
+type Answer = Result<Vec<Sandbox>, StoreError>;
+
+/// Refuses to read a schema of another version, which only a server's start changes.
+fn check_version(store: &str, found: i64, known: i64) -> Result<(), ControlError> {
+    match found.cmp(&known) {
+        std::cmp::Ordering::Equal => Ok(()),
+        std::cmp::Ordering::Greater => Err(ControlError::NewerStore { store: store.to_owned(), found, known }),
+        std::cmp::Ordering::Less => Err(ControlError::Store {
+            what: "be read",
+            source: StoreError::Database(format!(
+                "{store} has schema version {found}, and this arenite reads version {known}; start the server once, which updates it"
+            )),
+        }),
+    }
+}
+
+fn to_json(value: &impl serde::Serialize) -> Result<String, StoreError> {
+    serde_json::to_string(value).map_err(|e| StoreError::Database(e.to_string()))
+}
 
 /// A store of sandboxes. Acknowledged changes survive a kill of the server; a power cut may lose the last moments.
 #[async_trait]
@@ -27,7 +97,8 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// [`StoreError::Taken`] if its id exists, or its name within its tenant.
     async fn insert(&self, sandbox: &Sandbox) -> Result<(), StoreError>;
-    /// Writes state, reason, `state_since`, isolation and last use. Does nothing if the row doesn't exist.
+    /// Writes state, reason, `state_since`, isolation and last use. Does nothing if the row doesn't exist. A database may write a
+    /// failed update later.
     async fn update(&self, sandbox: &Sandbox) -> Result<(), StoreError>;
     async fn touch(&self, used: Vec<(SandboxId, Timestamp)>) -> Result<(), StoreError>;
     /// Removes a row if it exists. A removal that can't be written now is written as soon as possible, before any other row;
@@ -63,17 +134,25 @@ pub enum StoreError {
     Locked,
     #[error("it can only be read")]
     ReadOnly,
-    #[error("the disk of the data directory is full")]
+    #[error("its disk is full")]
     Full,
+    /// The database is gone, slow, or has another server.
+    #[error("{0}")]
+    Unavailable(String),
     #[error("{0}")]
     Database(String),
 }
 
 impl StoreError {
+    /// Whether the store works again by itself once the cause is gone.
+    pub(crate) fn is_temporary(&self) -> bool {
+        matches!(self, Self::Full | Self::Locked | Self::ReadOnly | Self::Unavailable(_))
+    }
+
     /// The error without details that only an operator may read, such as paths.
     pub(crate) fn public(&self) -> String {
         match self {
-            Self::Database(_) | Self::BadRow { .. } => "the server's log says why".to_owned(),
+            Self::Database(_) | Self::Unavailable(_) | Self::BadRow { .. } => "the server's log says why".to_owned(),
             other => other.to_string(),
         }
     }

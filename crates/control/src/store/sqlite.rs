@@ -13,7 +13,7 @@ use rusqlite::{Connection, OpenFlags, TransactionBehavior, params};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::writer::Writer;
-use super::{Store, StoreError, unreadable};
+use super::{Answer, Op, Store, StoreError, check_version, to_json, unreadable};
 use crate::{ControlError, Sandbox};
 
 /// Queue of writes for the thread; beyond it, callers wait to enqueue.
@@ -51,23 +51,8 @@ pub struct SqliteStore {
 
 pub(super) struct Job {
     pub(super) op: Op,
-    pub(super) reply: oneshot::Sender<Result<Vec<Sandbox>, StoreError>>,
+    pub(super) reply: oneshot::Sender<Answer>,
     _permit: OwnedSemaphorePermit,
-}
-
-pub(super) enum Op {
-    Load,
-    Check,
-    Insert(Box<Sandbox>),
-    Update(Box<Sandbox>),
-    Touch(Vec<(SandboxId, Timestamp)>),
-    Remove(SandboxId),
-    /// Needs a transaction around it.
-    Import {
-        rows: Vec<Sandbox>,
-        replace: bool,
-    },
-    Close,
 }
 
 impl SqliteStore {
@@ -129,7 +114,7 @@ impl SqliteStore {
         Ok(Self { jobs, permits: Arc::new(Semaphore::new(QUEUE)), thread: Mutex::new(Some(thread)), notes })
     }
 
-    async fn ask(&self, op: Op) -> Result<Vec<Sandbox>, StoreError> {
+    async fn ask(&self, op: Op) -> Answer {
         let (reply, answer) = oneshot::channel();
         let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(|_| StoreError::Closed)?;
         self.jobs.send(Job { op, reply, _permit: permit }).map_err(|_| StoreError::Closed)?;
@@ -159,7 +144,7 @@ fn lock(path: &Path) -> Result<File, ControlError> {
     let file = OpenOptions::new().write(true).create(true).truncate(false).open(&lock).map_err(failed)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(ControlError::StoreInUse { path: path.to_owned() }),
+        Err(TryLockError::WouldBlock) => Err(ControlError::StoreInUse { store: path.display().to_string() }),
         Err(TryLockError::Error(error)) => Err(failed(error)),
     }
 }
@@ -176,7 +161,7 @@ fn migrate(db: &mut Connection, path: &Path) -> Result<(), ControlError> {
         return Err(failed(format!("its version is {found}")));
     };
     if done > MIGRATIONS.len() {
-        return Err(ControlError::NewerStore { path: path.to_owned(), found, known });
+        return Err(ControlError::NewerStore { store: path.display().to_string(), found, known });
     }
     for (index, migration) in MIGRATIONS.iter().enumerate().skip(done) {
         let change = db.transaction_with_behavior(TransactionBehavior::Immediate).map_err(database)?;
@@ -187,7 +172,18 @@ fn migrate(db: &mut Connection, path: &Path) -> Result<(), ControlError> {
     Ok(())
 }
 
-pub(super) fn apply(db: &Connection, op: &Op) -> Result<Vec<Sandbox>, StoreError> {
+/// See [`super::read`].
+pub(super) fn read(path: &Path) -> Result<Vec<Sandbox>, ControlError> {
+    let failed = |source| ControlError::Store { what: "be read", source };
+    let unread = |e: rusqlite::Error| failed(StoreError::Database(format!("{}: {e}", path.display())));
+    let db = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY).map_err(unread)?;
+    db.busy_timeout(LOCKED).map_err(unread)?;
+    let found: i64 = db.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(unread)?;
+    check_version(&path.display().to_string(), found, MIGRATIONS.len() as i64)?;
+    load(&db).map_err(failed)
+}
+
+pub(super) fn apply(db: &Connection, op: &Op) -> Answer {
     match op {
         Op::Load => return load(db),
         Op::Check | Op::Close => {}
@@ -254,18 +250,18 @@ pub(super) fn load(db: &Connection) -> Result<Vec<Sandbox>, StoreError> {
     let mut select = db.prepare(
         "SELECT id, tenant, name, state, reason, template, origin, spec, isolation,
                 created_at, last_used_at, state_since, expires_at
-         FROM sandboxes ORDER BY created_at",
+         FROM sandboxes ORDER BY created_at, id",
     )?;
     let mut rows = select.query([])?;
     let mut all = Vec::new();
     while let Some(row) = rows.next()? {
         let id: String = row.get(0)?;
-        all.push(read(row).map_err(|error| StoreError::BadRow { id, reason: error.to_string() })?);
+        all.push(read_row(row).map_err(|error| StoreError::BadRow { id, reason: error.to_string() })?);
     }
     Ok(all)
 }
 
-fn read(row: &rusqlite::Row<'_>) -> Result<Sandbox, Box<dyn std::error::Error>> {
+fn read_row(row: &rusqlite::Row<'_>) -> Result<Sandbox, Box<dyn std::error::Error>> {
     let text = |at| row.get::<_, String>(at);
     let time = |at| -> Result<Timestamp, Box<dyn std::error::Error>> { Ok(Timestamp::from_microsecond(row.get(at)?)?) };
     Ok(Sandbox {
@@ -284,10 +280,6 @@ fn read(row: &rusqlite::Row<'_>) -> Result<Sandbox, Box<dyn std::error::Error>> 
         expires_at: row.get::<_, Option<i64>>(12)?.map(Timestamp::from_microsecond).transpose()?,
         stages: Vec::new(),
     })
-}
-
-fn to_json(value: &impl serde::Serialize) -> Result<String, StoreError> {
-    serde_json::to_string(value).map_err(|e| StoreError::Database(e.to_string()))
 }
 
 #[async_trait]

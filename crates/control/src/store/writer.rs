@@ -11,17 +11,14 @@ use std::time::{Duration, Instant};
 use arenite_model::SandboxId;
 use rusqlite::{Connection, ErrorCode, MAIN_DB, TransactionBehavior};
 
-use super::StoreError;
 use super::reserve::Reserve;
-use super::sqlite::{Job, Op, apply, connect};
-use crate::Sandbox;
+use super::sqlite::{Job, apply, connect};
+use super::{Answer, Op, StoreError};
 
 /// Maximum number of changes in one transaction.
 const BATCH: usize = 64;
 /// Interval between attempts to write owed removals, or to replace a connection.
 const AGAIN: Duration = Duration::from_secs(1);
-
-type Answer = Result<Vec<Sandbox>, StoreError>;
 
 pub(super) struct Writer {
     db: Connection,

@@ -3,12 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails its test")]
 #![allow(dead_code, reason = "no test uses all of it")]
 
+pub(crate) mod cluster;
+
 use std::sync::{Arc, Mutex};
 
 use arenite_control::fake_engine::FakeEngine;
 use arenite_control::store::{MemoryStore, Store, StoreError};
 use arenite_control::{Control, ControlConfig, CreateRequest, Sandbox};
-use arenite_model::{SandboxId, SandboxName, TenantId};
+use arenite_model::{SandboxId, SandboxName, SandboxSpec, SandboxState, TenantId};
 use async_trait::async_trait;
 use jiff::Timestamp;
 use tokio::runtime::{Builder, Runtime};
@@ -41,6 +43,35 @@ pub(crate) async fn start(config: ControlConfig, engine: &Arc<FakeEngine>) -> Ar
 pub(crate) async fn start_on(config: ControlConfig, engine: &Arc<FakeEngine>, store: Arc<dyn Store>) -> Arc<Control> {
     let engine: Arc<FakeEngine> = Arc::clone(engine);
     Control::start_with(config, engine, store).await.unwrap()
+}
+
+/// A row with something in each column.
+pub(crate) fn sandbox(tenant: &str, name: &str) -> Sandbox {
+    let at = Timestamp::from_microsecond(1_700_000_000_123_456).unwrap();
+    let mut spec = SandboxSpec::of_image("team/tools:2".parse().unwrap());
+    spec.env.insert("A".to_owned(), "b\nc".to_owned());
+    spec.idle_timeout_seconds = Some(60);
+    Sandbox {
+        id: SandboxId::random(),
+        tenant: tenant.parse().unwrap(),
+        name: name.parse().unwrap(),
+        state: SandboxState::Creating,
+        spec,
+        template: Some("aio".to_owned()),
+        reason: None,
+        isolation: Vec::new(),
+        origin: "test".to_owned(),
+        created_at: at,
+        last_used_at: at,
+        state_since: at,
+        expires_at: Some(at),
+        stages: Vec::new(),
+    }
+}
+
+/// All of a row, to compare.
+pub(crate) fn text(sandbox: &Sandbox) -> String {
+    serde_json::to_string(sandbox).unwrap()
 }
 
 /// A moment of the store at which a server may die.

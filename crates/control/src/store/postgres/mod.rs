@@ -1,0 +1,161 @@
+//! The store in a Postgres database.
+
+mod address;
+mod owed;
+mod rows;
+mod schema;
+mod session;
+mod writer;
+
+use std::path::Path;
+use std::time::Duration;
+
+use arenite_model::SandboxId;
+use async_trait::async_trait;
+use jiff::Timestamp;
+use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+
+pub use address::{AddressError, PostgresAddress};
+
+use self::owed::Owed;
+use self::session::{OpenError, Session};
+use self::writer::{Job, Writer};
+use super::{Answer, Op, Store, StoreError};
+use crate::{ControlError, Sandbox};
+
+/// Queue of changes for the writer; beyond it, callers wait to enqueue.
+const QUEUE: usize = 256;
+/// How long a start waits for a database that can't be reached yet, as when the host boots.
+const WAIT: Duration = Duration::from_secs(10);
+/// How long it waits for the session of a server that has just ended.
+const WAIT_FOR_LOCK: Duration = Duration::from_secs(3);
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// Sandboxes in a Postgres database.
+pub struct PostgresStore {
+    jobs: mpsc::Sender<Job>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl PostgresStore {
+    /// Connects, makes this server the only one of the database, and migrates its schema.
+    ///
+    /// # Errors
+    /// [`ControlError::StoreInUse`] if another server has it; [`ControlError::NewerStore`] if a newer version made it.
+    pub async fn open(address: PostgresAddress, data_dir: &Path) -> Result<Self, ControlError> {
+        let owed = read_owed(data_dir).await?;
+        let begun = Instant::now();
+        let mut waits = false;
+        let (session, claim) = loop {
+            let error = match Session::open(&address).await {
+                Ok(opened) => break opened,
+                Err(error) => error,
+            };
+            let limit = match &error {
+                OpenError::Store(StoreError::Unavailable(_)) => WAIT,
+                OpenError::InUse(_) => WAIT_FOR_LOCK,
+                _ => Duration::ZERO,
+            };
+            let error = refused(&address, "be opened", error);
+            if begun.elapsed() > limit {
+                return Err(error);
+            }
+            if !std::mem::replace(&mut waits, true) {
+                tracing::warn!(%error, "waiting for the store");
+            }
+            sleep(AGAIN).await;
+        };
+        let (jobs, queue) = mpsc::channel(QUEUE);
+        let writer = tokio::spawn(Writer::new(address, claim, session, owed).run(queue));
+        Ok(Self { jobs, writer: Mutex::new(Some(writer)) })
+    }
+
+    async fn ask(&self, op: Op) -> Answer {
+        let (reply, answer) = oneshot::channel();
+        self.jobs.send(Job { op, reply }).await.map_err(|_| StoreError::Closed)?;
+        answer.await.unwrap_or(Err(StoreError::Closed))
+    }
+}
+
+/// See [`super::read`].
+pub(super) async fn read(address: &PostgresAddress, data_dir: &Path) -> Result<Vec<Sandbox>, ControlError> {
+    let owed = read_owed(data_dir).await?;
+    let (found, loaded) = session::within(session::LONG_EXCHANGE, async {
+        let (client, _connection) = session::connect(address).await?;
+        let found = schema::version(&client).await?.unwrap_or(0);
+        // A schema of another version may lack columns.
+        let rows = if found == schema::VERSION { rows::load(&client).await } else { Ok(Vec::new()) };
+        Ok((found, rows))
+    })
+    .await
+    .map_err(|error| refused(address, "be read", error))?;
+    super::check_version(&address.to_string(), found, schema::VERSION)?;
+    let mut rows = loaded.map_err(|fault| refused(address, "be read", OpenError::Store(fault.into_error())))?;
+    rows.retain(|row| !owed.removals().contains(&row.id));
+    Ok(rows)
+}
+
+async fn read_owed(data_dir: &Path) -> Result<Owed, ControlError> {
+    Owed::read(data_dir).await.map_err(|error| ControlError::Store {
+        what: "read the removals that are not in it yet",
+        source: StoreError::Database(format!("{}: {error}", data_dir.display())),
+    })
+}
+
+fn refused(address: &PostgresAddress, what: &'static str, error: OpenError) -> ControlError {
+    match error {
+        OpenError::InUse(holder) => ControlError::StoreInUse { store: format!("{address}: {holder}") },
+        OpenError::Newer { found } => ControlError::NewerStore { store: address.to_string(), found, known: schema::VERSION },
+        OpenError::Store(StoreError::Unavailable(reason)) => {
+            ControlError::Store { what, source: StoreError::Unavailable(format!("{address}: {reason}")) }
+        }
+        OpenError::Store(StoreError::Database(reason)) => {
+            ControlError::Store { what, source: StoreError::Database(format!("{address}: {reason}")) }
+        }
+        OpenError::Store(source) => ControlError::Store { what, source },
+    }
+}
+
+#[async_trait]
+impl Store for PostgresStore {
+    async fn load(&self) -> Result<Vec<Sandbox>, StoreError> {
+        self.ask(Op::Load).await
+    }
+
+    async fn insert(&self, sandbox: &Sandbox) -> Result<(), StoreError> {
+        self.ask(Op::Insert(Box::new(sandbox.clone()))).await.map(drop)
+    }
+
+    async fn update(&self, sandbox: &Sandbox) -> Result<(), StoreError> {
+        self.ask(Op::Update(Box::new(sandbox.clone()))).await.map(drop)
+    }
+
+    async fn touch(&self, used: Vec<(SandboxId, Timestamp)>) -> Result<(), StoreError> {
+        self.ask(Op::Touch(used)).await.map(drop)
+    }
+
+    async fn remove(&self, id: &SandboxId) -> Result<(), StoreError> {
+        self.ask(Op::Remove(id.clone())).await.map(drop)
+    }
+
+    async fn import(&self, rows: Vec<Sandbox>, replace: bool) -> Result<(), StoreError> {
+        self.ask(Op::Import { rows, replace }).await.map(drop)
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        self.ask(Op::Check).await.map(drop)
+    }
+
+    async fn close(&self) {
+        // Already closed is fine.
+        let _ = self.ask(Op::Close).await;
+        let writer = self.writer.lock().await.take();
+        if let Some(writer) = writer
+            && writer.await.is_err()
+        {
+            tracing::error!("the store's writer panicked");
+        }
+    }
+}

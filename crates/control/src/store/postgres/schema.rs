@@ -1,0 +1,156 @@
+//! The schema of the database, and who may write to it.
+//!
+//! One server at a time writes: it holds a lock for as long as its session lives. A row of the table `arenite_store` has the
+//! identity of the store and the server that used it last. A server that lost its session compares both before it writes
+//! again, so it never continues on another database, or on one that another server changed in the meantime.
+
+use tokio_postgres::Client;
+
+use super::session::OpenError;
+use crate::store::StoreError;
+
+/// The key of the lock in each database, `arenite` in ASCII.
+const LOCK: i64 = 0x0061_7265_6e69_7465;
+
+/// Each migrates the schema from its index to the next. Released ones are never edited; append new ones.
+const MIGRATIONS: [&str; 1] = ["
+    CREATE TABLE sandboxes (
+        id           TEXT PRIMARY KEY,
+        tenant       TEXT NOT NULL,
+        name         TEXT NOT NULL,
+        state        TEXT NOT NULL,
+        reason       TEXT,
+        template     TEXT,
+        origin       TEXT NOT NULL,
+        spec         TEXT NOT NULL,  -- JSON; the type JSONB refuses the character 0
+        isolation    TEXT NOT NULL,  -- JSON
+        created_at   BIGINT NOT NULL,  -- microseconds since 1970, as all times
+        last_used_at BIGINT NOT NULL,
+        state_since  BIGINT NOT NULL,
+        expires_at   BIGINT,
+        UNIQUE (tenant, name)
+    );
+"];
+
+/// The version of the schema that this program reads.
+pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;
+
+/// Refuses servers that lack a feature, and databases that can't hold every character.
+pub(super) async fn check_server(client: &Client) -> Result<(), StoreError> {
+    let row = client
+        .query_one("SELECT current_setting('server_version_num')::int, current_setting('server_encoding')", &[])
+        .await
+        .map_err(database)?;
+    let (version, encoding): (i32, String) = (row.get(0), row.get(1));
+    if version < 120_000 {
+        return Err(StoreError::Database(format!(
+            "the database server has version {}; 12 is the oldest that works",
+            version / 10_000
+        )));
+    }
+    if encoding != "UTF8" {
+        return Err(StoreError::Database(format!(
+            "the database has the encoding {encoding}; create one with: createdb --encoding UTF8 --template template0 NAME"
+        )));
+    }
+    Ok(())
+}
+
+/// Locks the database for this session.
+pub(super) async fn lock(client: &Client) -> Result<(), OpenError> {
+    if client.query_one("SELECT pg_try_advisory_lock($1)", &[&LOCK]).await?.get(0) {
+        return Ok(());
+    }
+    let holder = client
+        .query_opt(
+            "SELECT concat_ws(', ', nullif(a.application_name, ''), 'from ' || host(a.client_addr), 'since ' || date_trunc('second', a.backend_start))
+             FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+             WHERE l.locktype = 'advisory' AND l.granted AND a.datname = current_database() AND l.objsubid = 1
+               AND l.classid::bigint = $1::bigint >> 32 AND l.objid::bigint = $1::bigint & 4294967295",
+            &[&LOCK],
+        )
+        .await?;
+    Err(OpenError::InUse(holder.map_or_else(|| "a session that has just ended".to_owned(), |row| row.get(0))))
+}
+
+/// The version of the schema; none for a database without a store.
+pub(super) async fn version(client: &Client) -> Result<Option<i64>, tokio_postgres::Error> {
+    if !client.query_one("SELECT to_regclass('arenite_store') IS NOT NULL", &[]).await?.get::<_, bool>(0) {
+        return Ok(None);
+    }
+    Ok(Some(client.query_one("SELECT version FROM arenite_store", &[]).await?.get(0)))
+}
+
+/// Migrates the schema, each step in a transaction. The caller holds the lock.
+pub(super) async fn migrate(client: &Client) -> Result<(), OpenError> {
+    let found = match version(client).await? {
+        Some(found) => found,
+        None => {
+            // `single` keeps the table at one row.
+            let create = format!(
+                "BEGIN;
+                 CREATE TABLE arenite_store (
+                     single   BOOLEAN PRIMARY KEY DEFAULT TRUE CHECK (single),
+                     version  BIGINT NOT NULL,
+                     identity TEXT NOT NULL,
+                     owner    TEXT NOT NULL
+                 );
+                 INSERT INTO arenite_store (version, identity, owner) VALUES (0, '{}', '');
+                 COMMIT",
+                random_token()
+            );
+            client.batch_execute(&create).await?;
+            0
+        }
+    };
+    let done = usize::try_from(found).ok().filter(|done| *done <= MIGRATIONS.len()).ok_or(OpenError::Newer { found })?;
+    for (index, migration) in MIGRATIONS.iter().enumerate().skip(done) {
+        let next = index + 1;
+        client.batch_execute(&format!("BEGIN; {migration}; UPDATE arenite_store SET version = {next}; COMMIT")).await?;
+    }
+    Ok(())
+}
+
+/// What a server compares when it connects again.
+#[derive(Clone)]
+pub(super) struct Claim {
+    /// Random, made with the store.
+    identity: String,
+    /// Random for each start of a server.
+    owner: String,
+}
+
+impl Claim {
+    /// Makes this server the one that used the store last. The caller holds the lock.
+    pub(super) async fn take(client: &Client) -> Result<Self, OpenError> {
+        let owner = random_token();
+        let row = client.query_one("UPDATE arenite_store SET owner = $1 RETURNING identity", &[&owner]).await?;
+        Ok(Self { identity: row.get(0), owner })
+    }
+
+    /// Refuses another store, and a store that another server has used since.
+    pub(super) async fn verify(&self, client: &Client) -> Result<(), OpenError> {
+        if version(client).await?.is_none() {
+            return Err(StoreError::Unavailable("the database is another one: it holds no store".to_owned()).into());
+        }
+        let row = client.query_one("SELECT identity, owner FROM arenite_store", &[]).await?;
+        if row.get::<_, String>(0) != self.identity {
+            return Err(StoreError::Unavailable("the database is another one: its store has another identity".to_owned()).into());
+        }
+        if row.get::<_, String>(1) != self.owner {
+            let reason = "another server or an import has used the database in the meantime; restart this server";
+            return Err(StoreError::Unavailable(reason.to_owned()).into());
+        }
+        Ok(())
+    }
+}
+
+fn database(error: tokio_postgres::Error) -> StoreError {
+    super::session::Fault::from(error).into_error()
+}
+
+fn random_token() -> String {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).expect("the kernel's random source answers");
+    format!("{:032x}", u128::from_be_bytes(bytes))
+}

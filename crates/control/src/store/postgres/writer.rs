@@ -1,0 +1,435 @@
+//! The task that owns the session. It writes all waiting changes in one transaction.
+//!
+//! ```text
+//!            the session ends, or no answer in time
+//!        up ─────────────────────────────────────► down: a task connects again, every 0.2 to 5 s
+//!         ▲                                          │
+//!         └──────────────────────────────────────────┘ connected, with the lock, to the same store
+//! ```
+//!
+//! Callers wait for the first attempt to connect again, and what they asked for is repeated then: a restart of the database
+//! that takes no time fails no call. After that, calls fail at once until the database is back. Changes that must not be lost are
+//! owed (`owed`).
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use arenite_model::SandboxId;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{JoinError, JoinHandle};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::address::PostgresAddress;
+use super::owed::Owed;
+use super::rows;
+use super::schema::Claim;
+use super::session::{EXCHANGE, Fault, LONG_EXCHANGE, OpenError, Session, exchange, pipeline, transact};
+use crate::Sandbox;
+use crate::store::{Answer, Op, StoreError};
+
+/// Maximum number of changes in one transaction.
+const BATCH: usize = 64;
+/// Maximum number of rows of an import that are sent together.
+const IMPORTED: usize = 256;
+/// The pause before the second attempt to connect, doubled after each further one.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// Interval between attempts to write owed changes. A successful write is valid for a check for this time.
+const AGAIN: Duration = Duration::from_secs(1);
+
+pub(super) struct Job {
+    pub(super) op: Op,
+    pub(super) reply: oneshot::Sender<Answer>,
+}
+
+pub(super) struct Writer {
+    address: PostgresAddress,
+    claim: Claim,
+    link: Link,
+    owed: Owed,
+    /// Why the last write failed, and when.
+    trouble: Option<(StoreError, Instant)>,
+    written: Option<Instant>,
+}
+
+enum Link {
+    Up(Session),
+    /// No error: the first attempt is in progress.
+    Down {
+        attempt: Attempt,
+        pause: Duration,
+        error: Option<StoreError>,
+    },
+}
+
+/// A task that connects. It ends with this.
+struct Attempt(JoinHandle<Result<Session, OpenError>>);
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+enum Event {
+    Job(Option<Job>),
+    /// The session ended by itself.
+    Ended,
+    /// An attempt to connect ended.
+    Tried(Result<Result<Session, OpenError>, JoinError>),
+    /// It is time to write owed changes.
+    Due,
+}
+
+impl Writer {
+    pub(super) fn new(address: PostgresAddress, claim: Claim, session: Session, owed: Owed) -> Self {
+        Self { address, claim, link: Link::Up(session), owed, trouble: None, written: None }
+    }
+
+    pub(super) async fn run(mut self, mut queue: mpsc::Receiver<Job>) {
+        loop {
+            match self.next(&mut queue).await {
+                Event::Job(Some(job)) => {
+                    let mut jobs = VecDeque::from([job]);
+                    while jobs.len() < BATCH
+                        && let Ok(job) = queue.try_recv()
+                    {
+                        jobs.push_back(job);
+                    }
+                    let closes = jobs.iter().any(|job| matches!(job.op, Op::Close));
+                    self.serve(jobs).await;
+                    if closes {
+                        break;
+                    }
+                }
+                Event::Job(None) => break,
+                Event::Ended => drop(self.lose(Fault::Lost("the database closed it".to_owned()))),
+                Event::Tried(tried) => {
+                    self.tried(tried);
+                    self.write_owed().await;
+                }
+                Event::Due => self.write_owed().await,
+            }
+        }
+        if let Link::Up(session) = self.link {
+            session.close().await;
+        }
+    }
+
+    async fn next(&mut self, queue: &mut mpsc::Receiver<Job>) -> Event {
+        let due = self.trouble.as_ref().map_or_else(Instant::now, |(_, at)| *at + AGAIN);
+        match &mut self.link {
+            Link::Up(session) => tokio::select! {
+                () = session.ended() => Event::Ended,
+                job = queue.recv() => Event::Job(job),
+                () = sleep_until(due), if !self.owed.is_empty() => Event::Due,
+            },
+            Link::Down { attempt, .. } => tokio::select! {
+                tried = &mut attempt.0 => Event::Tried(tried),
+                job = queue.recv() => Event::Job(job),
+            },
+        }
+    }
+
+    /// Starts to connect again, and returns why.
+    fn lose(&mut self, fault: Fault) -> StoreError {
+        let is_silent = matches!(fault, Fault::Silent);
+        let reason = fault.into_error();
+        tracing::warn!(%reason, "connecting to the store again");
+        // A database that did not answer would only make callers wait longer.
+        let (pause, error) = if is_silent { (FIRST_PAUSE, Some(reason.clone())) } else { (Duration::ZERO, None) };
+        // The previous session closes its connection here, so that the database frees the lock.
+        self.link = Link::Down { attempt: self.attempt(pause), pause: FIRST_PAUSE, error };
+        reason
+    }
+
+    fn attempt(&self, pause: Duration) -> Attempt {
+        let (address, claim) = (self.address.clone(), self.claim.clone());
+        Attempt(tokio::spawn(async move {
+            sleep(pause).await;
+            Session::reopen(&address, &claim).await
+        }))
+    }
+
+    fn tried(&mut self, tried: Result<Result<Session, OpenError>, JoinError>) {
+        let reason = match tried {
+            Ok(Ok(session)) => {
+                tracing::info!("connected to the store again");
+                self.link = Link::Up(session);
+                return;
+            }
+            Ok(Err(OpenError::Store(error))) => error.to_string(),
+            Ok(Err(OpenError::InUse(holder))) => format!("another server uses the database: {holder}"),
+            Ok(Err(OpenError::Newer { found })) => format!("the database has schema version {found}, made by a newer arenite"),
+            Err(error) => error.to_string(),
+        };
+        let (pause, before) = match &self.link {
+            Link::Down { pause, error, .. } => (*pause, error.as_ref().map(StoreError::to_string)),
+            Link::Up(_) => (FIRST_PAUSE, None),
+        };
+        if before.as_ref() != Some(&reason) {
+            tracing::error!(error = reason, "the store can't be reached; running sandboxes are not affected");
+        }
+        let error = Some(StoreError::Unavailable(reason));
+        self.link = Link::Down { attempt: self.attempt(pause), pause: (pause * 2).min(LONGEST_PAUSE), error };
+    }
+
+    /// Waits for the first attempt after a loss, if it is in progress.
+    async fn ready(&mut self) -> Result<(), StoreError> {
+        loop {
+            match &mut self.link {
+                Link::Up(_) => return Ok(()),
+                Link::Down { error: Some(error), .. } => return Err(error.clone()),
+                Link::Down { attempt, .. } => {
+                    let tried = (&mut attempt.0).await;
+                    self.tried(tried);
+                }
+            }
+        }
+    }
+
+    async fn serve(&mut self, mut jobs: VecDeque<Job>) {
+        let mut is_repeated = false;
+        loop {
+            if let Err(error) = self.ready().await {
+                return self.refuse(jobs, &error, is_repeated).await;
+            }
+            let Err(fault) = self.write_all(&mut jobs, is_repeated).await else {
+                return;
+            };
+            let may_repeat = matches!(fault, Fault::Lost(_)) && !is_repeated;
+            is_repeated = true;
+            let error = self.lose(fault);
+            // If its commit was lost, a second import would find its own rows.
+            let (kept, refused) = jobs.into_iter().partition(|job| may_repeat && !matches!(job.op, Op::Import { .. }));
+            self.refuse(refused, &error, true).await;
+            jobs = kept;
+            if jobs.is_empty() {
+                return;
+            }
+        }
+    }
+
+    async fn refuse(&mut self, jobs: VecDeque<Job>, error: &StoreError, is_repeated: bool) {
+        for job in jobs {
+            self.answer(job, Err(error.clone()), is_repeated).await;
+        }
+    }
+
+    /// Answers a job, and keeps a failed change that must not be lost. `is_repeated` says that an earlier attempt may have
+    /// written it.
+    async fn answer(&mut self, job: Job, answer: Answer, is_repeated: bool) {
+        let answer = match (answer, job.op) {
+            (Err(error), Op::Remove(id)) => {
+                tracing::warn!(%id, %error, "the row of a removed sandbox stays until the store can be written to");
+                self.owed.remove(id).await;
+                Ok(Vec::new())
+            }
+            (Err(error), Op::Update(row)) => {
+                self.owed.update(*row);
+                Err(error)
+            }
+            (Err(error), Op::Insert(row)) if is_repeated && !matches!(error, StoreError::Taken) => {
+                // Its caller undoes what it began, so the row must not appear later.
+                self.owed.remove(row.id).await;
+                Err(error)
+            }
+            (_, Op::Close) => Ok(Vec::new()),
+            (answer, _) => answer,
+        };
+        // The caller may be gone.
+        let _ = job.reply.send(answer);
+    }
+
+    /// Takes out the jobs that are done.
+    async fn write_all(&mut self, jobs: &mut VecDeque<Job>, is_repeated: bool) -> Result<(), Fault> {
+        if let Err(fault) = self.settle().await {
+            let Fault::Refused(error) = fault else { return Err(fault) };
+            self.refuse(std::mem::take(jobs), &error, is_repeated).await;
+            return Ok(());
+        }
+        let is_alone = |job: &Job| matches!(job.op, Op::Load | Op::Import { .. });
+        if jobs.len() > 1
+            && !jobs.iter().any(is_alone)
+            && let Some(answers) = self.write_together(jobs, is_repeated).await?
+        {
+            for (job, answer) in std::mem::take(jobs).into_iter().zip(answers) {
+                self.answer(job, answer, is_repeated).await;
+            }
+            return Ok(());
+        }
+        while let Some(job) = jobs.front() {
+            let answer = match self.write(&job.op, is_repeated).await {
+                Err(Fault::Refused(error)) => Err(error),
+                other => Ok(other?),
+            };
+            if let Some(job) = jobs.pop_front() {
+                self.answer(job, answer, is_repeated).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all jobs in one transaction. `None` if the database refused one and nothing was written; they are then written one
+    /// by one.
+    async fn write_together(&mut self, jobs: &VecDeque<Job>, is_repeated: bool) -> Result<Option<Vec<Answer>>, Fault> {
+        if self.passable().is_err() {
+            return Ok(None);
+        }
+        let session = self.session()?;
+        let written = transact(&session.client, async {
+            let requests = jobs.iter().map(|job| apply(session, &job.op, is_repeated)).collect();
+            let mut answers = Vec::with_capacity(jobs.len());
+            for result in exchange(EXCHANGE, async { Ok::<_, Fault>(pipeline(requests).await) }).await? {
+                answers.push(match result {
+                    // A conflict is no error of the transaction.
+                    Err(Fault::Refused(StoreError::Taken)) => Err(StoreError::Taken),
+                    other => other.map(|()| Ok(Vec::new()))?,
+                });
+            }
+            Ok(answers)
+        })
+        .await;
+        match written {
+            Ok(answers) => {
+                self.note(None);
+                Ok(Some(answers))
+            }
+            Err(Fault::Refused(_)) => Ok(None),
+            Err(fault) => Err(fault),
+        }
+    }
+
+    async fn write(&mut self, op: &Op, is_repeated: bool) -> Result<Vec<Sandbox>, Fault> {
+        match op {
+            Op::Close => return Ok(Vec::new()),
+            Op::Check if self.written.is_some_and(|at| at.elapsed() < AGAIN) && self.trouble.is_none() => return Ok(Vec::new()),
+            _ => self.passable().map_err(Fault::Refused)?,
+        }
+        let session = self.session()?;
+        let written = match op {
+            Op::Load => {
+                return transact(&session.client, async {
+                    exchange(EXCHANGE, session.client.batch_execute("SET LOCAL statement_timeout = '55s'")).await?;
+                    exchange(LONG_EXCHANGE, rows::load(&session.client)).await
+                })
+                .await;
+            }
+            Op::Import { rows, replace } => transact(&session.client, import(session, rows, *replace)).await,
+            _ => exchange(EXCHANGE, apply(session, op, is_repeated)).await,
+        };
+        match &written {
+            Ok(()) => self.note(None),
+            Err(Fault::Refused(error)) => self.note(Some(error)),
+            Err(_) => {}
+        }
+        written.map(|()| Vec::new())
+    }
+
+    fn session(&self) -> Result<&Session, Fault> {
+        match &self.link {
+            Link::Up(session) => Ok(session),
+            Link::Down { .. } => Err(Fault::Silent),
+        }
+    }
+
+    /// Fails right after an attempt that had to wait.
+    fn passable(&self) -> Result<(), StoreError> {
+        match &self.trouble {
+            Some((error @ (StoreError::Locked | StoreError::Unavailable(_)), at)) if at.elapsed() < AGAIN => Err(error.clone()),
+            _ => Ok(()),
+        }
+    }
+
+    async fn write_owed(&mut self) {
+        match self.settle().await {
+            // The error is recorded in `trouble`, and the next attempt is due later.
+            Ok(()) | Err(Fault::Refused(_)) => {}
+            Err(fault) => drop(self.lose(fault)),
+        }
+    }
+
+    /// Writes owed changes, if the database can be reached.
+    async fn settle(&mut self) -> Result<(), Fault> {
+        let Link::Up(session) = &self.link else { return Ok(()) };
+        if self.owed.is_empty() {
+            return Ok(());
+        }
+        self.passable().map_err(Fault::Refused)?;
+        let ids: Vec<&str> = self.owed.removals().iter().map(SandboxId::as_str).collect();
+        let written = transact(&session.client, async {
+            exchange(EXCHANGE, session.statements.remove(&session.client, &ids)).await?;
+            let updates: Vec<&Sandbox> = self.owed.updates().collect();
+            for updates in updates.chunks(BATCH) {
+                let requests = updates.iter().map(|row| session.statements.update(&session.client, row)).collect();
+                for result in exchange(EXCHANGE, async { Ok::<_, Fault>(pipeline(requests).await) }).await? {
+                    result?;
+                }
+            }
+            Ok(())
+        })
+        .await;
+        match written {
+            Ok(()) => {
+                tracing::info!(removals = ids.len(), "wrote the changes that the store had missed");
+                self.owed.settle().await;
+                self.note(None);
+                Ok(())
+            }
+            Err(Fault::Refused(error)) => {
+                self.note(Some(&error));
+                Err(Fault::Refused(error))
+            }
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// Records whether the store can be written.
+    fn note(&mut self, error: Option<&StoreError>) {
+        match error {
+            None => {
+                self.written = Some(Instant::now());
+                if self.trouble.take().is_some() {
+                    tracing::info!("the store can be written to again");
+                }
+            }
+            Some(StoreError::Taken | StoreError::NotEmpty { .. }) => {}
+            Some(error) => {
+                if self.trouble.as_ref().is_none_or(|(before, _)| before.to_string() != error.to_string()) {
+                    tracing::error!(%error, "the store can't be written to");
+                }
+                self.trouble = Some((error.clone(), Instant::now()));
+            }
+        }
+    }
+}
+
+/// Sends one change.
+async fn apply(session: &Session, op: &Op, is_repeated: bool) -> Result<(), Fault> {
+    let Session { client, statements, .. } = session;
+    match op {
+        Op::Insert(row) => statements.insert(client, row, is_repeated).await,
+        Op::Update(row) => statements.update(client, row).await,
+        Op::Touch(used) => statements.touch(client, used).await,
+        Op::Remove(id) => statements.remove(client, &[id.as_str()]).await,
+        Op::Check => Ok(client.batch_execute("UPDATE arenite_store SET version = version").await?),
+        Op::Load | Op::Import { .. } | Op::Close => Ok(()),
+    }
+}
+
+async fn import(session: &Session, rows: &[Sandbox], replace: bool) -> Result<(), Fault> {
+    let Session { client, statements, .. } = session;
+    exchange(EXCHANGE, client.batch_execute("SET LOCAL statement_timeout = '55s'")).await?;
+    let found: i64 = exchange(LONG_EXCHANGE, client.query_one("SELECT count(*) FROM sandboxes", &[])).await?.get(0);
+    if found > 0 && !replace {
+        return Err(Fault::Refused(StoreError::NotEmpty { rows: usize::try_from(found).unwrap_or(usize::MAX) }));
+    }
+    exchange(LONG_EXCHANGE, client.batch_execute("DELETE FROM sandboxes")).await?;
+    for rows in rows.chunks(IMPORTED) {
+        let requests = rows.iter().map(|row| statements.insert(client, row, false)).collect();
+        for result in exchange(LONG_EXCHANGE, async { Ok::<_, Fault>(pipeline(requests).await) }).await? {
+            result?;
+        }
+    }
+    Ok(())
+}
