@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use arenite_control::{Control, ControlConfig};
+use arenite_control::{Control, ControlConfig, store};
 use arenite_engine::Engine;
 use arenite_engine::namespace::network::NetworkConfig;
 use arenite_engine::namespace::storage::StorageConfig;
@@ -109,6 +109,10 @@ async fn serve(
     let mut stop = Stop::watch()?;
     // Before anything is mounted or created: a server that can't start leaves the host unchanged.
     let Claim { listeners, lock, handover } = claim(&config, passed, take_over).await?;
+    // The same for a database that has another server.
+    let store = store::open(&config.data_dir, config.database.as_ref())
+        .await
+        .map_err(|error| Failure::new(error.to_string()).maybe_hint(error.hint()))?;
     let engine = start_engine(&config, lock).await?;
     let warnings = engine.warnings().await;
     for warning in &warnings {
@@ -119,7 +123,7 @@ async fn serve(
     let trajectories = config.data_dir.join("trajectories");
     let recorder = Recorder::open(trajectories, arenite_trajectory::Limits::default())
         .map_err(|error| failed("the trajectories could not be opened", &error, error.hint()))?;
-    let control = Control::start(control_config(&config), engine)
+    let control = Control::start_with(control_config(&config), engine, store)
         .await
         .map_err(|error| failed("the sandboxes could not be taken over", &error, error.hint()))?;
     let workers = match agentflow {
@@ -133,7 +137,8 @@ async fn serve(
     if listen.iter().any(|address| !address.ip().to_canonical().is_loopback()) {
         tracing::warn!("keys travel unencrypted to addresses beyond loopback: put a proxy with TLS before the server");
     }
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), data_dir = %config.data_dir.display(), "serving on {}", words(&listen));
+    let database = config.database.as_ref().map(tracing::field::display);
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), data_dir = %config.data_dir.display(), database, "serving on {}", words(&listen));
     let gateway = GatewayConfig {
         listen,
         allowed_hosts: config.allowed_host.iter().map(|name| name.to_ascii_lowercase()).collect(),

@@ -10,6 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use arenite_control::store::{AddressError, PostgresAddress};
 use arenite_gateway::{AuthError, Authentication};
 use arenite_model::ImageName;
 use clap::parser::ValueSource;
@@ -30,6 +31,8 @@ const OTHER_VARIABLES: [(&str, &str); 4] = [
     ("ticket_ttl_seconds", "TICKET_TTL_SECONDS"),
     ("prepared_slots", "ARENITE_POOL_SIZE"),
 ];
+/// Settings that are never shown.
+const SECRETS: [&str; 2] = ["api_key", "store"];
 /// The data directory unless another is named.
 pub(crate) const DEFAULT_DATA_DIR: &str = "/var/lib/arenite";
 
@@ -46,6 +49,8 @@ pub(crate) enum ConfigError {
     Refused { setting: &'static str, given: String, rule: &'static str },
     #[error("{setting}: {source}")]
     Credentials { setting: &'static str, source: AuthError },
+    #[error("store: {0}")]
+    Store(#[from] AddressError),
     #[error(transparent)]
     AgentFlow(#[from] arenite_synthesis::config::ConfigError),
     #[error("{setting} names {}, which can't be read: {source}", path.display())]
@@ -65,6 +70,9 @@ impl ConfigError {
                 "write the public key as PEM, in base64: base64 -w0 public.pem".to_owned()
             }
             Self::Credentials { .. } => "make one with: openssl rand -hex 32".to_owned(),
+            Self::Store(_) => {
+                "without it, or with the value sqlite, the store is control.sqlite in the data directory".to_owned()
+            }
             Self::Refused { .. } | Self::NoFile { .. } | Self::AgentFlow(_) => return None,
         })
     }
@@ -112,6 +120,10 @@ settings! {
     /// Directory of images, sandboxes and trajectories [default: /var/lib/arenite]
     #[arg(long, env = "ARENITE_DATA_DIR", value_name = "DIR")]
     data_dir: PathBuf,
+    /// Database of sandboxes' names and states: postgres://USER:PASSWORD@HOST/DATABASE, or sqlite for control.sqlite in the data
+    /// directory [default: sqlite]. Other users of this host can read flags, so prefer the variable or the file
+    #[arg(long, env = "ARENITE_STORE", hide_env_values = true, value_name = "URL|sqlite")]
+    store: Secret,
     /// Image of sandboxes created without one [default: base]
     #[arg(long, env = "ARENITE_DEFAULT_IMAGE", value_name = "IMAGE")]
     default_image: ImageName,
@@ -209,6 +221,8 @@ pub(crate) struct Config {
     pub(crate) listen: Vec<SocketAddr>,
     pub(crate) agentflow_listen: OptionalListen,
     pub(crate) data_dir: PathBuf,
+    /// None: SQLite in the data directory.
+    pub(crate) database: Option<PostgresAddress>,
     pub(crate) default_image: ImageName,
     pub(crate) prepared_slots: u32,
     pub(crate) pool: Vec<PoolOf>,
@@ -258,6 +272,7 @@ impl Settings {
             agentflow_config: None,
             agentflow_listen: Some(OptionalListen::At(SocketAddr::from(([127, 0, 0, 1], 18890)))),
             data_dir: Some(DEFAULT_DATA_DIR.into()),
+            store: None,
             default_image: Some("base".parse().expect("the default image's name is valid")),
             prepared_slots: Some(8),
             pool: Some(Vec::new()),
@@ -359,9 +374,17 @@ impl Settings {
         })
     }
 
+    /// The data directory, and the database of the store unless it is SQLite.
+    pub(crate) fn resolve_store(&self) -> Result<(PathBuf, Option<PostgresAddress>), ConfigError> {
+        let data_dir = absolute(self.data_dir.clone().unwrap_or_else(|| DEFAULT_DATA_DIR.into()));
+        let store = self.store.as_ref().filter(|store| store.0 != "sqlite");
+        Ok((data_dir, store.map(|store| store.0.parse()).transpose()?))
+    }
+
     /// Fills in the defaults and refuses invalid values.
     pub(crate) fn resolve(self) -> Result<Config, ConfigError> {
         let all = self.over(Self::defaults());
+        let (data_dir, database) = all.resolve_store()?;
         let complete = "every required setting has a default";
         let seconds = all.ticket_ttl_seconds.expect(complete);
         if !(1..=86_400).contains(&seconds) {
@@ -377,7 +400,8 @@ impl Settings {
         let config = Config {
             listen: all.listen.expect(complete),
             agentflow_listen: all.agentflow_listen.expect(complete),
-            data_dir: absolute(all.data_dir.expect(complete)),
+            data_dir,
+            database,
             default_image: all.default_image.expect(complete),
             prepared_slots: all.prepared_slots.expect(complete),
             pool: all.pool.expect(complete),
@@ -496,7 +520,7 @@ pub(crate) fn show(matches: &ArgMatches, flags: &Settings, aio: &Settings, file:
         };
         // Writing to a String can't fail.
         let _ = match table.get(*name) {
-            Some(_) if *name == "api_key" => writeln!(out, "# {name} is set, and not shown  # {source}"),
+            Some(_) if SECRETS.contains(name) => writeln!(out, "# {name} is set, and not shown  # {source}"),
             Some(value) => writeln!(out, "{name} = {value}  # {source}"),
             None => writeln!(out, "# {name} is not set"),
         };
@@ -550,12 +574,23 @@ mod tests {
             ("api_key = \"two words\"", "api_key"),
             ("jwt_public_key = \"not base64!\"", "jwt_public_key"),
             ("jwt_public_key = \"bm8gUEVN\"", "jwt_public_key"),
+            ("store = \"\"", "store"),
+            ("store = \"mysql://u:s3cret@h/d\"", "store"),
+            ("store = \"postgres://u:s3cret@h/d?sslmode=require\"", "store"),
             ("ticket_ttl_seconds = 0", "ticket_ttl_seconds"),
             ("ticket_ttl_seconds = 86401", "ticket_ttl_seconds"),
         ] {
             let message = parse(text).resolve().unwrap_err().to_string();
-            assert!(message.starts_with(setting), "{message}");
+            assert!(message.starts_with(setting) && !message.contains("s3cret"), "{message}");
         }
+    }
+
+    #[test]
+    fn the_store_is_a_database_or_sqlite() {
+        let database = |text: &str| parse(text).resolve().unwrap().database.map(|address| address.to_string());
+        assert_eq!(database(""), None);
+        assert_eq!(database("store = \"sqlite\""), None);
+        assert_eq!(database("store = \"postgres://u:s3cret@h/d\"").unwrap(), "database d on h");
     }
 
     #[test]
