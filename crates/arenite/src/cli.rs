@@ -4,6 +4,7 @@ mod quarantine;
 mod rag;
 mod rollout;
 mod service;
+mod store;
 mod trajectory;
 mod vm;
 
@@ -21,6 +22,7 @@ pub(crate) use rag::{
 };
 pub(crate) use rollout::{ResultFormat, RolloutCommand, RolloutRunArgs};
 pub(crate) use service::{CompletionsArgs, ManArgs, ServiceCommand, ServiceInstallArgs, ServiceUninstallArgs};
+pub(crate) use store::{StoreCommand, StoreExportArgs, StoreImportArgs, StoreSettings};
 pub(crate) use trajectory::{
     TrajectoryCommand, TrajectoryExportArgs, TrajectoryLsArgs, TrajectoryReplayArgs, TrajectoryShowArgs, TrajectoryVerifyArgs,
 };
@@ -113,6 +115,9 @@ pub(crate) enum Command {
     Rag(RagCommand),
     /// Serve MCP on stdin and stdout, for desktop clients
     Mcp(McpArgs),
+    /// Back up and restore the store of sandboxes, and move it between databases
+    #[command(subcommand)]
+    Store(StoreCommand),
     /// Remount a storage pool that a disk error made read-only
     RecoverStorage(RecoverStorageArgs),
     /// Show or remove everything that Arenite has on this host

@@ -61,6 +61,7 @@ fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
             let (_, matches) = matches.subcommand().expect("the parser found a command");
             serve::run(*args, matches)
         }
+        Command::Store(command) => on_runtime(commands::store::run(command)),
         Command::RecoverStorage(args) => commands::storage::recover(&args),
         Command::Reset(args) => commands::reset::reset(&args),
         Command::Service(command) => commands::service::run(&command),

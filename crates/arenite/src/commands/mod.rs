@@ -14,6 +14,7 @@ pub(crate) mod sandbox;
 pub(crate) mod service;
 pub(crate) mod shell;
 pub(crate) mod storage;
+pub(crate) mod store;
 pub(crate) mod terminal;
 pub(crate) mod trajectory;
 pub(crate) mod vm;

@@ -374,6 +374,11 @@ impl Settings {
         })
     }
 
+    /// Settings of commands that open the store without a server.
+    pub(crate) fn of_store(data_dir: Option<PathBuf>, store: Option<Secret>) -> Self {
+        Self { data_dir, store, ..Self::default() }
+    }
+
     /// The data directory, and the database of the store unless it is SQLite.
     pub(crate) fn resolve_store(&self) -> Result<(PathBuf, Option<PostgresAddress>), ConfigError> {
         let data_dir = absolute(self.data_dir.clone().unwrap_or_else(|| DEFAULT_DATA_DIR.into()));
