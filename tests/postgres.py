@@ -1,0 +1,91 @@
+"""A Postgres server for one test: its own cluster in a temporary directory, on a Unix socket, as an unprivileged user."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+#: Postgres refuses to run as root.
+USER = pwd.getpwnam("nobody")
+
+
+class Postgres:
+    def __init__(self) -> None:
+        programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+        if not programs:
+            pytest.fail("Postgres is missing; install it: apt-get install postgresql")
+        self.programs = programs[-1].parent
+        # The path of a socket must be short.
+        self.dir = Path(tempfile.mkdtemp(prefix="pg", dir="/tmp"))
+        os.chown(self.dir, USER.pw_uid, USER.pw_gid)
+        self.process: subprocess.Popen[bytes] | None = None
+        self._run("initdb", "-U", "arenite", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "-D", str(self.dir / "data"))
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"postgres:///postgres?host={self.dir}&user=arenite"
+
+    def _run(self, program: str, *arguments: str) -> str:
+        done = subprocess.run(
+            [self.programs / program, *arguments],
+            user=USER.pw_uid,
+            group=USER.pw_gid,
+            extra_groups=[],
+            cwd=self.dir,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def sql(self, statement: str) -> str:
+        """Runs a statement, and returns its rows, one a line."""
+        return self._run("psql", "-h", str(self.dir), "-U", "arenite", "-d", "postgres", "-v", "ON_ERROR_STOP=1", "-Atc", statement)
+
+    def start(self) -> None:
+        settings = ("listen_addresses=", "fsync=off", "shared_buffers=16MB", "max_connections=30")
+        command = [self.programs / "postgres", "-D", self.dir / "data", "-k", self.dir]
+        with (self.dir / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*command, *(word for setting in settings for word in ("-c", setting))],
+                user=USER.pw_uid,
+                group=USER.pw_gid,
+                extra_groups=[],
+                cwd=self.dir,
+                stdout=log,
+                stderr=log,
+            )
+        deadline = time.monotonic() + 60
+        while subprocess.run([self.programs / "pg_isready", "-q", "-h", self.dir]).returncode != 0:
+            assert self.process.poll() is None and time.monotonic() < deadline, (self.dir / "log").read_text()
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """Ends all sessions at once, as a crash does."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGQUIT)
+        self.process.wait(60)
+        self.process = None
+
+    def signal(self, number: int) -> None:
+        """Sends a signal to all processes of the server."""
+        assert self.process is not None
+        pid = self.process.pid
+        for each in (pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())):
+            os.kill(each, number)
+
+    def remove(self) -> None:
+        if self.process is not None:
+            self.signal(signal.SIGCONT)
+            self.stop()
+        shutil.rmtree(self.dir)
