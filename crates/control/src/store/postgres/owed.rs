@@ -26,11 +26,12 @@ impl Owed {
     /// Reads the file of an earlier server.
     pub(super) async fn read(data_dir: &Path) -> io::Result<Self> {
         let path = data_dir.join(FILE);
-        let text = match fs::read_to_string(&path).await {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        let text = match fs::read(&path).await {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             other => other?,
         };
-        // The last line may be incomplete, if its server was killed.
+        // Lines may be incomplete or damaged, if the server or its host crashed.
+        let text = String::from_utf8_lossy(&text);
         let removals = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')?.parse().ok()).collect();
         Ok(Self { path, removals, updates: BTreeMap::new() })
     }
