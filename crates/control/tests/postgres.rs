@@ -93,7 +93,7 @@ async fn sessions_that_end_fail_no_call() {
     assert_eq!(names(&*store).await.len(), 320);
 }
 
-/// Passes bytes between clients and a server, and can lose one answer.
+/// Passes bytes between clients and a server, and can lose one answer. The server does not see the end of that connection.
 async fn proxy(listener: UnixListener, server: std::path::PathBuf, loses: Arc<AtomicBool>) {
     while let Ok((mut client, _)) = listener.accept().await {
         let Ok(mut server) = UnixStream::connect(&server).await else { continue };
@@ -107,9 +107,11 @@ async fn proxy(listener: UnixListener, server: std::path::PathBuf, loses: Arc<At
                         _ => return,
                     },
                     read = server.read(&mut down) => match read {
-                        Ok(1..) if !loses.swap(false, Ordering::SeqCst) => {
-                            client.write_all(&down[..read.unwrap()]).await.unwrap();
+                        Ok(1..) if loses.swap(false, Ordering::SeqCst) => {
+                            drop(client);
+                            return std::future::pending().await;
                         }
+                        Ok(1..) => client.write_all(&down[..read.unwrap()]).await.unwrap(),
                         _ => return,
                     },
                 }

@@ -4,6 +4,9 @@
 //! identity of the store and the server that used it last. A server that lost its session compares both before it writes
 //! again, so it never continues on another database, or on one that another server changed in the meantime.
 
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
 use tokio_postgres::Client;
 
 use super::session::OpenError;
@@ -11,6 +14,18 @@ use crate::store::StoreError;
 
 /// The key of the lock in each database, `arenite` in ASCII.
 const LOCK: i64 = 0x0061_7265_6e69_7465;
+
+/// Who has it: process id and description.
+const HOLDER: &str = "
+    SELECT a.pid, coalesce(nullif(concat_ws(', ', nullif(a.application_name, ''), 'from ' || host(a.client_addr),
+        'since ' || date_trunc('second', a.backend_start)), ''), 'a session of another user')
+    FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+    WHERE l.locktype = 'advisory' AND l.granted AND a.datname = current_database() AND l.objsubid = 1
+        AND l.classid::bigint = $1::bigint >> 32 AND l.objid::bigint = $1::bigint & 4294967295";
+
+/// How long a lost session may take to end.
+const WAIT: Duration = Duration::from_secs(1);
+const AGAIN: Duration = Duration::from_millis(20);
 
 /// Each migrates the schema from its index to the next. Released ones are never edited; append new ones.
 const MIGRATIONS: [&str; 1] = ["
@@ -56,21 +71,22 @@ pub(super) async fn check_server(client: &Client) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Locks the database for this session.
-pub(super) async fn lock(client: &Client) -> Result<(), OpenError> {
-    if client.query_one("SELECT pg_try_advisory_lock($1)", &[&LOCK]).await?.get(0) {
-        return Ok(());
+/// Locks the database for this session. `previous` is this server's lost session, which the database may still hold.
+pub(super) async fn lock(client: &Client, previous: Option<i32>) -> Result<(), OpenError> {
+    let begun = Instant::now();
+    loop {
+        if client.query_one("SELECT pg_try_advisory_lock($1)", &[&LOCK]).await?.get(0) {
+            return Ok(());
+        }
+        let holder = client.query_opt(HOLDER, &[&LOCK]).await?;
+        let (pid, text) =
+            holder.map_or_else(|| (None, "a session that has just ended".to_owned()), |row| (row.get(0), row.get(1)));
+        if pid.is_none() || pid != previous || begun.elapsed() > WAIT {
+            return Err(OpenError::InUse(text));
+        }
+        client.execute("SELECT pg_terminate_backend($1)", &[&pid]).await?;
+        sleep(AGAIN).await;
     }
-    let holder = client
-        .query_opt(
-            "SELECT concat_ws(', ', nullif(a.application_name, ''), 'from ' || host(a.client_addr), 'since ' || date_trunc('second', a.backend_start))
-             FROM pg_locks l JOIN pg_stat_activity a USING (pid)
-             WHERE l.locktype = 'advisory' AND l.granted AND a.datname = current_database() AND l.objsubid = 1
-               AND l.classid::bigint = $1::bigint >> 32 AND l.objid::bigint = $1::bigint & 4294967295",
-            &[&LOCK],
-        )
-        .await?;
-    Err(OpenError::InUse(holder.map_or_else(|| "a session that has just ended".to_owned(), |row| row.get(0))))
 }
 
 /// The version of the schema; none for a database without a store.

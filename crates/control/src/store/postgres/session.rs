@@ -124,13 +124,15 @@ impl From<tokio_postgres::Error> for OpenError {
 pub(super) struct Session {
     pub(super) client: Client,
     pub(super) statements: Statements,
+    /// The database's process for it.
+    pub(super) pid: i32,
     connection: Connection,
 }
 
 impl Session {
     /// Connects, takes the lock, and migrates the schema.
     pub(super) async fn open(address: &PostgresAddress) -> Result<(Self, Claim), OpenError> {
-        let (client, connection) = within(EXCHANGE, connect_alone(address)).await?;
+        let (client, connection) = within(EXCHANGE, connect_alone(address, None)).await?;
         within(LONG_EXCHANGE, async {
             schema::migrate(&client).await?;
             let claim = Claim::take(&client).await?;
@@ -139,10 +141,10 @@ impl Session {
         .await
     }
 
-    /// Connects again for the server that has the claim.
-    pub(super) async fn reopen(address: &PostgresAddress, claim: &Claim) -> Result<Self, OpenError> {
+    /// Connects again for the server that has the claim, and ends its `previous` session.
+    pub(super) async fn reopen(address: &PostgresAddress, claim: &Claim, previous: i32) -> Result<Self, OpenError> {
         within(EXCHANGE, async {
-            let (client, connection) = connect_alone(address).await?;
+            let (client, connection) = connect_alone(address, Some(previous)).await?;
             claim.verify(&client).await?;
             Self::with(client, connection).await
         })
@@ -152,7 +154,8 @@ impl Session {
     async fn with(client: Client, connection: Connection) -> Result<Self, OpenError> {
         client.batch_execute(SETTINGS).await?;
         let statements = Statements::prepare(&client).await?;
-        Ok(Self { client, statements, connection })
+        let pid = client.query_one("SELECT pg_backend_pid()", &[]).await?.get(0);
+        Ok(Self { client, statements, pid, connection })
     }
 
     /// Waits until the connection ends.
@@ -178,9 +181,9 @@ impl Drop for Connection {
 }
 
 /// Connects as the only server.
-async fn connect_alone(address: &PostgresAddress) -> Result<(Client, Connection), OpenError> {
+async fn connect_alone(address: &PostgresAddress, previous: Option<i32>) -> Result<(Client, Connection), OpenError> {
     let (client, connection) = connect(address).await?;
-    schema::lock(&client).await?;
+    schema::lock(&client, previous).await?;
     Ok((client, connection))
 }
 

@@ -45,6 +45,8 @@ pub(super) struct Job {
 pub(super) struct Writer {
     address: PostgresAddress,
     claim: Claim,
+    /// The database's process for the last session.
+    pid: i32,
     link: Link,
     owed: Owed,
     /// Why the last write failed, and when.
@@ -83,7 +85,7 @@ enum Event {
 
 impl Writer {
     pub(super) fn new(address: PostgresAddress, claim: Claim, session: Session, owed: Owed) -> Self {
-        Self { address, claim, link: Link::Up(session), owed, trouble: None, written: None }
+        Self { address, claim, pid: session.pid, link: Link::Up(session), owed, trouble: None, written: None }
     }
 
     pub(super) async fn run(mut self, mut queue: mpsc::Receiver<Job>) {
@@ -144,10 +146,10 @@ impl Writer {
     }
 
     fn attempt(&self, pause: Duration) -> Attempt {
-        let (address, claim) = (self.address.clone(), self.claim.clone());
+        let (address, claim, previous) = (self.address.clone(), self.claim.clone(), self.pid);
         Attempt(tokio::spawn(async move {
             sleep(pause).await;
-            Session::reopen(&address, &claim).await
+            Session::reopen(&address, &claim, previous).await
         }))
     }
 
@@ -155,6 +157,7 @@ impl Writer {
         let reason = match tried {
             Ok(Ok(session)) => {
                 tracing::info!("connected to the store again");
+                self.pid = session.pid;
                 self.link = Link::Up(session);
                 return;
             }
