@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use arenite_engine::namespace::storage::{PoolMode, Storage, StorageConfig, StorageError, StorageKind};
 use arenite_isolation::btrfs;
+use arenite_model::SandboxId;
 use rustix::fs::{Mode, mkdirat};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
@@ -39,6 +40,10 @@ impl Drop for DataDir {
     fn drop(&mut self) {
         let _ = unmount(self.path().join("pool"), UnmountFlags::DETACH);
     }
+}
+
+fn layer_id(name: &str) -> SandboxId {
+    format!("s{name:0>11}").parse().unwrap()
 }
 
 fn pool_of(mib: u64) -> StorageConfig {
@@ -82,8 +87,8 @@ fn a_layer_stops_at_its_limit_and_its_space_comes_back() {
     let before = storage.free().unwrap();
     assert!(before.1 <= 512 * MIB && before.0 < before.1);
 
-    let small = storage.create_layer("small", 32 * MIB).unwrap();
-    let other = storage.create_layer("other", 64 * MIB).unwrap();
+    let small = storage.create_layer(&layer_id("small"), 32 * MIB).unwrap();
+    let other = storage.create_layer(&layer_id("other"), 64 * MIB).unwrap();
     let files = fs::metadata(small.join("upper")).unwrap();
     assert_eq!((files.uid(), files.mode() & 0o7777), (0, 0o755));
     assert!(small.join("work").is_dir());
@@ -91,27 +96,27 @@ fn a_layer_stops_at_its_limit_and_its_space_comes_back() {
     let (written, error) = fill(&small.join("upper/big"), 128 * MIB);
     assert_eq!(errno(&error), Some(Errno::DQUOT), "{error}");
     assert!((24 * MIB..=32 * MIB).contains(&written), "{written} bytes fitted into 32 MiB");
-    let used = storage.usage("small").unwrap();
+    let used = storage.usage(&layer_id("small")).unwrap();
     assert!((24 * MIB..=33 * MIB).contains(&used), "{used} bytes used");
     fs::write(other.join("upper/note"), "unharmed").unwrap();
 
-    storage.set_limit("small", 48 * MIB).unwrap();
+    storage.set_limit(&layer_id("small"), 48 * MIB).unwrap();
     fs::write(small.join("upper/more"), vec![1; 4 * MIB as usize]).unwrap();
-    storage.set_limit("small", 32 * MIB).unwrap();
+    storage.set_limit(&layer_id("small"), 32 * MIB).unwrap();
     fs::remove_file(small.join("upper/big")).unwrap();
-    eventually("a deleted file's space comes back", &storage, || storage.usage("small").unwrap() < 8 * MIB);
+    eventually("a deleted file's space comes back", &storage, || storage.usage(&layer_id("small")).unwrap() < 8 * MIB);
     fs::write(small.join("upper/again"), "fits").unwrap();
 
     let (_, error) = fill(&small.join("upper/big"), 128 * MIB);
     assert_eq!(errno(&error), Some(Errno::DQUOT));
-    assert_eq!(storage.list_layers().unwrap(), ["other", "small"]);
+    assert_eq!(storage.list_layers().unwrap(), ["other", "small"].map(layer_id));
     let full = storage.free().unwrap().0;
-    storage.delete_layer("small").unwrap();
-    storage.delete_layer("small").unwrap();
+    storage.delete_layer(&layer_id("small")).unwrap();
+    storage.delete_layer(&layer_id("small")).unwrap();
     assert!(!small.exists());
-    assert_eq!(storage.usage("small"), None);
+    assert_eq!(storage.usage(&layer_id("small")), None);
     eventually("a deleted layer's space comes back", &storage, || storage.free().unwrap().0 > full + 16 * MIB);
-    storage.delete_layer("other").unwrap();
+    storage.delete_layer(&layer_id("other")).unwrap();
     assert!(storage.list_layers().unwrap().is_empty());
     storage.unmount().unwrap();
 }
@@ -120,7 +125,7 @@ fn a_layer_stops_at_its_limit_and_its_space_comes_back() {
 fn empty_files_count_too() {
     let data = DataDir::new();
     let storage = data.open(512);
-    let layer = storage.create_layer("inodes", 4 * MIB).unwrap();
+    let layer = storage.create_layer(&layer_id("inodes"), 4 * MIB).unwrap();
     let mut n = 0u32;
     let error = loop {
         match File::create(layer.join(format!("upper/{n:0>200}"))) {
@@ -140,13 +145,13 @@ fn empty_files_count_too() {
 fn a_mounted_pool_is_found_again_and_an_unmounted_one_mounted() {
     let data = DataDir::new();
     let first = data.open(512);
-    let layer = first.create_layer("kept", 16 * MIB).unwrap();
+    let layer = first.create_layer(&layer_id("kept"), 16 * MIB).unwrap();
     fs::write(layer.join("upper/a"), "first").unwrap();
     // As after kill -9 of the server: nothing was closed.
     let second = data.open(512);
     assert_eq!(second.root(), first.root());
     assert_eq!(second.kind(), first.kind());
-    fs::write(second.root().join("uppers/kept/upper/b"), "second").unwrap();
+    fs::write(second.root().join("uppers").join(layer_id("kept").as_str()).join("upper/b"), "second").unwrap();
     assert_eq!(fs::read_to_string(layer.join("upper/b")).unwrap(), "second");
     // A single mount, not two stacked ones.
     second.unmount().unwrap();
@@ -154,7 +159,7 @@ fn a_mounted_pool_is_found_again_and_an_unmounted_one_mounted() {
 
     // As after a reboot, with a larger requested size.
     let third = data.open(768);
-    assert_eq!(third.list_layers().unwrap(), ["kept"]);
+    assert_eq!(third.list_layers().unwrap(), ["kept"].map(layer_id));
     assert_eq!(fs::read_to_string(layer.join("upper/a")).unwrap(), "first");
     assert!(third.free().unwrap().1 > 700 * MIB);
     assert!(third.notes().is_empty(), "{:?}", third.notes());
@@ -170,12 +175,12 @@ fn a_mounted_pool_is_found_again_and_an_unmounted_one_mounted() {
 fn an_image_attached_elsewhere_is_not_attached_twice() {
     let data = DataDir::new();
     let storage = data.open(512);
-    let layer = storage.create_layer("held", 16 * MIB).unwrap();
+    let layer = storage.create_layer(&layer_id("held"), 16 * MIB).unwrap();
     let held = File::create(layer.join("upper/open")).unwrap();
     // The mount point is removed while the file system is still in use, as by a mount namespace that ended.
     unmount(storage.root(), UnmountFlags::DETACH).unwrap();
     let again = data.open(512);
-    let now = fs::metadata(again.root().join("uppers/held/upper/open")).unwrap();
+    let now = fs::metadata(again.root().join("uppers").join(layer_id("held").as_str()).join("upper/open")).unwrap();
     let before = held.metadata().unwrap();
     assert_eq!((now.dev(), now.ino()), (before.dev(), before.ino()));
     drop(held);
@@ -211,9 +216,9 @@ fn the_hosts_view_is_closed_and_without_set_uid() {
 fn snapshots_and_nested_subvolumes() {
     let data = DataDir::new();
     let storage = data.open(512);
-    let layer = storage.create_layer("one", 64 * MIB).unwrap();
+    let layer = storage.create_layer(&layer_id("one"), 64 * MIB).unwrap();
     fs::write(layer.join("upper/a"), "then").unwrap();
-    let sealed = storage.snapshot("one", "seal", true).unwrap();
+    let sealed = storage.snapshot(&layer_id("one"), "seal", true).unwrap();
     fs::write(layer.join("upper/a"), "now").unwrap();
     assert_eq!(fs::read_to_string(sealed.join("upper/a")).unwrap(), "then");
     let error = fs::write(sealed.join("upper/a"), "x").unwrap_err();
@@ -226,7 +231,7 @@ fn snapshots_and_nested_subvolumes() {
     fs::create_dir_all(layer.join("upper/nested/deep/deeper")).unwrap();
     fs::write(layer.join("upper/nested/deep/f"), "x").unwrap();
     drop(inside);
-    storage.delete_layer("one").unwrap();
+    storage.delete_layer(&layer_id("one")).unwrap();
     assert!(!layer.exists());
     storage.unmount().unwrap();
 }
@@ -238,10 +243,10 @@ fn a_data_directory_on_a_btrfs_with_quotas_needs_no_image() {
     let storage = Storage::open(&outer.root().join("nested-data"), &pool_of(512)).unwrap();
     assert_eq!(storage.kind(), StorageKind::BtrfsSimpleQuota);
     assert!(!storage.root().join("../pool.img").exists());
-    let layer = storage.create_layer("here", 8 * MIB).unwrap();
+    let layer = storage.create_layer(&layer_id("here"), 8 * MIB).unwrap();
     let (_, error) = fill(&layer.join("upper/big"), 64 * MIB);
     assert_eq!(errno(&error), Some(Errno::DQUOT));
-    storage.delete_layer("here").unwrap();
+    storage.delete_layer(&layer_id("here")).unwrap();
     outer.unmount().unwrap();
 }
 
@@ -253,7 +258,7 @@ fn plain_directories_say_so_and_are_removed_however_deep() {
     assert_eq!(storage.kind(), StorageKind::Plain);
     assert!(!storage.kind().disk_limit_enforced());
     assert!(storage.notes()[0].contains("not enforced"));
-    let layer = storage.create_layer("deep", 1).unwrap();
+    let layer = storage.create_layer(&layer_id("deep"), 1).unwrap();
     let outside = data.path().join("outside");
     fs::write(&outside, "stays").unwrap();
 
@@ -269,12 +274,12 @@ fn plain_directories_say_so_and_are_removed_however_deep() {
         directory = rustix::fs::openat(&directory, "d", rustix::fs::OFlags::DIRECTORY, Mode::empty()).unwrap();
     }
     drop(directory);
-    storage.delete_layer("deep").unwrap();
-    storage.delete_layer("deep").unwrap();
+    storage.delete_layer(&layer_id("deep")).unwrap();
+    storage.delete_layer(&layer_id("deep")).unwrap();
     assert!(!layer.exists());
     assert_eq!(fs::read_dir(storage.root().join("trash")).unwrap().count(), 0);
     assert_eq!(fs::read_to_string(&outside).unwrap(), "stays");
-    assert!(matches!(storage.snapshot("deep", "s", true), Err(StorageError::Io { .. })));
+    assert!(matches!(storage.snapshot(&layer_id("deep"), "s", true), Err(StorageError::Io { .. })));
 }
 
 #[test]
@@ -283,9 +288,9 @@ fn what_is_asked_wrongly_is_refused() {
     let storage = Storage::open(data.path(), &pool_of(16)).unwrap();
     assert_eq!(storage.kind(), StorageKind::Plain, "16 MiB is no pool");
     assert!(storage.notes()[0].contains("too small"), "{:?}", storage.notes());
-    for id in ["", "..", "a/b", "A", "a b", &"x".repeat(65)] {
-        assert!(matches!(storage.create_layer(id, MIB), Err(StorageError::BadId { .. })));
-        assert!(storage.delete_layer(id).is_err());
+    for name in ["", "..", "a/b", "A", "a b", &"x".repeat(65)] {
+        assert!(matches!(storage.snapshot(&layer_id("any"), name, true), Err(StorageError::BadName { .. })));
+        assert!(storage.delete_snapshot(name).is_err());
     }
 
     // A damaged pool is never replaced.

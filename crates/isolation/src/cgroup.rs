@@ -12,7 +12,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use arenite_model::Resources;
+use arenite_model::{Resources, SandboxId};
 use thiserror::Error;
 
 /// A cgroup file could not be read or written.
@@ -117,8 +117,8 @@ impl Cgroups {
         Self { layout, prefix: prefix.to_owned() }
     }
 
-    /// The host directories of one sandbox, by controller. On version 2 there is one.
-    fn dirs(&self, id: &str) -> Vec<PathBuf> {
+    /// The installation's host directories, by controller. On version 2 there is one.
+    fn roots(&self) -> Vec<PathBuf> {
         let mut dirs: Vec<PathBuf> = match &self.layout {
             Layout::V2 { root } => vec![root.clone()],
             Layout::V1 { memory, pids, cpu, cpuacct, freezer } => {
@@ -126,7 +126,12 @@ impl Cgroups {
             }
         };
         dirs.dedup();
-        dirs.into_iter().map(|d| d.join(&self.prefix).join(id)).collect()
+        dirs.into_iter().map(|d| d.join(&self.prefix)).collect()
+    }
+
+    /// The host directories of one sandbox, by controller.
+    fn dirs(&self, id: &SandboxId) -> Vec<PathBuf> {
+        self.roots().into_iter().map(|d| d.join(id.as_str())).collect()
     }
 
     pub(crate) fn layout(&self) -> &Layout {
@@ -134,7 +139,7 @@ impl Cgroups {
     }
 
     /// The host directory of one sandbox for a controller.
-    pub(crate) fn dir(&self, controller: &str, id: &str) -> PathBuf {
+    pub(crate) fn dir(&self, controller: &str, id: &SandboxId) -> PathBuf {
         let root = match &self.layout {
             Layout::V2 { root } => root,
             Layout::V1 { memory, pids, cpu, cpuacct, freezer } => match controller {
@@ -145,11 +150,11 @@ impl Cgroups {
                 _ => freezer,
             },
         };
-        root.join(&self.prefix).join(id)
+        root.join(&self.prefix).join(id.as_str())
     }
 
     /// Creates a sandbox's cgroups with their limits.
-    pub fn create(&self, id: &str, limits: &Resources) -> Result<Entrances, CgroupError> {
+    pub fn create(&self, id: &SandboxId, limits: &Resources) -> Result<Entrances, CgroupError> {
         let mut entrances = Entrances { guest: Vec::new(), work: Vec::new() };
         for dir in self.dirs(id) {
             make_dir(&dir)?;
@@ -168,7 +173,7 @@ impl Cgroups {
     }
 
     /// Sets the limits of a sandbox with existing cgroups.
-    pub fn set_limits(&self, id: &str, limits: &Resources) -> Result<(), CgroupError> {
+    pub fn set_limits(&self, id: &SandboxId, limits: &Resources) -> Result<(), CgroupError> {
         let total = limits.memory_bytes.to_string();
         let work = limits.memory_bytes.saturating_sub(Resources::GUEST_RESERVE_BYTES).to_string();
         let work_pids = limits.pids.saturating_sub(Resources::GUEST_RESERVE_PIDS).to_string();
@@ -215,7 +220,7 @@ impl Cgroups {
     }
 
     /// Freezes or thaws all processes of a sandbox. Returns before they have stopped: see [`Cgroups::is_frozen`].
-    pub fn set_frozen(&self, id: &str, frozen: bool) -> Result<(), CgroupError> {
+    pub fn set_frozen(&self, id: &SandboxId, frozen: bool) -> Result<(), CgroupError> {
         let dir = self.dir("freezer", id);
         match self.layout {
             Layout::V2 { .. } => write(&dir, "cgroup.freeze", if frozen { "1" } else { "0" }),
@@ -224,7 +229,7 @@ impl Cgroups {
     }
 
     /// Whether all processes of a sandbox are frozen.
-    pub fn is_frozen(&self, id: &str) -> Result<bool, CgroupError> {
+    pub fn is_frozen(&self, id: &SandboxId) -> Result<bool, CgroupError> {
         let dir = self.dir("freezer", id);
         match self.layout {
             Layout::V2 { .. } => Ok(read(&dir, "cgroup.events")?.lines().any(|l| l == "frozen 1")),
@@ -233,7 +238,7 @@ impl Cgroups {
     }
 
     /// The current usage.
-    pub fn counts(&self, id: &str) -> Result<Counts, CgroupError> {
+    pub fn counts(&self, id: &SandboxId) -> Result<Counts, CgroupError> {
         let (memory, pids) = (self.dir("memory", id), self.dir("pids", id));
         let number = |text: String| text.trim().parse().unwrap_or(0);
         let field = |text: String, name: &str| text.lines().find_map(|l| l.strip_prefix(name)?.trim().parse().ok());
@@ -254,7 +259,7 @@ impl Cgroups {
     }
 
     /// The host's pids of the processes in a sandbox's cgroups.
-    pub fn processes(&self, id: &str) -> Vec<i32> {
+    pub fn processes(&self, id: &SandboxId) -> Vec<i32> {
         let dirs = self.dirs(id);
         let mut pids: Vec<i32> = dirs
             .iter()
@@ -268,7 +273,7 @@ impl Cgroups {
     }
 
     /// The same for a decision that depends on it: unreadable files are an error. A sandbox without cgroups has none.
-    pub fn try_processes(&self, id: &str) -> Result<Vec<i32>, CgroupError> {
+    pub fn try_processes(&self, id: &SandboxId) -> Result<Vec<i32>, CgroupError> {
         let mut pids = Vec::new();
         for dir in self.dirs(id).iter().flat_map(|d| [d.clone(), d.join("guest"), d.join("work")]) {
             match read(&dir, "cgroup.procs") {
@@ -283,9 +288,9 @@ impl Cgroups {
     }
 
     /// The sandboxes that have cgroups.
-    pub fn list(&self) -> Result<Vec<String>, CgroupError> {
+    pub fn list(&self) -> Result<Vec<SandboxId>, CgroupError> {
         let mut ids = Vec::new();
-        for dir in self.dirs("") {
+        for dir in self.roots() {
             let entries = match fs::read_dir(&dir) {
                 Err(error) if is_gone(&error) => continue,
                 other => other.map_err(failed("list", &dir))?,
@@ -293,7 +298,7 @@ impl Cgroups {
             for entry in entries {
                 let entry = entry.map_err(failed("list", &dir))?;
                 if entry.path().is_dir() {
-                    ids.extend(entry.file_name().into_string().ok());
+                    ids.extend(entry.file_name().to_str().and_then(|name| name.parse::<SandboxId>().ok()));
                 }
             }
         }
@@ -303,7 +308,7 @@ impl Cgroups {
     }
 
     /// Removes a sandbox's cgroups, if they exist; they must have no processes.
-    pub fn remove(&self, id: &str) -> Result<(), CgroupError> {
+    pub fn remove(&self, id: &SandboxId) -> Result<(), CgroupError> {
         for dir in self.dirs(id) {
             for dir in [dir.join("guest"), dir.join("work"), dir] {
                 match fs::remove_dir(&dir) {
@@ -319,7 +324,7 @@ impl Cgroups {
 
     /// Removes the installation's own directories, if they have no sandbox.
     pub fn close(&self) {
-        for dir in self.dirs("") {
+        for dir in self.roots() {
             // Best effort: a directory that is still in use stays, and serves the next start.
             let _ = fs::remove_dir(dir);
         }
@@ -362,6 +367,10 @@ fn read(dir: &Path, file: &'static str) -> Result<String, CgroupError> {
 mod tests {
     use super::*;
 
+    fn id(number: u8) -> SandboxId {
+        format!("s{number:0>11}").parse().unwrap()
+    }
+
     #[test]
     fn layouts_are_told_apart() {
         let v1 = "cgroup /c/cpu cgroup rw,cpu 0 0\ncgroup /c/acct cgroup rw,cpuacct 0 0\ncgroup /c/m cgroup rw,memory 0 0\n\
@@ -382,7 +391,7 @@ mod tests {
     #[test]
     fn version_2_gets_its_limits() {
         let root = tempfile::tempdir().unwrap();
-        let sandbox = root.path().join("arenite/s1");
+        let sandbox = root.path().join("arenite").join(id(1).as_str());
         let files = [
             (
                 "",
@@ -403,7 +412,7 @@ mod tests {
 
         let cgroups = Cgroups::open(Layout::V2 { root: root.path().to_owned() }, "arenite").unwrap();
         let limits = Resources { memory_bytes: 256 << 20, cpu_millis: 1500, pids: 200, ..Resources::default() };
-        let entrances = cgroups.create("s1", &limits).unwrap();
+        let entrances = cgroups.create(&id(1), &limits).unwrap();
         assert_eq!((entrances.guest.len(), entrances.work.len()), (1, 1));
         assert_eq!(content("cgroup.subtree_control"), "+memory +pids +cpu");
         assert_eq!((content("memory.max"), content("work/memory.max")), ((256 << 20).to_string(), (208 << 20).to_string()));
@@ -412,11 +421,11 @@ mod tests {
         assert_eq!((content("pids.max"), content("work/pids.max")), ("200".to_owned(), "168".to_owned()));
         assert_eq!((content("guest/cpu.weight"), content("cgroup.max.descendants")), ("400".to_owned(), "2".to_owned()));
 
-        cgroups.set_frozen("s1", true).unwrap();
+        cgroups.set_frozen(&id(1), true).unwrap();
         assert_eq!(content("cgroup.freeze"), "1");
-        assert!(!cgroups.is_frozen("s1").unwrap());
+        assert!(!cgroups.is_frozen(&id(1)).unwrap());
         fs::write(sandbox.join("cgroup.events"), "populated 1\nfrozen 1\n").unwrap();
-        assert!(cgroups.is_frozen("s1").unwrap());
+        assert!(cgroups.is_frozen(&id(1)).unwrap());
         for (name, text) in [
             ("memory.current", "4096\n"),
             ("cpu.stat", "usage_usec 7\nuser_usec 3\n"),
@@ -426,28 +435,28 @@ mod tests {
             fs::write(sandbox.join(name), text).unwrap();
         }
         let counts = Counts { memory_bytes: 4096, cpu_nanoseconds: 7000, pids: 3, oom_kills: Some(1) };
-        assert_eq!(cgroups.counts("s1").unwrap(), counts);
+        assert_eq!(cgroups.counts(&id(1)).unwrap(), counts);
     }
 
     /// The real controllers of this host: needs root.
     #[test]
     fn limits_freezing_and_removal_work_on_this_host() {
         let cgroups = Cgroups::open(Layout::of_host().unwrap(), &format!("arenite-test-{}", std::process::id())).unwrap();
-        let entrances = cgroups.create("s1", &Resources::default()).unwrap();
+        let entrances = cgroups.create(&id(1), &Resources::default()).unwrap();
         assert!(!entrances.guest.is_empty() && entrances.guest.len() == entrances.work.len());
         // A limit below the accumulated burst is accepted too.
         cgroups
-            .set_limits("s1", &Resources { memory_bytes: 200 << 20, pids: 100, cpu_millis: 500, ..Resources::default() })
+            .set_limits(&id(1), &Resources { memory_bytes: 200 << 20, pids: 100, cpu_millis: 500, ..Resources::default() })
             .unwrap();
-        assert_eq!(cgroups.list().unwrap(), ["s1"]);
-        assert!(cgroups.try_processes("s1").unwrap().is_empty() && cgroups.try_processes("s2").unwrap().is_empty());
-        assert_eq!(cgroups.counts("s1").unwrap().pids, 0);
-        cgroups.set_frozen("s1", true).unwrap();
-        assert!(cgroups.is_frozen("s1").unwrap());
-        cgroups.set_frozen("s1", false).unwrap();
+        assert_eq!(cgroups.list().unwrap(), [id(1)]);
+        assert!(cgroups.try_processes(&id(1)).unwrap().is_empty() && cgroups.try_processes(&id(2)).unwrap().is_empty());
+        assert_eq!(cgroups.counts(&id(1)).unwrap().pids, 0);
+        cgroups.set_frozen(&id(1), true).unwrap();
+        assert!(cgroups.is_frozen(&id(1)).unwrap());
+        cgroups.set_frozen(&id(1), false).unwrap();
         drop(entrances);
-        cgroups.remove("s1").unwrap();
-        cgroups.remove("s1").unwrap();
+        cgroups.remove(&id(1)).unwrap();
+        cgroups.remove(&id(1)).unwrap();
         assert!(cgroups.list().unwrap().is_empty());
         cgroups.close();
     }

@@ -9,6 +9,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
+use arenite_model::SandboxId;
+
 use crate::cgroup::{Cgroups, Layout};
 
 /// Maximum size of such a file, in bytes.
@@ -63,7 +65,7 @@ impl Counter {
 
 impl Cgroups {
     /// Opens the files of a sandbox, for its guest to inherit. Files that this kernel lacks are left out.
-    pub fn counters(&self, id: &str) -> Vec<(Counter, File)> {
+    pub fn counters(&self, id: &SandboxId) -> Vec<(Counter, File)> {
         let version = match self.layout() {
             Layout::V1 { .. } => 1,
             Layout::V2 { .. } => 2,
@@ -201,12 +203,13 @@ mod tests {
     fn a_sandboxs_files_tell_of_it() {
         let name = format!("arenite-counters-{}", std::process::id());
         let cgroups = Cgroups::open(Layout::of_host().unwrap(), &name).unwrap();
-        drop(cgroups.create("s1", &arenite_model::Resources::default()).unwrap());
-        let counters = Counters(cgroups.counters("s1"));
+        let id = SandboxId::random();
+        drop(cgroups.create(&id, &arenite_model::Resources::default()).unwrap());
+        let counters = Counters(cgroups.counters(&id));
         let figures = counters.read().unwrap();
         assert_eq!(figures.memory_limit_bytes, Some(arenite_model::Resources::default().memory_bytes));
         assert!(figures.oom_kill.is_some() && figures.anon_bytes.is_some() && figures.cpu_periods.is_some(), "{figures:?}");
-        cgroups.remove("s1").unwrap();
+        cgroups.remove(&id).unwrap();
         cgroups.close();
     }
 }

@@ -17,7 +17,7 @@ use arenite_isolation::launcher::{Launcher, Prepare, Prepared};
 use arenite_isolation::mounts::{Attributes, detached};
 use arenite_isolation::spawner::{self, Request};
 use arenite_isolation::{Begin, FirstProcess, Given, Report, descriptors};
-use arenite_model::Resources;
+use arenite_model::{Resources, SandboxId};
 
 fn main() {
     match std::env::args().nth(1).as_deref() {
@@ -36,13 +36,17 @@ fn main() {
 
 const UID_BASE: u32 = 1_900_000_000;
 
+fn id(number: u8) -> SandboxId {
+    format!("s{number:0>11}").parse().unwrap()
+}
+
 /// Removes all cgroups, also if the test fails: by then the launcher and its processes are gone.
 struct Removed<'a>(&'a Cgroups);
 
 impl Drop for Removed<'_> {
     fn drop(&mut self) {
         for _ in 0..100 {
-            if self.0.processes("s1").is_empty() && self.0.remove("s1").is_ok() {
+            if self.0.processes(&id(1)).is_empty() && self.0.remove(&id(1)).is_ok() {
                 break;
             }
             std::thread::sleep(std::time::Duration::from_millis(20));
@@ -70,15 +74,15 @@ fn test() {
     let cgroups = Cgroups::open(Layout::of_host().unwrap(), &format!("arenite-launch-{}", std::process::id())).unwrap();
     let _removed = Removed(&cgroups);
     let launcher = Launcher::start(&program).unwrap();
-    let entrances = cgroups.create("s1", &Resources::default()).unwrap();
+    let entrances = cgroups.create(&id(1), &Resources::default()).unwrap();
     let work_entrances = entrances.work.len();
     let programs = dir.path().join("programs");
     fs::create_dir(&programs).unwrap();
     fs::hard_link(&program, programs.join("probe")).or_else(|_| fs::copy(&program, programs.join("probe")).map(drop)).unwrap();
     let (first, control) = prepared(&launcher, &programs, &entrances, false);
-    assert_eq!(cgroups.processes("s1").len(), 2, "PID 1 and the spawner are in their cgroups");
+    assert_eq!(cgroups.processes(&id(1)).len(), 2, "PID 1 and the spawner are in their cgroups");
 
-    let other = cgroups.create("s2", &Resources::default()).unwrap();
+    let other = cgroups.create(&id(2), &Resources::default()).unwrap();
     let (second, _control) = prepared(&launcher, &programs, &other, true);
     let device = |pid: i32| {
         let found = fs::metadata(format!("/proc/{pid}/root/stage/dev/kvm"));
@@ -171,7 +175,7 @@ fn test() {
 
     let mut waiting = [rustix::event::PollFd::new(&first.pidfd, rustix::event::PollFlags::IN)];
     rustix::event::poll(&mut waiting, Some(&rustix::time::Timespec { tv_sec: 10, tv_nsec: 0 })).unwrap();
-    assert!(cgroups.processes("s1").is_empty(), "nothing outlives PID 1");
+    assert!(cgroups.processes(&id(1)).is_empty(), "nothing outlives PID 1");
 }
 
 /// The host's user who created a process's user namespace.

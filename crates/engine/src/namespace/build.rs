@@ -37,8 +37,8 @@ impl Drop for Running {
     fn drop(&mut self) {
         kill(&self.slot.first.pidfd);
         wait_end(&self.slot.first.pidfd, Duration::from_secs(30));
-        self.host.end_processes(self.slot.id.as_str());
-        if let Err(error) = self.host.cgroups.remove(self.slot.id.as_str()) {
+        self.host.end_processes(&self.slot.id);
+        if let Err(error) = self.host.cgroups.remove(&self.slot.id) {
             tracing::warn!(%error, "a build's cgroup could not be removed");
         }
         let _ = fs::remove_dir_all(&self.scratch);
@@ -64,7 +64,7 @@ impl Builder {
         for stray in host.cgroups.list().map_err(cgroup)? {
             host.end_processes(&stray);
             let _ = host.cgroups.remove(&stray);
-            let _ = host.records.remove(&format!("build-{stray}"));
+            let _ = fs::remove_dir_all(host.records.build_dir(&stray));
         }
         Ok(Self { host })
     }
@@ -99,7 +99,7 @@ impl Builder {
     }
 
     fn start(&self, slot: Slot, step: &RunStep, output: OwnedFd, status: OwnedFd) -> Result<Running, EngineError> {
-        let scratch = self.host.records.dir(&format!("build-{}", slot.id));
+        let scratch = self.host.records.build_dir(&slot.id);
         let running = Running { host: self.host.clone(), slot, scratch };
         let slot = &running.slot;
         let mapped = |dir: &PathBuf, read_only| {

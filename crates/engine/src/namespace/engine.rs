@@ -199,7 +199,7 @@ impl EngineShared {
                 state.live.get(&id).is_some_and(|live| Arc::ptr_eq(&live.pidfd, &pidfd))
             };
             if by_itself {
-                let oom = shared.host.cgroups.counts(id.as_str()).ok().and_then(|c| c.oom_kills).filter(|n| *n > 0);
+                let oom = shared.host.cgroups.counts(&id).ok().and_then(|c| c.oom_kills).filter(|n| *n > 0);
                 let reason = match oom {
                     Some(_) => "its guest ended, after processes were killed for want of memory".to_owned(),
                     None => "its guest ended".to_owned(),
@@ -226,11 +226,9 @@ impl EngineShared {
         let hostname = spec.hostname.clone().unwrap_or_else(|| name.to_string());
 
         if spec.resources != slot.limits {
-            host.cgroups.set_limits(id.as_str(), &spec.resources).map_err(cgroup)?;
+            host.cgroups.set_limits(id, &spec.resources).map_err(cgroup)?;
             if spec.resources.disk_bytes != slot.limits.disk_bytes {
-                host.storage
-                    .set_limit(id.as_str(), spec.resources.disk_bytes)
-                    .map_err(|e| at("disk limit", io::Error::other(e)))?;
+                host.storage.set_limit(id, spec.resources.disk_bytes).map_err(|e| at("disk limit", io::Error::other(e)))?;
             }
         }
         stages.done("limits");
@@ -287,10 +285,10 @@ impl EngineShared {
         };
         host.records.write(&record).map_err(|e| at("record", e))?;
         // From here on the layer may have content, and the record names its owner.
-        host.storage.mark_used(id.as_str()).map_err(|e| at("writable layer", io::Error::other(e)))?;
+        host.storage.mark_used(id).map_err(|e| at("writable layer", io::Error::other(e)))?;
         stages.done("record");
 
-        let counters = host.cgroups.counters(id.as_str());
+        let counters = host.cgroups.counters(id);
         let given: Vec<BorrowedFd<'_>> = layers
             .iter()
             .map(|l| l.as_fd())
@@ -446,7 +444,7 @@ impl NamespaceEngine {
                     kill(&slot.first.pidfd);
                     wait_end(&slot.first.pidfd, END_LIMIT);
                     owner.host.sweep(&slot.id, slot.uid_index, slot.net_index);
-                    if let Err(error) = owner.host.records.remove(slot.id.as_str()) {
+                    if let Err(error) = owner.host.records.remove(&slot.id) {
                         tracing::warn!(id = %slot.id, %error, "a record could not be removed; the next start tries again");
                     }
                     Err(error)
@@ -517,7 +515,7 @@ impl Engine for NamespaceEngine {
             let uid_index = match &live {
                 Some(live) => Some(live.record.uid_index),
                 None => {
-                    let record = shared.host.records.read(id.as_str()).ok().and_then(|reading| reading.record);
+                    let record = shared.host.records.read(&id).ok().and_then(|reading| reading.record);
                     record.map(|record| record.uid_index).filter(|_| !shared.state().quarantined.contains_key(&id))
                 }
             };
@@ -525,7 +523,7 @@ impl Engine for NamespaceEngine {
             if let Some(live) = &live {
                 kill(&live.pidfd);
                 // Frozen processes die when they are thawed.
-                let _ = shared.host.cgroups.set_frozen(id.as_str(), false);
+                let _ = shared.host.cgroups.set_frozen(&id, false);
                 if !wait_end(&live.pidfd, END_LIMIT) {
                     shared.state().live.insert(id.clone(), Live { record: live.record.clone(), pidfd: live.pidfd.clone() });
                     return Err(EngineError::Timeout { what: "ending the sandbox's processes", limit: END_LIMIT });
@@ -534,11 +532,11 @@ impl Engine for NamespaceEngine {
             match uid_index {
                 Some(uid_index) => shared.host.sweep(&id, uid_index, net_index),
                 None => {
-                    shared.host.end_processes(id.as_str());
-                    shared.host.remove_objects(id.as_str()).map_err(|e| at("removal", e))?;
+                    shared.host.end_processes(&id);
+                    shared.host.remove_objects(&id).map_err(|e| at("removal", e))?;
                 }
             }
-            shared.host.records.remove(id.as_str()).map_err(|e| at("record", e))?;
+            shared.host.records.remove(&id).map_err(|e| at("record", e))?;
             shared.forget_quarantine(&id);
             Ok(())
         })
@@ -551,12 +549,12 @@ impl Engine for NamespaceEngine {
         let begun = Instant::now();
         loop {
             // Repeated, since version 1 fails on a process that was forking.
-            cgroups.set_frozen(id.as_str(), true).map_err(cgroup)?;
-            if cgroups.is_frozen(id.as_str()).map_err(cgroup)? {
+            cgroups.set_frozen(id, true).map_err(cgroup)?;
+            if cgroups.is_frozen(id).map_err(cgroup)? {
                 return Ok(());
             }
             if begun.elapsed() > FREEZE_LIMIT {
-                cgroups.set_frozen(id.as_str(), false).map_err(cgroup)?;
+                cgroups.set_frozen(id, false).map_err(cgroup)?;
                 return Err(EngineError::Timeout { what: "freezing the sandbox", limit: FREEZE_LIMIT });
             }
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -565,7 +563,7 @@ impl Engine for NamespaceEngine {
 
     async fn resume(&self, id: &SandboxId) -> Result<(), EngineError> {
         self.alive(id)?;
-        self.shared.host.cgroups.set_frozen(id.as_str(), false).map_err(cgroup)
+        self.shared.host.cgroups.set_frozen(id, false).map_err(cgroup)
     }
 
     async fn dial(&self, id: &SandboxId) -> Result<Box<dyn Connection>, EngineError> {
@@ -579,7 +577,7 @@ impl Engine for NamespaceEngine {
 
     async fn usage(&self, id: &SandboxId) -> Result<Usage, EngineError> {
         self.alive(id)?;
-        let counts = self.shared.host.cgroups.counts(id.as_str()).map_err(cgroup)?;
+        let counts = self.shared.host.cgroups.counts(id).map_err(cgroup)?;
         let index = self.shared.state().live.get(id).and_then(|live| live.record.net_index);
         let traffic = index.and_then(|index| self.shared.host.network().ok()?.traffic(index));
         Ok(Usage {
@@ -588,7 +586,7 @@ impl Engine for NamespaceEngine {
             memory_bytes: counts.memory_bytes,
             cpu_nanoseconds: counts.cpu_nanoseconds,
             pids: counts.pids,
-            disk_bytes: self.shared.host.storage.usage(id.as_str()),
+            disk_bytes: self.shared.host.storage.usage(id),
             oom_kills: counts.oom_kills,
         })
     }

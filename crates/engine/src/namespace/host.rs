@@ -235,8 +235,8 @@ impl Host {
 
     /// Removes everything of a sandbox except its record: processes, cgroups, address, writable layer. Idempotent.
     pub(super) fn sweep(&self, id: &SandboxId, uid_index: u32, net_index: Option<u32>) {
-        self.end_processes(id.as_str());
-        if let Err(error) = self.remove_objects(id.as_str()) {
+        self.end_processes(id);
+        if let Err(error) = self.remove_objects(id) {
             tracing::warn!(%id, %error, "something of a sandbox could not be removed; the next start tries again");
         }
         self.ids.give_back(uid_index);
@@ -247,8 +247,8 @@ impl Host {
 
     /// Removes what the processes of a sandbox needed, and keeps its disk. Releases its address.
     pub(super) fn end_again(&self, id: &SandboxId, net_index: Option<u32>) {
-        self.end_processes(id.as_str());
-        if let Err(error) = self.remove_cgroups(id.as_str()) {
+        self.end_processes(id);
+        if let Err(error) = self.remove_cgroups(id) {
             tracing::warn!(%id, %error, "a sandbox's cgroups could not be removed");
         }
         if let (Some(network), Some(index)) = (&self.network, net_index) {
@@ -257,25 +257,25 @@ impl Host {
     }
 
     /// Kills everything in a sandbox's cgroups, frozen or not, until they are empty.
-    pub(super) fn end_processes(&self, id: &str) {
+    pub(super) fn end_processes(&self, id: &SandboxId) {
         end_processes(&self.cgroups, id);
     }
 
     /// Removes a sandbox's cgroups and writable layer.
-    pub(super) fn remove_objects(&self, id: &str) -> io::Result<()> {
+    pub(super) fn remove_objects(&self, id: &SandboxId) -> io::Result<()> {
         let removed = self.remove_cgroups(id);
         let layer = self.storage.delete_layer(id);
         removed?;
         layer.map_err(io::Error::other)
     }
 
-    fn remove_cgroups(&self, id: &str) -> io::Result<()> {
+    fn remove_cgroups(&self, id: &SandboxId) -> io::Result<()> {
         remove_cgroups(&self.cgroups, id)
     }
 }
 
 /// Removes a sandbox's cgroups, after its processes have ended.
-pub(super) fn remove_cgroups(cgroups: &Cgroups, id: &str) -> io::Result<()> {
+pub(super) fn remove_cgroups(cgroups: &Cgroups, id: &SandboxId) -> io::Result<()> {
     // A cgroup stays busy for a moment after its last process ended.
     let mut removed = cgroups.remove(id);
     for _ in 0..100 {
@@ -317,7 +317,7 @@ pub(super) fn end_all(cgroups: &Cgroups) -> Result<usize, EngineError> {
 }
 
 /// Kills everything in a sandbox's cgroups, frozen or not, until they are empty.
-pub(super) fn end_processes(cgroups: &Cgroups, id: &str) {
+pub(super) fn end_processes(cgroups: &Cgroups, id: &SandboxId) {
     // Every process is in the pid namespace of the first; killing that one kills all. Other processes found here are from an
     // interrupted setup, or were just forked.
     for round in 0..200 {

@@ -89,7 +89,7 @@ impl Record {
         Ok(text)
     }
 
-    fn decode(text: &[u8], id: &str) -> Result<Self, Damage> {
+    fn decode(text: &[u8], id: &SandboxId) -> Result<Self, Damage> {
         let (first, body) = match text.iter().position(|b| *b == b'\n') {
             Some(at) => (&text[..at], &text[at + 1..]),
             None => (text, &text[text.len()..]),
@@ -101,7 +101,7 @@ impl Record {
             Err(_) => serde_json::from_slice(text),
         }
         .map_err(|_| Damage::Changed)?;
-        if record.id.as_str() == id { Ok(record) } else { Err(Damage::Foreign(record.id)) }
+        if record.id == *id { Ok(record) } else { Err(Damage::Foreign(record.id)) }
     }
 }
 
@@ -154,24 +154,25 @@ impl Records {
         Self { run: data_dir.join("run"), copies: data_dir.join("records") }
     }
 
-    pub(super) fn dir(&self, id: &str) -> PathBuf {
-        self.run.join(id)
+    /// Where a step of a build keeps its files.
+    pub(super) fn build_dir(&self, id: &SandboxId) -> PathBuf {
+        self.run.join(format!("build-{id}"))
     }
 
     /// The second copy first: after an interrupted write, the one in `run` is sound as well, and older.
-    fn places(&self, id: &str) -> [PathBuf; 2] {
-        [self.copies.join(id), self.run.join(id)]
+    fn places(&self, id: &SandboxId) -> [PathBuf; 2] {
+        [&self.copies, &self.run].map(|dir| dir.join(id.as_str()))
     }
 
     /// The socket on which the guest of a sandbox listens.
     pub(super) fn socket(&self, id: &SandboxId) -> PathBuf {
-        let [copy, first] = self.places(id.as_str()).map(|dir| dir.join(SOCKET));
+        let [copy, first] = self.places(id).map(|dir| dir.join(SOCKET));
         if !first.exists() && copy.exists() { copy } else { first }
     }
 
     /// Binds the socket of a new guest, under both names.
     pub(super) fn bind(&self, id: &SandboxId) -> io::Result<std::os::unix::net::UnixListener> {
-        let [copy, first] = self.places(id.as_str());
+        let [copy, first] = self.places(id);
         fs::create_dir_all(&first)?;
         fs::create_dir_all(&copy)?;
         let listener = std::os::unix::net::UnixListener::bind(first.join(SOCKET))?;
@@ -181,7 +182,7 @@ impl Records {
 
     /// Removes both names of an ended guest's socket.
     pub(super) fn remove_sockets(&self, id: &SandboxId) -> io::Result<()> {
-        for dir in self.places(id.as_str()) {
+        for dir in self.places(id) {
             match fs::remove_file(dir.join(SOCKET)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
@@ -192,7 +193,7 @@ impl Records {
 
     pub(super) fn write(&self, record: &Record) -> io::Result<()> {
         let text = record.encode()?;
-        for dir in self.places(record.id.as_str()) {
+        for dir in self.places(&record.id) {
             fs::create_dir_all(&dir)?;
             let temporary = dir.join("sandbox.json.new");
             fs::File::create(&temporary)?.write_all(&text)?;
@@ -204,7 +205,7 @@ impl Records {
     /// Writes both copies, and restores the socket's missing name.
     pub(super) fn restore(&self, record: &Record) -> io::Result<()> {
         self.write(record)?;
-        let [copy, first] = self.places(record.id.as_str()).map(|dir| dir.join(SOCKET));
+        let [copy, first] = self.places(&record.id).map(|dir| dir.join(SOCKET));
         match (copy.exists(), first.exists()) {
             (true, false) => link(&copy, &first),
             (false, true) => link(&first, &copy),
@@ -214,14 +215,14 @@ impl Records {
 
     /// Whether both names of the socket exist.
     pub(super) fn has_both_sockets(&self, id: &SandboxId) -> bool {
-        self.places(id.as_str()).iter().all(|dir| dir.join(SOCKET).exists())
+        self.places(id).iter().all(|dir| dir.join(SOCKET).exists())
     }
 
     /// Reads a record.
     ///
     /// # Errors
     /// If the host lacks resources for it: see [`is_shortage`].
-    pub(super) fn read(&self, id: &str) -> io::Result<Reading> {
+    pub(super) fn read(&self, id: &SandboxId) -> io::Result<Reading> {
         let mut reading = Reading::default();
         let mut sound = Vec::new();
         for dir in self.places(id) {
@@ -243,12 +244,12 @@ impl Records {
     }
 
     /// Whether it has a directory in either location.
-    pub(super) fn has_any(&self, id: &str) -> io::Result<bool> {
+    pub(super) fn has_any(&self, id: &SandboxId) -> io::Result<bool> {
         let [copy, first] = self.places(id);
         Ok(copy.try_exists()? || first.try_exists()?)
     }
 
-    pub(super) fn remove(&self, id: &str) -> io::Result<()> {
+    pub(super) fn remove(&self, id: &SandboxId) -> io::Result<()> {
         for dir in self.places(id) {
             match fs::remove_dir_all(dir) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -259,7 +260,7 @@ impl Records {
     }
 
     /// Renames unreadable copies, so that a new record can be written.
-    pub(super) fn set_aside(&self, id: &str) -> io::Result<()> {
+    pub(super) fn set_aside(&self, id: &SandboxId) -> io::Result<()> {
         for dir in self.places(id) {
             match fs::rename(dir.join(FILE), dir.join("sandbox.json.unreadable")) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -270,7 +271,7 @@ impl Records {
     }
 
     /// The ids that have a directory in either location.
-    pub(super) fn list(&self) -> io::Result<BTreeSet<String>> {
+    pub(super) fn list(&self) -> io::Result<BTreeSet<SandboxId>> {
         let mut ids = BTreeSet::new();
         for dir in [&self.run, &self.copies] {
             let entries = match fs::read_dir(dir) {
@@ -278,32 +279,32 @@ impl Records {
                 other => other?,
             };
             for entry in entries {
-                ids.extend(entry?.file_name().into_string().ok().filter(|name| name.parse::<SandboxId>().is_ok()));
+                ids.extend(entry?.file_name().to_str().and_then(|name| name.parse::<SandboxId>().ok()));
             }
         }
         Ok(ids)
     }
 
     /// Records that a sandbox is in quarantine. Returns the time from an earlier note, else now.
-    pub(super) fn note_quarantine(&self, id: &str, reason: &str) -> io::Result<Timestamp> {
-        let path = self.copies.join(id).join(NOTE);
+    pub(super) fn note_quarantine(&self, id: &SandboxId, reason: &str) -> io::Result<Timestamp> {
+        let path = self.copies.join(id.as_str()).join(NOTE);
         let before = fs::read(&path).ok().and_then(|text| serde_json::from_slice::<Note>(&text).ok());
         let since = before.map_or_else(Timestamp::now, |note| note.since);
-        fs::create_dir_all(self.copies.join(id))?;
+        fs::create_dir_all(self.copies.join(id.as_str()))?;
         fs::write(path, serde_json::to_vec(&Note { since, reason: reason.to_owned() })?)?;
         Ok(since)
     }
 
-    pub(super) fn end_quarantine(&self, id: &str) {
+    pub(super) fn end_quarantine(&self, id: &SandboxId) {
         // An error is ignored: without a quarantine there is no note, and a remaining one is overwritten by the next.
-        let _ = fs::remove_file(self.copies.join(id).join(NOTE));
+        let _ = fs::remove_file(self.copies.join(id.as_str()).join(NOTE));
     }
 }
 
 /// Whether any sandbox of a data directory has a record, or is in quarantine.
 pub(super) fn has_sandboxes(data_dir: &Path) -> bool {
     let records = Records::new(data_dir);
-    let has = |id: &String| records.places(id).iter().any(|dir| dir.join(FILE).exists() || dir.join(NOTE).exists());
+    let has = |id: &SandboxId| records.places(id).iter().any(|dir| dir.join(FILE).exists() || dir.join(NOTE).exists());
     // A directory that can't be read may hold some.
     records.list().map_or(true, |ids| ids.iter().any(has))
 }
@@ -336,7 +337,7 @@ pub enum RecordsError {
     #[error("could not read the records of sandboxes in {}: {source}", data_dir.display())]
     Read { data_dir: PathBuf, source: io::Error },
     #[error("the record of sandbox {id} can't be read, so it is not known which layers are in use: {faults}")]
-    Unknown { id: String, faults: String },
+    Unknown { id: SandboxId, faults: String },
 }
 
 /// The records of all sandboxes of a data directory. A server may be running on it.
@@ -354,7 +355,7 @@ pub fn recorded_sandboxes(data_dir: &Path) -> Result<Vec<RecordedSandbox>, Recor
             None if !reading.faults.is_empty() => {
                 return Err(RecordsError::Unknown { id, faults: reading.faults.join("; ") });
             }
-            None if records.copies.join(&id).join(NOTE).exists() => {
+            None if records.copies.join(id.as_str()).join(NOTE).exists() => {
                 return Err(RecordsError::Unknown { id, faults: "it is missing".to_owned() });
             }
             // Being created, or prepared.
@@ -375,9 +376,13 @@ mod tests {
 
     const ID: &str = "s00000000001";
 
+    fn id() -> SandboxId {
+        ID.parse().unwrap()
+    }
+
     fn record(revision: u32) -> Record {
         Record {
-            id: ID.parse().unwrap(),
+            id: id(),
             name: Some("demo".parse().unwrap()),
             pid: 7,
             start_time: 11,
@@ -395,22 +400,22 @@ mod tests {
     #[test]
     fn no_part_of_a_record_passes_for_a_whole_one() {
         let whole = record(0).encode().unwrap();
-        assert_eq!(Record::decode(&whole, ID).unwrap(), record(0));
+        assert_eq!(Record::decode(&whole, &id()).unwrap(), record(0));
         for length in 0..whole.len() {
-            assert!(Record::decode(&whole[..length], ID).is_err(), "{length}");
+            assert!(Record::decode(&whole[..length], &id()).is_err(), "{length}");
         }
         for at in 0..whole.len() {
             let mut changed = whole.clone();
             changed[at] ^= 1;
-            assert!(Record::decode(&changed, ID).is_err(), "{at}");
+            assert!(Record::decode(&changed, &id()).is_err(), "{at}");
         }
-        assert!(matches!(Record::decode(&whole, "s00000000002"), Err(Damage::Foreign(_))));
+        assert!(matches!(Record::decode(&whole, &"s00000000002".parse().unwrap()), Err(Damage::Foreign(_))));
         let newer = b"{\"version\":2,\"checksum\":\"other\"}\n{}".as_slice();
-        assert!(matches!(Record::decode(newer, ID), Err(Damage::Newer(2))));
+        assert!(matches!(Record::decode(newer, &id()), Err(Damage::Newer(2))));
         let old = format!(
             r#"{{"id":"{ID}","pid":7,"start_time":1,"boot":"b","uid_index":1,"net_index":null,"image":"base","layers":[]}}"#
         );
-        let old = Record::decode(old.as_bytes(), ID).unwrap();
+        let old = Record::decode(old.as_bytes(), &id()).unwrap();
         assert!(old.memo.is_none() && !old.pooled);
     }
 
@@ -418,28 +423,28 @@ mod tests {
     fn one_sound_copy_is_enough_and_the_later_one_is_valid() {
         let dir = tempfile::tempdir().unwrap();
         let records = Records::open(dir.path()).unwrap();
-        let reading = records.read(ID).unwrap();
+        let reading = records.read(&id()).unwrap();
         assert!(reading.record.is_none() && reading.faults.is_empty() && !has_sandboxes(dir.path()));
         records.write(&record(0)).unwrap();
-        assert!(records.read(ID).unwrap().complete);
+        assert!(records.read(&id()).unwrap().complete);
 
         let paths = ["run", "records"].map(|place| dir.path().join(place).join(ID).join(FILE));
         for cut in &paths {
             fs::write(cut, "{").unwrap();
-            let reading = records.read(ID).unwrap();
+            let reading = records.read(&id()).unwrap();
             assert_eq!(reading.record, Some(record(0)));
             assert!(!reading.complete && reading.faults[0].contains("cut short"), "{:?}", reading.faults);
             records.restore(&record(0)).unwrap();
         }
         fs::write(&paths[1], record(1).encode().unwrap()).unwrap();
-        assert_eq!(records.read(ID).unwrap().record, Some(record(1)));
+        assert_eq!(records.read(&id()).unwrap().record, Some(record(1)));
         fs::remove_dir_all(dir.path().join("run")).unwrap();
-        assert_eq!(records.read(ID).unwrap().record, Some(record(1)));
+        assert_eq!(records.read(&id()).unwrap().record, Some(record(1)));
         assert!(has_sandboxes(dir.path()));
         fs::write(&paths[1], "").unwrap();
-        let reading = records.read(ID).unwrap();
+        let reading = records.read(&id()).unwrap();
         assert!(reading.record.is_none() && reading.faults.len() == 1);
-        records.remove(ID).unwrap();
+        records.remove(&id()).unwrap();
         assert!(!has_sandboxes(dir.path()));
     }
 
@@ -447,7 +452,7 @@ mod tests {
     fn a_socket_is_dialled_by_whichever_name_is_left() {
         let dir = tempfile::tempdir().unwrap();
         let records = Records::open(dir.path()).unwrap();
-        let id: SandboxId = ID.parse().unwrap();
+        let id = id();
         let _listener = records.bind(&id).unwrap();
         for place in ["run", "records"] {
             fs::remove_dir_all(dir.path().join(place)).unwrap();
@@ -468,12 +473,12 @@ mod tests {
         assert_eq!((all.len(), &all[0].layers), (1, &record(0).layers));
         fs::write(dir.path().join("records").join(ID).join(FILE), "{").unwrap();
         assert!(matches!(recorded_sandboxes(dir.path()), Err(RecordsError::Unknown { .. })));
-        records.set_aside(ID).unwrap();
+        records.set_aside(&id()).unwrap();
         assert!(recorded_sandboxes(dir.path()).unwrap().is_empty(), "a lost one without a record stands on nothing");
-        let since = records.note_quarantine(ID, "why").unwrap();
-        assert_eq!(records.note_quarantine(ID, "why").unwrap(), since);
+        let since = records.note_quarantine(&id(), "why").unwrap();
+        assert_eq!(records.note_quarantine(&id(), "why").unwrap(), since);
         assert!(matches!(recorded_sandboxes(dir.path()), Err(RecordsError::Unknown { .. })));
-        records.end_quarantine(ID);
+        records.end_quarantine(&id());
         assert!(recorded_sandboxes(dir.path()).unwrap().is_empty());
     }
 }

@@ -89,14 +89,14 @@ impl EngineShared {
             return ended;
         }
         // A copy of a data directory has the records of the original's sandboxes.
-        let ours = self.host.cgroups.try_processes(record.id.as_str()).map_err(|error| error.source)?;
+        let ours = self.host.cgroups.try_processes(&record.id).map_err(|error| error.source)?;
         if !ours.contains(&record.pid) {
             return Ok(Err("its processes belong to another data directory".to_owned()));
         }
         Ok(Ok(Arc::new(pidfd)))
     }
 
-    fn is_frozen(&self, id: &str) -> Result<bool, EngineError> {
+    fn is_frozen(&self, id: &SandboxId) -> Result<bool, EngineError> {
         match self.host.cgroups.is_frozen(id) {
             Ok(frozen) => Ok(frozen),
             Err(error) if error.source.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -104,38 +104,37 @@ impl EngineShared {
         }
     }
 
-    fn processes(&self, id: &str) -> Result<Vec<i32>, EngineError> {
+    fn processes(&self, id: &SandboxId) -> Result<Vec<i32>, EngineError> {
         let cgroups = &self.host.cgroups;
         cgroups.try_processes(id).map_err(|error| look(format!("the processes of sandbox {id}"))(error.source))
     }
 
-    fn read_record(&self, id: &str) -> Result<Reading, EngineError> {
+    fn read_record(&self, id: &SandboxId) -> Result<Reading, EngineError> {
         self.host.records.read(id).map_err(look(format!("the record of sandbox {id}")))
     }
 
     /// Everything that carries a sandbox's id.
     fn ids_on_host(&self) -> Result<BTreeSet<SandboxId>, EngineError> {
         let host = &self.host;
-        let mut names: BTreeSet<String> = host.records.list().map_err(look("the records"))?;
-        names.extend(host.cgroups.list().map_err(|error| look("the cgroups")(error.source))?);
+        let mut ids = host.records.list().map_err(look("the records"))?;
+        ids.extend(host.cgroups.list().map_err(|error| look("the cgroups")(error.source))?);
         // Builds keep their layers elsewhere.
-        names.extend(host.storage.list_layers().map_err(look_at_storage)?);
-        Ok(names.into_iter().filter_map(|name| name.parse().ok()).collect())
+        ids.extend(host.storage.list_layers().map_err(look_at_storage)?);
+        Ok(ids)
     }
 
     fn judge(&self, id: &SandboxId, is_known: bool) -> Result<Verdict, EngineError> {
-        let text = id.as_str();
-        let layer = self.host.storage.layer_use(text).map_err(look_at_storage)?;
+        let layer = self.host.storage.layer_use(id).map_err(look_at_storage)?;
         // An interrupted preparation without the mark has no directory of a record: a guest's is created before it starts.
         let is_unused = match layer {
             LayerUse::Unused => true,
-            LayerUse::Unmounted => !self.host.records.has_any(text).map_err(look(format!("the record of sandbox {id}")))?,
+            LayerUse::Unmounted => !self.host.records.has_any(id).map_err(look(format!("the record of sandbox {id}")))?,
             LayerUse::Absent | LayerUse::Used => false,
         };
         if is_unused && !is_known {
             return Ok(Verdict::Remove(format!("sandbox {id}, prepared and never used")));
         }
-        let reading = self.read_record(text)?;
+        let reading = self.read_record(id)?;
         let faults = || reading.faults.join("; ");
         if let Some(record) = &reading.record {
             if record.pooled && !is_known {
@@ -152,10 +151,10 @@ impl EngineShared {
             let is_whole = reading.complete && record.memo.is_some() && (live.is_err() || self.host.records.has_both_sockets(id));
             let to_restore =
                 (!is_whole).then(|| if reading.faults.is_empty() { "a part was missing".to_owned() } else { faults() });
-            let paused = live.is_ok() && self.is_frozen(text)?;
+            let paused = live.is_ok() && self.is_frozen(id)?;
             return Ok(Verdict::Found { record: Some(record.clone()), live, paused, to_restore });
         }
-        let processes = self.processes(text)?;
+        let processes = self.processes(id)?;
         let wrong = if reading.faults.is_empty() {
             "it has no record".to_owned()
         } else {
@@ -208,8 +207,8 @@ impl EngineShared {
                     settled.recovery.found.push(found);
                 }
                 Verdict::Remove(what) => {
-                    self.host.end_processes(id.as_str());
-                    let removed = self.host.remove_objects(id.as_str()).and_then(|()| self.host.records.remove(id.as_str()));
+                    self.host.end_processes(&id);
+                    let removed = self.host.remove_objects(&id).and_then(|()| self.host.records.remove(&id));
                     match removed {
                         Ok(()) => settled.recovery.removed.push(what),
                         Err(error) => tracing::warn!(%id, %error, "what is left of a sandbox could not be removed"),
@@ -239,7 +238,7 @@ impl EngineShared {
         to_restore: Option<String>,
         settled: &mut Settled,
     ) -> Found {
-        self.host.records.end_quarantine(id.as_str());
+        self.host.records.end_quarantine(id);
         let record = record.map(|mut record| {
             self.host.ids.adopt(record.uid_index);
             if let Some(what) = to_restore {
@@ -263,9 +262,9 @@ impl EngineShared {
             }
             (Ok(_), None) => FoundState::Lost("it has no record".to_owned()),
             (Err(reason), _) => {
-                self.host.end_processes(id.as_str());
+                self.host.end_processes(id);
                 // The disk stays until it is destroyed.
-                let _ = self.host.cgroups.remove(id.as_str());
+                let _ = self.host.cgroups.remove(id);
                 FoundState::Lost(reason)
             }
         };
@@ -273,7 +272,7 @@ impl EngineShared {
     }
 
     fn note_quarantine(&self, id: &SandboxId, reason: &str) -> jiff::Timestamp {
-        self.host.records.note_quarantine(id.as_str(), reason).unwrap_or_else(|error| {
+        self.host.records.note_quarantine(id, reason).unwrap_or_else(|error| {
             tracing::warn!(%id, %error, "it could not be noted since when a sandbox is in quarantine");
             jiff::Timestamp::now()
         })
@@ -281,7 +280,7 @@ impl EngineShared {
 
     /// Ends the processes of what can't be explained, and keeps its disk.
     fn give_up(&self, row: &Row, reason: String) -> Result<FoundState, EngineError> {
-        let id = row.id.as_str();
+        let id = &row.id;
         self.host.end_processes(id);
         self.host.cgroups.remove(id).map_err(super::slot::cgroup)?;
         self.host.records.set_aside(id).map_err(|e| at("record", e))?;
@@ -291,7 +290,7 @@ impl EngineShared {
 
     /// Releases the ids and address that a quarantined sandbox occupied.
     pub(super) fn forget_quarantine(&self, id: &SandboxId) {
-        self.host.records.end_quarantine(id.as_str());
+        self.host.records.end_quarantine(id);
         let Some(occupied) = self.state().quarantined.remove(id) else { return };
         occupied.uid_index.inspect(|index| self.host.ids.give_back(*index));
         if let (Some(index), Ok(network)) = (occupied.net_index, self.host.network()) {
@@ -302,7 +301,7 @@ impl EngineShared {
     /// The state of a quarantined sandbox after its adoption.
     fn take_back(&self, row: &Row) -> Result<(FoundState, Option<Arc<OwnedFd>>), EngineError> {
         let id = &row.id;
-        let reading = self.read_record(id.as_str())?;
+        let reading = self.read_record(id)?;
         let Some(mut record) = reading.record else {
             let reason = "its record could not be read when it was adopted; its disk is kept".to_owned();
             return Ok((self.give_up(row, reason)?, None));
@@ -310,8 +309,8 @@ impl EngineShared {
         (record.name, record.memo) = (Some(row.name.clone()), Some(row.memo.clone()));
         record.revision += 1;
         self.host.records.restore(&record).map_err(|e| at("record", e))?;
-        self.host.records.end_quarantine(id.as_str());
-        let state = if self.is_frozen(id.as_str())? { FoundState::Paused } else { FoundState::Running };
+        self.host.records.end_quarantine(id);
+        let state = if self.is_frozen(id)? { FoundState::Paused } else { FoundState::Running };
         {
             let mut held = self.state();
             // Its ids and its address are still reserved for it.
@@ -327,8 +326,8 @@ impl EngineShared {
                 Ok((state, Some(pidfd)))
             }
             Err(reason) => {
-                self.host.end_processes(id.as_str());
-                let _ = self.host.cgroups.remove(id.as_str());
+                self.host.end_processes(id);
+                let _ = self.host.cgroups.remove(id);
                 Ok((FoundState::Lost(reason), None))
             }
         }
@@ -389,10 +388,10 @@ impl NamespaceEngine {
         blocking(move || {
             let storage = &shared.host.storage;
             Ok(Remains {
-                processes: shared.processes(id.as_str())?.len(),
-                has_disk: storage.layer_use(id.as_str()).map_err(look_at_storage)? != LayerUse::Absent,
-                disk_bytes: storage.usage(id.as_str()),
-                has_record: shared.read_record(id.as_str())?.record.is_some(),
+                processes: shared.processes(&id)?.len(),
+                has_disk: storage.layer_use(&id).map_err(look_at_storage)? != LayerUse::Absent,
+                disk_bytes: storage.usage(&id),
+                has_record: shared.read_record(&id)?.record.is_some(),
             })
         })
         .await

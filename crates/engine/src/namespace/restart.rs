@@ -62,7 +62,7 @@ impl EngineShared {
         let record = match live {
             Some(Live { record, pidfd }) => {
                 kill(&pidfd);
-                let _ = self.host.cgroups.set_frozen(id.as_str(), false);
+                let _ = self.host.cgroups.set_frozen(id, false);
                 if !wait_end(&pidfd, END_LIMIT) {
                     self.state().live.insert(id.clone(), Live { record, pidfd });
                     return Err(EngineError::Timeout { what: "ending the sandbox's processes", limit: END_LIMIT });
@@ -73,7 +73,7 @@ impl EngineShared {
             }
             None => {
                 self.host.end_again(id, None);
-                self.host.records.read(id.as_str()).map_err(|e| at("record", e))?.record
+                self.host.records.read(id).map_err(|e| at("record", e))?.record
             }
         };
         self.host.records.remove_sockets(id).map_err(|e| at("guest socket", e))?;

@@ -193,7 +193,7 @@ impl Host {
             _ if has_layer => Some(self.kept_layer(id, gateway)?),
             _ => Some(self.writable_layer(id, limits, gateway)?),
         };
-        let entrances = self.cgroups.create(id.as_str(), limits).map_err(cgroup)?;
+        let entrances = self.cgroups.create(id, limits).map_err(cgroup)?;
         let request = || Prepare {
             uid_base: IdRanges::base(uid_index),
             host_network: netns.is_none(),
@@ -206,7 +206,7 @@ impl Host {
         let launched = match self.launch(request(), netns.as_ref(), &given) {
             Err(LaunchFailure::NeedsAnother(error)) => {
                 tracing::warn!(%id, %error, "trying once more with another launcher");
-                self.end_processes(id.as_str());
+                self.end_processes(id);
                 self.launch(request(), netns.as_ref(), &given)
             }
             other => other,
@@ -266,9 +266,8 @@ impl Host {
 
     /// Creates a writable layer with the files that name its resolver, and the path of `aio`.
     fn writable_layer(&self, id: &SandboxId, limits: &Resources, gateway: Option<Ipv4Addr>) -> Result<PathBuf, EngineError> {
-        let layer =
-            self.storage.create_layer(id.as_str(), limits.disk_bytes).map_err(|e| at("writable layer", io::Error::other(e)))?;
-        self.storage.mark_unused(id.as_str()).map_err(|e| at("writable layer", io::Error::other(e)))?;
+        let layer = self.storage.create_layer(id, limits.disk_bytes).map_err(|e| at("writable layer", io::Error::other(e)))?;
+        self.storage.mark_unused(id).map_err(|e| at("writable layer", io::Error::other(e)))?;
         let etc = layer.join("upper/etc");
         make_shared_dir(&etc)
             .and_then(|()| write_shared_file(&etc.join("resolv.conf"), resolver(gateway).as_bytes()))
@@ -279,7 +278,7 @@ impl Host {
 
     /// Opens the writable layer that a sandbox left.
     fn kept_layer(&self, id: &SandboxId, gateway: Option<Ipv4Addr>) -> Result<PathBuf, EngineError> {
-        let layer = self.storage.reuse_layer(id.as_str()).map_err(|e| at("writable layer", io::Error::other(e)))?;
+        let layer = self.storage.reuse_layer(id).map_err(|e| at("writable layer", io::Error::other(e)))?;
         restart::write_etc(&layer.join("upper"), "resolv.conf", resolver(gateway).as_bytes()).map_err(|e| at("etc", e))?;
         Ok(layer)
     }

@@ -1,6 +1,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use arenite_model::SandboxId;
 use thiserror::Error;
 
 /// Why an operation of the storage failed.
@@ -12,10 +13,10 @@ pub enum StorageError {
     Failed { program: &'static str, message: String },
     #[error("a pool of {bytes} bytes is too small; the least is {least}")]
     TooSmall { bytes: u64, least: u64 },
-    #[error("{id:?} is not a layer's id: lower-case letters, digits and dashes, at most 64")]
-    BadId { id: String },
+    #[error("{name:?} is not a snapshot's name: lower-case letters, digits and dashes, at most 64")]
+    BadName { name: String },
     #[error("there is no layer {id}")]
-    NoLayer { id: String },
+    NoLayer { id: SandboxId },
     #[error("the storage pool is read-only, after an error of the disk below it")]
     ReadOnly { data_dir: PathBuf },
     #[error("the disk is nearly full, so sandboxes can't write")]

@@ -6,6 +6,8 @@
 use std::fs;
 use std::io;
 
+use arenite_model::SandboxId;
+
 use super::{Result, Storage, StorageError};
 
 const UNUSED: &str = "unused";
@@ -23,14 +25,14 @@ pub enum LayerUse {
 
 impl Storage {
     /// Marks a new layer.
-    pub fn mark_unused(&self, id: &str) -> Result<()> {
-        let path = self.layer_path(id)?.join(UNUSED);
+    pub fn mark_unused(&self, id: &SandboxId) -> Result<()> {
+        let path = self.layer_path(id).join(UNUSED);
         fs::write(&path, b"").map_err(StorageError::io(format!("mark layer {id} as unused")))
     }
 
     /// Removes the mark, if it exists.
-    pub fn mark_used(&self, id: &str) -> Result<()> {
-        match fs::remove_file(self.layer_path(id)?.join(UNUSED)) {
+    pub fn mark_used(&self, id: &SandboxId) -> Result<()> {
+        match fs::remove_file(self.layer_path(id).join(UNUSED)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(StorageError::io(format!("mark layer {id} as used"))(error))
             }
@@ -42,8 +44,8 @@ impl Storage {
     ///
     /// # Errors
     /// If it could not be inspected.
-    pub fn layer_use(&self, id: &str) -> Result<LayerUse> {
-        let path = self.layer_path(id)?;
+    pub fn layer_use(&self, id: &SandboxId) -> Result<LayerUse> {
+        let path = self.layer_path(id);
         let look = || -> io::Result<LayerUse> {
             if !path.try_exists()? {
                 return Ok(LayerUse::Absent);

@@ -35,6 +35,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use arenite_isolation::btrfs;
+use arenite_model::SandboxId;
 use rustix::fs::{FlockOperation, flock, fstatfs, statvfs};
 use serde::Serialize;
 
@@ -86,7 +87,7 @@ type Result<T> = std::result::Result<T, StorageError>;
 
 /// Maximum number of listed layer ids; more than a host holds sandboxes.
 const MAX_LAYERS: usize = 100_000;
-const MAX_ID: usize = 64;
+const MAX_NAME: usize = 64;
 
 /// The storage of one data directory. Its calls are quick but block; [`Storage::open`], [`Storage::snapshot`] and the
 /// deletion of plain layers may take seconds.
@@ -309,12 +310,13 @@ impl Storage {
 
     /// Creates the writable layer `id` with its directories `upper` and `work`, both owned by root, and returns its path.
     /// Beyond `limit_bytes` the layer's writes fail with `EDQUOT`, where [`StorageKind::disk_limit_enforced`].
-    pub fn create_layer(&self, id: &str, limit_bytes: u64) -> Result<PathBuf> {
-        let path = self.layer_path(id)?;
+    pub fn create_layer(&self, id: &SandboxId, limit_bytes: u64) -> Result<PathBuf> {
+        let path = self.layer_path(id);
         if self.kind == StorageKind::Plain {
             DirBuilder::new().mode(0o700).create(&path).map_err(StorageError::io(format!("make layer {id}")))?;
         } else {
-            btrfs::create_subvolume(self.uppers()?.as_fd(), id).map_err(StorageError::io(format!("make subvolume {id}")))?;
+            btrfs::create_subvolume(self.uppers()?.as_fd(), id.as_str())
+                .map_err(StorageError::io(format!("make subvolume {id}")))?;
         }
         let filled = self.fill_layer(id, &path, limit_bytes);
         if filled.is_err() {
@@ -324,7 +326,7 @@ impl Storage {
         filled.map(|()| path)
     }
 
-    fn fill_layer(&self, id: &str, path: &Path, limit_bytes: u64) -> Result<()> {
+    fn fill_layer(&self, id: &SandboxId, path: &Path, limit_bytes: u64) -> Result<()> {
         self.set_limit(id, limit_bytes)?;
         make_directory(path, 0o700)?;
         make_directory(&path.join("upper"), 0o755)?;
@@ -332,9 +334,9 @@ impl Storage {
     }
 
     /// Prepares the layer `id` for another overlay, with its content.
-    pub fn reuse_layer(&self, id: &str) -> Result<PathBuf> {
+    pub fn reuse_layer(&self, id: &SandboxId) -> Result<PathBuf> {
         self.open_layer(id)?;
-        let path = self.layer_path(id)?;
+        let path = self.layer_path(id);
         // Left by the previous overlay: it was mounted `volatile`, which a directory marks that prevents other mounts.
         let work = path.join("work");
         tree::remove(&work).map_err(StorageError::io(format!("empty the work directory of layer {id}")))?;
@@ -343,7 +345,7 @@ impl Storage {
     }
 
     /// Changes the limit of a layer. Below its usage, every further write fails.
-    pub fn set_limit(&self, id: &str, limit_bytes: u64) -> Result<()> {
+    pub fn set_limit(&self, id: &SandboxId, limit_bytes: u64) -> Result<()> {
         if self.kind == StorageKind::Plain {
             return Ok(());
         }
@@ -351,15 +353,15 @@ impl Storage {
     }
 
     /// The layer's size in bytes, including its metadata; none if the storage can't tell.
-    pub fn usage(&self, id: &str) -> Option<u64> {
+    pub fn usage(&self, id: &SandboxId) -> Option<u64> {
         let qgroups = self.qgroups.as_ref()?;
         let subvolume = btrfs::subvolume_id(self.open_layer(id).ok()?.as_fd()).ok()?;
         read_number(&qgroups.join(format!("0_{subvolume}/referenced")))
     }
 
     /// Removes a layer, if it exists. Its space is freed a little later.
-    pub fn delete_layer(&self, id: &str) -> Result<()> {
-        let path = self.layer_path(id)?;
+    pub fn delete_layer(&self, id: &SandboxId) -> Result<()> {
+        let path = self.layer_path(id);
         let what = || format!("delete layer {id}");
         if self.kind == StorageKind::Plain {
             let trash = self.root.join("trash");
@@ -373,9 +375,9 @@ impl Storage {
             };
         }
         let uppers = self.uppers()?;
-        let deleted = match btrfs::delete_subvolume(uppers.as_fd(), id) {
+        let deleted = match btrfs::delete_subvolume(uppers.as_fd(), id.as_str()) {
             Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty => {
-                tree::remove_contents(&path).and_then(|()| btrfs::delete_subvolume(uppers.as_fd(), id))
+                tree::remove_contents(&path).and_then(|()| btrfs::delete_subvolume(uppers.as_fd(), id.as_str()))
             }
             other => other,
         };
@@ -386,15 +388,13 @@ impl Storage {
     }
 
     /// The ids of all layers, sorted; at most 100,000.
-    pub fn list_layers(&self) -> Result<Vec<String>> {
+    pub fn list_layers(&self) -> Result<Vec<SandboxId>> {
         let uppers = self.root.join("uppers");
         let what = || format!("list {}", uppers.display());
         let mut ids = Vec::new();
         for entry in fs::read_dir(&uppers).map_err(StorageError::io(what()))? {
             let name = entry.map_err(StorageError::io(what()))?.file_name();
-            if let Some(id) = name.to_str().filter(|id| is_id(id)) {
-                ids.push(id.to_owned());
-            }
+            ids.extend(name.to_str().and_then(|name| name.parse::<SandboxId>().ok()));
             if ids.len() == MAX_LAYERS {
                 break;
             }
@@ -408,8 +408,8 @@ impl Storage {
     ///
     /// # Errors
     /// `Unsupported` on plain storage.
-    pub fn snapshot(&self, id: &str, name: &str, read_only: bool) -> Result<PathBuf> {
-        check_id(name)?;
+    pub fn snapshot(&self, id: &SandboxId, name: &str, read_only: bool) -> Result<PathBuf> {
+        check_name(name)?;
         let what = || format!("snapshot layer {id} as {name}");
         if self.kind == StorageKind::Plain {
             return Err(StorageError::io(what())(io::Error::new(
@@ -425,7 +425,7 @@ impl Storage {
 
     /// Removes a snapshot, if it exists.
     pub fn delete_snapshot(&self, name: &str) -> Result<()> {
-        check_id(name)?;
+        check_name(name)?;
         let snapshots = open_directory(&self.root.join("snapshots"))?;
         match btrfs::delete_subvolume(snapshots.as_fd(), name) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -458,19 +458,18 @@ impl Storage {
         Ok(())
     }
 
-    fn layer_path(&self, id: &str) -> Result<PathBuf> {
-        check_id(id)?;
-        Ok(self.root.join("uppers").join(id))
+    fn layer_path(&self, id: &SandboxId) -> PathBuf {
+        self.root.join("uppers").join(id.as_str())
     }
 
     fn uppers(&self) -> Result<File> {
         open_directory(&self.root.join("uppers"))
     }
 
-    fn open_layer(&self, id: &str) -> Result<File> {
-        match open_directory(&self.layer_path(id)?) {
+    fn open_layer(&self, id: &SandboxId) -> Result<File> {
+        match open_directory(&self.layer_path(id)) {
             Err(StorageError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                Err(StorageError::NoLayer { id: id.to_owned() })
+                Err(StorageError::NoLayer { id: id.clone() })
             }
             other => other,
         }
@@ -610,12 +609,10 @@ fn space(path: &Path) -> Result<(u64, u64)> {
     Ok((s.f_bavail * s.f_frsize, s.f_blocks * s.f_frsize))
 }
 
-fn is_id(id: &str) -> bool {
-    !id.is_empty() && id.len() <= MAX_ID && id.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'))
-}
-
-fn check_id(id: &str) -> Result<()> {
-    if is_id(id) { Ok(()) } else { Err(StorageError::BadId { id: id.to_owned() }) }
+fn check_name(name: &str) -> Result<()> {
+    let is_valid =
+        !name.is_empty() && name.len() <= MAX_NAME && name.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'));
+    if is_valid { Ok(()) } else { Err(StorageError::BadName { name: name.to_owned() }) }
 }
 
 fn open_directory(path: &Path) -> Result<File> {
