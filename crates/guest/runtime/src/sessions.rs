@@ -4,13 +4,15 @@
 //! longest.
 
 use std::collections::HashMap;
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
+use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::http::StatusCode;
 use jiff::Timestamp;
+use serde::Serialize;
 use thiserror::Error;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
@@ -20,22 +22,77 @@ use crate::http::ApiError;
 
 /// The most calls that wait for their turn in one session.
 const MAX_WAITING: usize = 64;
-const MAX_ID_BYTES: usize = 128;
 /// The shortest time between two checks for expired sessions.
 const SOONEST: Duration = Duration::from_secs(5);
+
+/// The id of a session, chosen by a client or generated: 1 to [`SessionId::MAX_BYTES`] bytes.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
+pub struct SessionId(String);
+
+/// A text is too long for a session's id.
+#[derive(Debug, Error)]
+#[error("{0:?} is no session id: use at most {most} bytes", most = SessionId::MAX_BYTES)]
+pub struct BadSessionId(String);
+
+impl SessionId {
+    pub const MAX_BYTES: usize = 128;
+
+    pub fn random() -> Self {
+        Self(crate::random_id())
+    }
+
+    /// The id that a call gives, if it gives one: an empty one is none.
+    pub fn given(text: Option<&str>) -> Result<Option<Self>, BadSessionId> {
+        text.filter(|text| !text.is_empty()).map(str::parse).transpose()
+    }
+
+    /// The id in a call about an existing session. No session has an invalid one.
+    pub fn existing(text: &str) -> Result<Self, SessionError> {
+        text.parse().map_err(|_| SessionError::NotFound(text.to_owned()))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for SessionId {
+    type Err = BadSessionId;
+
+    fn from_str(text: &str) -> Result<Self, BadSessionId> {
+        match text.len() {
+            1..=Self::MAX_BYTES => Ok(Self(text.to_owned())),
+            _ => Err(BadSessionId(text.chars().take(Self::MAX_BYTES).collect())),
+        }
+    }
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// As the text in quotes, for messages.
+impl fmt::Debug for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
 
 #[derive(Debug, Error)]
 pub enum SessionError {
     #[error("session {0:?} not found")]
     NotFound(String),
-    #[error("{0:?} is no session id: use at most {MAX_ID_BYTES} bytes")]
-    BadId(String),
+    #[error(transparent)]
+    BadId(#[from] BadSessionId),
     #[error("{0} sessions execute code already; wait for one or delete one")]
     TooMany(usize),
     #[error("{MAX_WAITING} calls wait for session {0:?} already")]
-    TooManyWaiting(String),
+    TooManyWaiting(SessionId),
     #[error("session {id:?} was busy with something else for {seconds} s: this code was not executed")]
-    Busy { id: String, seconds: u64 },
+    Busy { id: SessionId, seconds: u64 },
 }
 
 impl From<SessionError> for ApiError {
@@ -55,7 +112,7 @@ impl From<SessionError> for ApiError {
 /// The state of every session: its id, its times, and the value to which one caller at a time has exclusive access.
 #[derive(Debug)]
 pub struct Turns<T> {
-    pub id: String,
+    pub id: SessionId,
     /// Cancelled when the session is deleted: its work ends, and no other caller gets a turn.
     pub closed: CancellationToken,
     pub created: Timestamp,
@@ -65,7 +122,7 @@ pub struct Turns<T> {
 }
 
 impl<T: Default> Turns<T> {
-    pub fn new(id: String) -> Self {
+    pub fn new(id: SessionId) -> Self {
         let now = Timestamp::now();
         Self {
             id,
@@ -97,7 +154,7 @@ impl<T: Default> Turns<T> {
 
     /// The error for callers that come too late.
     pub fn gone(&self) -> SessionError {
-        SessionError::NotFound(self.id.clone())
+        SessionError::NotFound(self.id.to_string())
     }
 
     /// Whether a caller waits for a turn.
@@ -136,7 +193,7 @@ fn due(session: &impl Session) -> Instant {
 #[derive(Debug)]
 pub struct Sessions<S> {
     most: usize,
-    by_id: Mutex<HashMap<String, Arc<S>>>,
+    by_id: Mutex<HashMap<SessionId, Arc<S>>>,
     /// Whether the task that ends idle sessions runs. It runs while there are sessions.
     reaper_runs: AtomicBool,
     /// Notified when a session is new or expires sooner.
@@ -148,20 +205,12 @@ impl<S: Session> Sessions<S> {
         Arc::new(Self { most, by_id: Mutex::default(), reaper_runs: AtomicBool::new(false), sooner: Notify::new() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<S>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<S>>> {
         self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Finds a session by its id. Fails if the id is too long.
-    pub fn find(&self, id: &str) -> Result<Option<Arc<S>>, SessionError> {
-        if id.len() > MAX_ID_BYTES {
-            return Err(SessionError::BadId(id.chars().take(MAX_ID_BYTES).collect()));
-        }
-        Ok(self.lock().get(id).cloned())
-    }
-
-    pub fn get(&self, id: &str) -> Result<Arc<S>, SessionError> {
-        self.lock().get(id).cloned().ok_or_else(|| SessionError::NotFound(id.to_owned()))
+    pub fn find(&self, id: &SessionId) -> Option<Arc<S>> {
+        self.lock().get(id).cloned()
     }
 
     pub fn all(&self) -> Vec<Arc<S>> {
@@ -179,9 +228,13 @@ impl<S: Session> Sessions<S> {
     }
 
     /// Adds the session that `make` creates for an id. If another call has created that session meanwhile, returns it and false.
-    pub fn insert(self: &Arc<Self>, id: Option<&str>, make: impl FnOnce(String) -> S) -> Result<(Arc<S>, bool), SessionError> {
+    pub fn insert(
+        self: &Arc<Self>,
+        id: Option<SessionId>,
+        make: impl FnOnce(SessionId) -> S,
+    ) -> Result<(Arc<S>, bool), SessionError> {
         let mut sessions = self.lock();
-        if let Some(session) = id.and_then(|id| sessions.get(id)) {
+        if let Some(session) = id.as_ref().and_then(|id| sessions.get(id)) {
             return Ok((Arc::clone(session), false));
         }
         if sessions.len() >= self.most {
@@ -191,7 +244,7 @@ impl<S: Session> Sessions<S> {
                 tokio::spawn(async move { oldest.close().await });
             }
         }
-        let session = Arc::new(make(id.map_or_else(crate::random_id, str::to_owned)));
+        let session = Arc::new(make(id.unwrap_or_else(SessionId::random)));
         sessions.insert(session.turns().id.clone(), Arc::clone(&session));
         drop(sessions);
         self.look_sooner();
@@ -218,9 +271,9 @@ impl<S: Session> Sessions<S> {
     }
 
     /// Ends a session with all processes that it started.
-    pub async fn delete(&self, id: &str) -> Result<(), SessionError> {
+    pub async fn delete(&self, id: &SessionId) -> Result<(), SessionError> {
         let session = self.lock().remove(id);
-        session.ok_or_else(|| SessionError::NotFound(id.to_owned()))?.close().await;
+        session.ok_or_else(|| SessionError::NotFound(id.to_string()))?.close().await;
         Ok(())
     }
 

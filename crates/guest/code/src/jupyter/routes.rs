@@ -12,6 +12,7 @@ use super::service::{Executed, JupyterError};
 use super::types::*;
 use crate::jupyter::JupyterService;
 use arenite_guest_runtime::http::{ApiError, Body, Envelope, Reply, ok, ok_message, whole};
+use arenite_guest_runtime::sessions::SessionId;
 
 /// The service's part of the OpenAPI document.
 #[derive(Debug, OpenApi)]
@@ -123,7 +124,7 @@ async fn delete_sessions(State(jupyter): State<Arc<JupyterService>>) -> Reply<()
 #[utoipa::path(delete, path = "/v1/jupyter/sessions/{session_id}", tag = "jupyter", operation_id = "delete_jupyter_session", params(("session_id" = String, Path)), responses((status = 200, body = Envelope<serde_json::Value>)))]
 async fn delete_session(State(jupyter): State<Arc<JupyterService>>, Path(session_id): Path<String>) -> Reply<()> {
     let message = format!("Session {session_id} deleted");
-    whole(async move { jupyter.delete(&session_id).await }).await?;
+    whole(async move { jupyter.delete(&SessionId::existing(&session_id)?).await }).await?;
     ok_message((), message)
 }
 

@@ -18,7 +18,7 @@ use super::types::*;
 use arenite_guest_files::files::Failure;
 use arenite_guest_runtime::Runtime;
 use arenite_guest_runtime::process::{Budget, News};
-use arenite_guest_runtime::sessions::{SessionError, Sessions, Turns};
+use arenite_guest_runtime::sessions::{SessionError, SessionId, Sessions, Turns};
 
 /// The most sessions, each with a kernel of about 60 MiB. Beyond it, the session that was idle longest ends.
 pub(super) const MAX_SESSIONS: usize = 10;
@@ -42,7 +42,7 @@ pub enum JupyterError {
     #[error("there is no kernel {name:?}; installed are {known}")]
     NoKernel { name: String, known: String },
     #[error("session {id:?} runs the kernel {has:?}, not {wanted:?}")]
-    OtherKernel { id: String, has: String, wanted: String },
+    OtherKernel { id: SessionId, has: String, wanted: String },
     #[error("directory {0:?} does not exist or can't be entered")]
     NoDirectory(String),
     #[error("the directory of a running kernel for {0:?} can't be changed from outside")]
@@ -100,7 +100,7 @@ impl JupyterService {
     pub async fn execute(&self, request: &JupyterExecuteRequest) -> Result<Executed, JupyterError> {
         let limit = Duration::from_secs(request.timeout.unwrap_or(DEFAULT_TIMEOUT).unsigned_abs());
         let asked = directory(&self.runtime, request.cwd.as_deref())?;
-        let id = request.session_id.as_deref().filter(|id| !id.is_empty());
+        let id = SessionId::given(request.session_id.as_deref()).map_err(SessionError::from)?;
         let session = self.session_for(id, request.kernel_name.as_deref(), asked.as_deref()).await?;
         let mut slot = session.turns.turn(limit).await?;
         session.turns.touch();
@@ -123,7 +123,7 @@ impl JupyterService {
         }
         session.turns.touch();
         let kernel_name = request.kernel_name.clone().unwrap_or_else(|| session.spec.name.clone());
-        Ok(Executed { execution, kernel_name, session_id: Some(session.id().to_owned()), restarted })
+        Ok(Executed { execution, kernel_name, session_id: Some(session.id().to_string()), restarted })
     }
 
     /// Executes code in its own kernel, which ends with it or when the caller leaves. Lines are sent as they are printed.
@@ -172,8 +172,8 @@ impl JupyterService {
     /// Creates a session with a started kernel. Returns an existing one unchanged.
     pub async fn create(&self, request: &JupyterCreateSessionRequest) -> Result<JupyterCreateSessionResponse, JupyterError> {
         let asked = directory(&self.runtime, request.cwd.as_deref())?;
-        let id = request.session_id.as_deref().filter(|id| !id.is_empty());
-        let existed = id.is_some_and(|id| self.sessions.get(id).is_ok());
+        let id = SessionId::given(request.session_id.as_deref()).map_err(SessionError::from)?;
+        let existed = id.as_ref().is_some_and(|id| self.sessions.find(id).is_some());
         let session = self.session_for(id, request.kernel_name.as_deref(), asked.as_deref()).await?;
         if !existed {
             let mut slot = session.turns.turn(Duration::from_secs(300)).await?;
@@ -182,18 +182,18 @@ impl JupyterService {
         session.turns.touch();
         let what = if existed { "is there already" } else { "is ready" };
         Ok(JupyterCreateSessionResponse {
-            session_id: session.id().to_owned(),
+            session_id: session.id().to_string(),
             kernel_name: session.spec.name.clone(),
             message: format!("Session {} {what}", session.id()),
         })
     }
 
     pub fn sessions(&self) -> BTreeMap<String, SessionInfo> {
-        self.sessions.all().iter().map(|session| (session.id().to_owned(), session.info())).collect()
+        self.sessions.all().iter().map(|session| (session.id().to_string(), session.info())).collect()
     }
 
     /// Ends a session with its kernel and all processes that it started.
-    pub async fn delete(&self, id: &str) -> Result<(), JupyterError> {
+    pub async fn delete(&self, id: &SessionId) -> Result<(), JupyterError> {
         Ok(self.sessions.delete(id).await?)
     }
 
@@ -241,12 +241,12 @@ impl JupyterService {
     /// The session of that id, or a new one. Fails if it runs another kernel.
     async fn session_for(
         &self,
-        id: Option<&str>,
+        id: Option<SessionId>,
         kernel: Option<&str>,
         cwd: Option<&Path>,
     ) -> Result<Arc<Session>, JupyterError> {
         let kernel = kernel.filter(|name| !name.is_empty());
-        let there = id.map(|id| self.sessions.find(id)).transpose()?.flatten();
+        let there = id.as_ref().and_then(|id| self.sessions.find(id));
         if let Some(session) = &there
             && kernel.is_none_or(|name| session.spec.name.eq_ignore_ascii_case(name))
         {
@@ -263,7 +263,7 @@ impl JupyterService {
         };
         if session.spec.dir != spec.dir {
             return Err(JupyterError::OtherKernel {
-                id: session.id().to_owned(),
+                id: session.id().clone(),
                 has: session.spec.name.clone(),
                 wanted: spec.name,
             });

@@ -9,7 +9,7 @@ use super::kernel::Kernel;
 use super::kernelspec::KernelSpec;
 use super::service::SESSION_TIMEOUT;
 use super::types::SessionInfo;
-use arenite_guest_runtime::sessions::{self, Turns};
+use arenite_guest_runtime::sessions::{self, SessionId, Turns};
 
 #[derive(Debug)]
 pub(super) struct Session {
@@ -28,7 +28,7 @@ pub(super) struct Slot {
 }
 
 impl Session {
-    pub(super) fn id(&self) -> &str {
+    pub(super) fn id(&self) -> &SessionId {
         &self.turns.id
     }
 

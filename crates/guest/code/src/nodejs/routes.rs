@@ -11,6 +11,7 @@ use super::service::{Executed, NodeError};
 use super::types::*;
 use crate::nodejs::NodeService;
 use arenite_guest_runtime::http::{ApiError, Body, Envelope, QueryArgs, Reply, ok, ok_message, whole};
+use arenite_guest_runtime::sessions::SessionId;
 
 /// The service's part of the OpenAPI document.
 #[derive(Debug, OpenApi)]
@@ -131,7 +132,7 @@ async fn get_session(
     Path(session_id): Path<String>,
     QueryArgs(query): QueryArgs<VersionQuery>,
 ) -> Reply<NodeJSSessionResponse> {
-    ok(NodeJSSessionResponse { session: nodejs.info_of(&session_id, query.version.as_deref())? })
+    ok(NodeJSSessionResponse { session: nodejs.info_of(&SessionId::existing(&session_id)?, query.version.as_deref())? })
 }
 
 /// Changes a session's time or directory.
@@ -143,7 +144,7 @@ async fn update_session(
     Body(request): Body<NodeJSUpdateSessionRequest>,
 ) -> Reply<NodeJSUpdateSessionResponse> {
     let version = query.version;
-    let update = async move { nodejs.update(&session_id, version.as_deref(), request).await };
+    let update = async move { nodejs.update(&SessionId::existing(&session_id)?, version.as_deref(), request).await };
     ok(NodeJSUpdateSessionResponse { updated: true, session: whole(update).await? })
 }
 
@@ -154,6 +155,6 @@ async fn delete_session(
     Path(session_id): Path<String>,
     QueryArgs(query): QueryArgs<VersionQuery>,
 ) -> Reply<NodeJSDeleteSessionResponse> {
-    whole(async move { nodejs.delete(&session_id, query.version.as_deref()).await }).await?;
+    whole(async move { nodejs.delete(&SessionId::existing(&session_id)?, query.version.as_deref()).await }).await?;
     ok_message(NodeJSDeleteSessionResponse { deleted: true }, "Session deleted")
 }

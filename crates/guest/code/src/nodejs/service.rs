@@ -19,7 +19,7 @@ use arenite_guest_files::files::Failure;
 use arenite_guest_runtime::Runtime;
 use arenite_guest_runtime::process::{Budget, Exit};
 use arenite_guest_runtime::programs::{Unasked, Versions};
-use arenite_guest_runtime::sessions::{SessionError, Sessions};
+use arenite_guest_runtime::sessions::{SessionError, SessionId, Sessions};
 use arenite_guest_runtime::workers::Kind;
 
 /// The most sessions, each a process of about 45 MiB. Beyond it, the session that was idle longest ends.
@@ -44,7 +44,7 @@ pub enum NodeError {
     #[error("Node.js {asked:?} is not installed; there are {known}")]
     NoVersion { asked: String, known: String },
     #[error("session {id:?} runs {has}, not {wanted}")]
-    OtherVersion { id: String, has: String, wanted: String },
+    OtherVersion { id: SessionId, has: String, wanted: String },
     #[error("directory {0:?} does not exist or can't be entered")]
     NoDirectory(String),
     #[error("{0:?} is no name for a file of the execution: use relative paths without `..`")]
@@ -124,6 +124,7 @@ impl NodeService {
         }
         let limit = limit(&request);
         let cwd = directory(&self.runtime, request.cwd.as_deref())?;
+        let id = SessionId::given(id).map_err(SessionError::from)?;
         let session = self.session_for(id, request.version.as_deref(), cwd.as_deref(), DEFAULT_IDLE).await?.0;
         let mut slot = session.turns.turn(limit).await?;
         session.turns.touch();
@@ -149,7 +150,7 @@ impl NodeService {
         session.turns.touch();
         let mut response = response(request.code, ran);
         response.execution_count = Some(count);
-        response.session_id = Some(session.id().to_owned());
+        response.session_id = Some(session.id().to_string());
         if let Some(reason) = &ended {
             response.outputs.push(error_output("SessionEnded", reason.clone(), Vec::new()));
         }
@@ -220,8 +221,8 @@ impl NodeService {
         request: NodeJSCreateSessionRequest,
         version: Option<&str>,
     ) -> Result<NodeJSCreateSessionResponse, NodeError> {
-        let id = request.session_id.as_deref().filter(|id| !id.is_empty());
         let cwd = directory(&self.runtime, request.cwd.as_deref())?;
+        let id = SessionId::given(request.session_id.as_deref()).map_err(SessionError::from)?;
         let idle = request.max_idle_time.unwrap_or(DEFAULT_IDLE);
         let (session, created) = self.session_for(id, version, cwd.as_deref(), idle).await?;
         if created {
@@ -229,7 +230,7 @@ impl NodeService {
             self.ready(&session, &mut slot).await?;
         }
         Ok(NodeJSCreateSessionResponse {
-            session_id: session.id().to_owned(),
+            session_id: session.id().to_string(),
             created,
             message: Some(if created { "Session is ready" } else { "Session is there already" }.to_owned()),
             session: Some(session.info()),
@@ -239,17 +240,17 @@ impl NodeService {
     pub fn sessions(&self, version: Option<&str>) -> BTreeMap<String, NodeJSSessionInfo> {
         let sessions = self.sessions.all();
         let theirs = sessions.iter().filter(|session| session.is_of(version));
-        theirs.map(|session| (session.id().to_owned(), session.info())).collect()
+        theirs.map(|session| (session.id().to_string(), session.info())).collect()
     }
 
-    pub fn info_of(&self, id: &str, version: Option<&str>) -> Result<NodeJSSessionInfo, NodeError> {
+    pub fn info_of(&self, id: &SessionId, version: Option<&str>) -> Result<NodeJSSessionInfo, NodeError> {
         Ok(self.find(id, version)?.info())
     }
 
     /// Changes a session's times or directory.
     pub async fn update(
         &self,
-        id: &str,
+        id: &SessionId,
         version: Option<&str>,
         request: NodeJSUpdateSessionRequest,
     ) -> Result<NodeJSSessionInfo, NodeError> {
@@ -276,7 +277,7 @@ impl NodeService {
     }
 
     /// Ends a session with its process and all processes that it started.
-    pub async fn delete(&self, id: &str, version: Option<&str>) -> Result<(), NodeError> {
+    pub async fn delete(&self, id: &SessionId, version: Option<&str>) -> Result<(), NodeError> {
         self.find(id, version)?;
         Ok(self.sessions.delete(id).await?)
     }
@@ -305,20 +306,20 @@ impl NodeService {
         }
     }
 
-    fn find(&self, id: &str, version: Option<&str>) -> Result<Arc<Session>, NodeError> {
-        let found = self.sessions.get(id)?;
+    fn find(&self, id: &SessionId, version: Option<&str>) -> Result<Arc<Session>, NodeError> {
+        let found = self.sessions.find(id).ok_or_else(|| SessionError::NotFound(id.to_string()))?;
         if found.is_of(version) { Ok(found) } else { Err(found.turns.gone().into()) }
     }
 
     /// The session of that id or a new one, and whether it is new.
     async fn session_for(
         &self,
-        id: Option<&str>,
+        id: Option<SessionId>,
         version: Option<&str>,
         cwd: Option<&Path>,
         idle: i64,
     ) -> Result<(Arc<Session>, bool), NodeError> {
-        if let Some(session) = id.map(|id| self.sessions.find(id)).transpose()?.flatten() {
+        if let Some(session) = id.as_ref().and_then(|id| self.sessions.find(id)) {
             return fits(session, version).map(|session| (session, false));
         }
         let runtime = runtime::choose(runtime::installed(&self.runtime, &self.versions).await?, version)?;
@@ -356,7 +357,7 @@ fn fits(session: Arc<Session>, version: Option<&str>) -> Result<Arc<Session>, No
         return Ok(session);
     }
     let wanted = version.unwrap_or_default().chars().take(40).collect();
-    Err(NodeError::OtherVersion { id: session.id().to_owned(), has: session.runtime.name.clone(), wanted })
+    Err(NodeError::OtherVersion { id: session.id().clone(), has: session.runtime.name.clone(), wanted })
 }
 
 fn limit(request: &NodeJSExecuteRequest) -> Duration {

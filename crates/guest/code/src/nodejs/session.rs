@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::process::NodeProcess;
 use super::runtime::{self, NodeRuntime};
 use super::types::NodeJSSessionInfo;
-use arenite_guest_runtime::sessions::{self, Turns};
+use arenite_guest_runtime::sessions::{self, SessionId, Turns};
 
 #[derive(Debug)]
 pub(super) struct Session {
@@ -32,7 +32,7 @@ pub(super) struct Slot {
 }
 
 impl Session {
-    pub(super) fn new(id: String, runtime: NodeRuntime, cwd: PathBuf, max_idle_seconds: i64) -> Self {
+    pub(super) fn new(id: SessionId, runtime: NodeRuntime, cwd: PathBuf, max_idle_seconds: i64) -> Self {
         Self { turns: Turns::new(id), runtime, state: Mutex::new(State { cwd, max_idle_seconds }) }
     }
 
@@ -40,7 +40,7 @@ impl Session {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn id(&self) -> &str {
+    pub(super) fn id(&self) -> &SessionId {
         &self.turns.id
     }
 
@@ -66,7 +66,7 @@ impl Session {
         let (used, used_at) = self.turns.used();
         let state = self.state();
         NodeJSSessionInfo {
-            session_id: self.turns.id.clone(),
+            session_id: self.turns.id.to_string(),
             cwd: state.cwd.display().to_string(),
             created_at: self.turns.created.as_millisecond() as f64,
             last_used: used_at.as_millisecond() as f64,

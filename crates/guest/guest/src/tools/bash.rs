@@ -7,8 +7,9 @@ use tokio::sync::Semaphore;
 use super::bounded::bounded;
 use super::tool::{Caller, Effect, Tool, ToolResult, structured};
 use arenite_guest_runtime::http::ApiError;
+use arenite_guest_runtime::sessions::SessionId;
 use arenite_guest_shell::shell::{
-    ShellCommandResult, ShellCreateSessionRequest, ShellError, ShellExecRequest, ShellStatus, ShellWaitRequest,
+    ShellCommandResult, ShellCreateSessionRequest, ShellError, ShellExecRequest, ShellStatus, ShellWaitRequest, session_id,
 };
 
 /// The session that calls share unless they request another.
@@ -80,26 +81,27 @@ async fn execute(caller: Caller, args: ExecuteBash) -> ToolResult {
     let guest = &caller.guest;
     let seconds = args.timeout.clamp(0.0, 3600.0);
     let cmd = args.cmd.trim();
-    let result = match args.session_id.as_deref().filter(|id| !id.is_empty()) {
+    let result = match args.session_id.as_deref().filter(|id| !id.is_empty()).map(session_id).transpose()? {
         Some(id) if STOP.contains(&cmd) => {
-            guest.shell.kill(id).await?;
-            look(&caller, id, 0.0).await?
+            guest.shell.kill(&id).await?;
+            look(&caller, &id, 0.0).await?
         }
-        Some(id) if cmd.is_empty() => look(&caller, id, seconds).await?,
+        Some(id) if cmd.is_empty() => look(&caller, &id, seconds).await?,
         _ if cmd.is_empty() => {
             return Err(ApiError::bad_request("cmd is empty").hint("an empty cmd needs the session_id of a command that runs"));
         }
         id => {
             // The semaphore is never closed.
             let _turn = TURNS.acquire().await;
+            let shared = session_id(SHARED)?;
             let session = match id {
-                Some(id) => Some(id.to_owned()),
-                None if args.new_session || guest.shell.is_busy(SHARED) => None,
+                Some(id) => Some(id.to_string()),
+                None if args.new_session || guest.shell.is_busy(&shared) => None,
                 None => {
                     let request = ShellCreateSessionRequest { id: Some(SHARED.to_owned()), ..Default::default() };
                     let made = guest.shell.create(request).await?;
                     // Another call may have used the session meanwhile.
-                    Some(made.session_id).filter(|id| !guest.shell.is_busy(id))
+                    Some(made.session_id).filter(|_| !guest.shell.is_busy(&shared))
                 }
             };
             let request = ShellExecRequest {
@@ -142,9 +144,9 @@ async fn execute(caller: Caller, args: ExecuteBash) -> ToolResult {
 }
 
 /// Returns the output of a session's command, after its end or after `seconds`.
-async fn look(caller: &Caller, id: &str, seconds: f64) -> Result<ShellCommandResult, ShellError> {
+async fn look(caller: &Caller, id: &SessionId, seconds: f64) -> Result<ShellCommandResult, ShellError> {
     let shell = &caller.guest.shell;
-    shell.wait(ShellWaitRequest { id: id.to_owned(), seconds: Some(seconds), max_wait_seconds: None }).await?;
+    shell.wait(ShellWaitRequest { id: id.to_string(), seconds: Some(seconds), max_wait_seconds: None }).await?;
     let view = shell.view(id)?;
     Ok(ShellCommandResult {
         session_id: view.session_id,

@@ -13,7 +13,7 @@ use super::registry::registry;
 use super::tool::{Caller, Effect, Tool, ToolResult, structured};
 use arenite_guest_files::util;
 use arenite_guest_runtime::http::ApiError;
-use arenite_guest_shell::shell::ShellCreateSessionRequest;
+use arenite_guest_shell::shell::{self, ShellCreateSessionRequest};
 
 /// A tool that forwards to another one with some of its arguments, under different names.
 struct Part {
@@ -156,7 +156,7 @@ struct Kill {
 }
 
 async fn kill(Caller { guest, .. }: Caller, Kill { session_id }: Kill) -> ToolResult {
-    structured(&guest.shell.kill(&session_id).await?)
+    structured(&guest.shell.kill(&shell::session_id(&session_id)?).await?)
 }
 
 /// Lists the pictures that a web page or a document refers to, with their descriptions.

@@ -1,5 +1,6 @@
 //! One command: its process, its streams, and its end.
 
+use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -36,9 +37,31 @@ pub(super) struct End {
     pub(super) exit_code: Option<i32>,
 }
 
+/// The id of a command, which the service generates.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct CommandId(String);
+
+impl CommandId {
+    pub(super) fn random() -> Self {
+        Self(arenite_guest_runtime::random_id())
+    }
+
+    /// The id that a call gives; none if no command can have it.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let is_valid = text.len() == 16 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        is_valid.then(|| Self(text.to_owned()))
+    }
+}
+
+impl fmt::Display for CommandId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Command {
-    pub(super) id: String,
+    pub(super) id: CommandId,
     pub(super) text: String,
     stdout: Arc<Mutex<Retained>>,
     stderr: Arc<Mutex<Retained>>,
@@ -92,7 +115,7 @@ pub(super) enum WriteError {
 impl Command {
     /// Starts a command. The caller spawns [`Command::drive`].
     pub(super) async fn start(
-        id: String,
+        id: CommandId,
         plan: Plan<'_>,
         processes: &Processes,
         budget: &Arc<Budget>,

@@ -8,7 +8,7 @@ use axum::routing::{get, post};
 use std::sync::Arc;
 use utoipa::OpenApi;
 
-use super::service::BashError;
+use super::service::{BashError, session_id};
 use super::types::*;
 use crate::bash::BashService;
 use arenite_guest_runtime::http::{ApiError, Body, Envelope, Reply, ok, ok_message};
@@ -117,6 +117,6 @@ async fn create_session(
 
 /// Ends all processes of a session and forgets it.
 #[utoipa::path(post, path = "/v1/bash/sessions/{session_id}/close", tag = "bash", operation_id = "close_session", params(("session_id" = String, Path)), responses((status = 200, body = Envelope<BashSessionInfo>)))]
-async fn close_session(State(bash): State<Arc<BashService>>, Path(session_id): Path<String>) -> Reply<BashSessionInfo> {
-    ok_message(bash.close(&session_id)?, "Session closed")
+async fn close_session(State(bash): State<Arc<BashService>>, Path(given): Path<String>) -> Reply<BashSessionInfo> {
+    ok_message(bash.close(&session_id(&given)?)?, "Session closed")
 }

@@ -9,12 +9,13 @@ use arenite_isolation::spawner::{SpawnError, Stage};
 use thiserror::Error;
 use tokio::time::{Instant, timeout_at};
 
-use super::command::{Command, Load, Plan, Stream, WriteError};
+use super::command::{Command, CommandId, Load, Plan, Stream, WriteError};
 use super::log::LogPiece;
 use super::session::Session;
 use super::types::*;
 use arenite_guest_runtime::Runtime;
 use arenite_guest_runtime::process::{Budget, Signal, incomplete_end, seconds};
+use arenite_guest_runtime::sessions::{BadSessionId, SessionId};
 
 /// The most sessions. Beyond it, the session that was idle longest is forgotten.
 pub(super) const MAX_SESSIONS: usize = 256;
@@ -26,7 +27,6 @@ pub(super) const MAX_RUNNING: usize = 512;
 pub(super) const MAX_RETAINED_BYTES: usize = 64 << 20;
 /// Characters of each stream in the answer of `exec`, unless the call sets a limit.
 const DEFAULT_OUTPUT_CHARS: i64 = 50_000;
-const MAX_ID_BYTES: usize = 128;
 const MAX_WAIT: f64 = 3600.0;
 
 #[derive(Debug, Error)]
@@ -35,8 +35,8 @@ pub enum BashError {
     SessionNotFound(String),
     #[error("command {0:?} not found")]
     CommandNotFound(String),
-    #[error("{0:?} is no session id: use at most {MAX_ID_BYTES} bytes")]
-    BadId(String),
+    #[error(transparent)]
+    BadId(#[from] BadSessionId),
     #[error("directory {0:?} does not exist or can't be entered")]
     NoDirectory(String),
     #[error("snapshot {0:?} is not a readable file")]
@@ -50,7 +50,7 @@ pub enum BashError {
     #[error("{MAX_SESSIONS} sessions run commands already; close one")]
     TooManySessions,
     #[error("nothing runs in session {0:?}")]
-    NothingRuns(String),
+    NothingRuns(SessionId),
     #[error("could not write to command {id:?}: {reason}")]
     NotWritten { id: String, reason: String },
     #[error(transparent)]
@@ -61,7 +61,7 @@ pub enum BashError {
 #[derive(Debug)]
 pub struct BashService {
     runtime: Arc<Runtime>,
-    sessions: Mutex<HashMap<String, Arc<Session>>>,
+    sessions: Mutex<HashMap<SessionId, Arc<Session>>>,
     budget: Arc<Budget>,
     load: Arc<Load>,
     /// Whether the task that forgets idle sessions runs. It runs while there are sessions.
@@ -85,7 +85,7 @@ impl BashService {
     pub async fn exec(self: &Arc<Self>, request: BashExecRequest) -> Result<BashExecResult, BashError> {
         let known = request.session_id.as_deref().filter(|id| !id.is_empty());
         let session = match known {
-            Some(id) => self.session(id)?,
+            Some(id) => self.session(&session_id(id)?)?,
             None => self.new_session(None, None, None)?,
         };
         session.touch();
@@ -108,7 +108,7 @@ impl BashService {
             writable: request.close_stdin != Some(true) && (is_async || request.timeout.is_some() || known.is_some()),
             snapshot: session.snapshot.is_some(),
         };
-        let started = Command::start(arenite_guest_runtime::random_id(), plan, &self.runtime.processes, &self.budget).await;
+        let started = Command::start(CommandId::random(), plan, &self.runtime.processes, &self.budget).await;
         let (command, driven) = started.map_err(|e| match e {
             SpawnError::Failed { stage: Stage::Directory, .. } => BashError::NoDirectory(cwd.clone()),
             e => e.into(),
@@ -137,13 +137,10 @@ impl BashService {
 
     /// Returns output from the given offsets on. With `wait`, waits for output or the command's end.
     pub async fn output(&self, request: BashOutputRequest) -> Result<BashOutputResult, BashError> {
-        let session = self.session(&request.session_id)?;
+        let session = self.session(&session_id(&request.session_id)?)?;
         session.touch();
         let wanted = request.command_id.as_deref().filter(|id| !id.is_empty());
-        let command = match wanted {
-            Some(id) => Some(session.command(id).ok_or_else(|| BashError::CommandNotFound(id.to_owned()))?),
-            None => None,
-        };
+        let command = wanted.map(|id| command(&session, id)).transpose()?;
         let from = [request.offset, request.stderr_offset].map(|offset| u64::try_from(offset.unwrap_or(0)).unwrap_or(0));
         let patience = request.wait_timeout.unwrap_or(30.0).clamp(0.0, MAX_WAIT);
         let deadline = Instant::now() + seconds(patience);
@@ -172,20 +169,20 @@ impl BashService {
 
     /// Writes to the standard input of a command.
     pub async fn write(&self, request: BashWriteRequest) -> Result<(), BashError> {
-        let session = self.session(&request.session_id)?;
+        let session = self.session(&session_id(&request.session_id)?)?;
         session.touch();
         let command = match request.command_id.as_deref().filter(|id| !id.is_empty()) {
-            Some(id) => session.command(id).ok_or_else(|| BashError::CommandNotFound(id.to_owned()))?,
+            Some(id) => command(&session, id)?,
             None => session.current().filter(|c| c.is_running()).ok_or_else(|| BashError::NothingRuns(session.id.clone()))?,
         };
         let close = request.close.unwrap_or(false);
         let written = command.write(request.input.as_bytes(), close).await;
-        written.map_err(|e: WriteError| BashError::NotWritten { id: command.id.clone(), reason: e.to_string() })
+        written.map_err(|e: WriteError| BashError::NotWritten { id: command.id.to_string(), reason: e.to_string() })
     }
 
     /// Sends a signal to all processes of all running commands of a session.
     pub fn kill(&self, request: BashKillRequest) -> Result<BashKillResult, BashError> {
-        let session = self.session(&request.session_id)?;
+        let session = self.session(&session_id(&request.session_id)?)?;
         let name = request.signal.unwrap_or_else(|| "SIGTERM".to_owned());
         let signal = match name.to_ascii_uppercase().trim_start_matches("SIG") {
             "TERM" | "15" => Signal::TERM,
@@ -195,7 +192,7 @@ impl BashService {
         };
         session.touch();
         let signalled = session.running().iter().filter(|c| c.kill(signal)).count();
-        Ok(BashKillResult { session_id: session.id.clone(), signal: name, signalled })
+        Ok(BashKillResult { session_id: session.id.to_string(), signal: name, signalled })
     }
 
     /// Whether a command is running.
@@ -212,7 +209,7 @@ impl BashService {
 
     /// Creates a session. Returns an existing one unchanged.
     pub fn create(self: &Arc<Self>, request: BashSessionCreateRequest) -> Result<BashSessionInfo, BashError> {
-        let id = request.session_id.filter(|id| !id.is_empty());
+        let id = SessionId::given(request.session_id.as_deref())?;
         if let Some(session) = id.as_ref().and_then(|id| self.lock().get(id).cloned()) {
             return Ok(session.info());
         }
@@ -222,31 +219,28 @@ impl BashService {
     }
 
     /// Forgets a session and kills all its processes.
-    pub fn close(&self, id: &str) -> Result<BashSessionInfo, BashError> {
+    pub fn close(&self, id: &SessionId) -> Result<BashSessionInfo, BashError> {
         let session = self.lock().remove(id);
-        let session = session.ok_or_else(|| BashError::SessionNotFound(id.to_owned()))?;
+        let session = session.ok_or_else(|| BashError::SessionNotFound(id.to_string()))?;
         session.close();
         Ok(BashSessionInfo { status: SessionStatus::Closed, ..session.info() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<Session>>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn session(&self, id: &str) -> Result<Arc<Session>, BashError> {
+    fn session(&self, id: &SessionId) -> Result<Arc<Session>, BashError> {
         let found = self.lock().get(id).cloned();
-        found.ok_or_else(|| BashError::SessionNotFound(id.to_owned()))
+        found.ok_or_else(|| BashError::SessionNotFound(id.to_string()))
     }
 
     fn new_session(
         self: &Arc<Self>,
-        id: Option<String>,
+        id: Option<SessionId>,
         dir: Option<String>,
         snapshot: Option<String>,
     ) -> Result<Arc<Session>, BashError> {
-        if let Some(id) = id.as_ref().filter(|id| id.len() > MAX_ID_BYTES) {
-            return Err(BashError::BadId(id.chars().take(MAX_ID_BYTES).collect()));
-        }
         let dir = match dir {
             Some(dir) => {
                 let dir = self.runtime.absolute(&dir).display().to_string();
@@ -259,7 +253,7 @@ impl BashService {
         if let Some(path) = snapshot.as_ref().filter(|p| !std::path::Path::new(p).is_file()) {
             return Err(BashError::NoSnapshot(path.clone()));
         }
-        let session = Arc::new(Session::new(id.unwrap_or_else(arenite_guest_runtime::random_id), dir, snapshot));
+        let session = Arc::new(Session::new(id.unwrap_or_else(SessionId::random), dir, snapshot));
         let mut sessions = self.lock();
         if sessions.len() >= MAX_SESSIONS {
             let idle = sessions.values().filter(|s| !s.is_busy());
@@ -288,6 +282,17 @@ impl BashService {
         self.reaper_runs.store(next.is_some(), Ordering::Relaxed);
         next
     }
+}
+
+/// The id in a call about an existing session. No session has an invalid one.
+pub(super) fn session_id(given: &str) -> Result<SessionId, BashError> {
+    given.parse().map_err(|_| BashError::SessionNotFound(given.to_owned()))
+}
+
+/// The command of a session that a call names.
+fn command(session: &Session, given: &str) -> Result<Arc<Command>, BashError> {
+    let found = CommandId::parse(given).and_then(|id| session.command(&id));
+    found.ok_or_else(|| BashError::CommandNotFound(given.to_owned()))
 }
 
 fn environment(
@@ -325,8 +330,8 @@ fn exec_result(session: &Session, command: &Arc<Command>, limit: Option<usize>) 
         (piece.text(limit), total - held_back as u64)
     });
     BashExecResult {
-        session_id: session.id.clone(),
-        command_id: command.id.clone(),
+        session_id: session.id.to_string(),
+        command_id: command.id.to_string(),
         command: command.text.clone(),
         status: end.map_or(CommandStatus::Running, |e| e.status),
         output: format!("{}{}", stdout.0, stderr.0),
@@ -344,7 +349,7 @@ fn output_result(session: &Session, command: Option<&Arc<Command>>, from: [u64; 
     let info = shown.map(|c| {
         let end = c.end();
         BashCommandInfo {
-            command_id: c.id.clone(),
+            command_id: c.id.to_string(),
             command: c.text.clone(),
             status: end.map_or(CommandStatus::Running, |e| e.status),
             exit_code: end.and_then(|e| e.exit_code),
@@ -357,7 +362,7 @@ fn output_result(session: &Session, command: Option<&Arc<Command>>, from: [u64; 
     let [stdout, stderr] = [(Stream::Stdout, from[0]), (Stream::Stderr, from[1])]
         .map(|(stream, from)| read_stream(session, command, stream, from, may_continue));
     BashOutputResult {
-        session_id: session.id.clone(),
+        session_id: session.id.to_string(),
         stdout: stdout.text,
         stderr: stderr.text,
         offset: stdout.end,

@@ -7,9 +7,10 @@ use jiff::Timestamp;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::command::{Command, Stream};
+use super::command::{Command, CommandId, Stream};
 use super::log::Log;
 use super::types::{BashSessionInfo, SessionStatus};
+use arenite_guest_runtime::sessions::SessionId;
 
 /// The most commands of one session that can be queried. The oldest ended command is forgotten first.
 const MAX_COMMANDS: usize = 100;
@@ -18,7 +19,7 @@ const SHOWN_COMMAND: usize = 1000;
 
 #[derive(Debug)]
 pub(super) struct Session {
-    pub(super) id: String,
+    pub(super) id: SessionId,
     pub(super) snapshot: Option<String>,
     state: Mutex<State>,
     stdout: Mutex<Log>,
@@ -38,7 +39,7 @@ struct State {
 }
 
 impl Session {
-    pub(super) fn new(id: String, working_dir: String, snapshot: Option<String>) -> Self {
+    pub(super) fn new(id: SessionId, working_dir: String, snapshot: Option<String>) -> Self {
         Self {
             id,
             snapshot,
@@ -100,8 +101,8 @@ impl Session {
         }
     }
 
-    pub(super) fn command(&self, id: &str) -> Option<Arc<Command>> {
-        self.state().commands.iter().find(|c| c.id == id).cloned()
+    pub(super) fn command(&self, id: &CommandId) -> Option<Arc<Command>> {
+        self.state().commands.iter().find(|c| c.id == *id).cloned()
     }
 
     /// The latest running command, else the latest.
@@ -133,7 +134,7 @@ impl Session {
         let current = self.current().filter(|c| c.is_running());
         let state = self.state();
         BashSessionInfo {
-            session_id: self.id.clone(),
+            session_id: self.id.to_string(),
             status: SessionStatus::Ready,
             working_dir: state.working_dir.clone(),
             created_at: state.created_at,

@@ -39,5 +39,5 @@ mod types;
 mod viewers;
 
 pub use routes::{ShellApi, router};
-pub use service::{ShellError, ShellService};
+pub use service::{ShellError, ShellService, session_id};
 pub use types::*;

@@ -26,7 +26,7 @@ use serde_json::json;
 use utoipa::OpenApi;
 
 use super::run::{Phase, Run};
-use super::service::ShellError;
+use super::service::{ShellError, session_id};
 use super::terminal;
 use super::types::*;
 use crate::shell::ShellService;
@@ -95,7 +95,7 @@ async fn exec_command(
     if wants_events(&headers) {
         let submitted = shell.submit(request)?;
         let run = Arc::clone(&submitted.run);
-        let begin = begins(&submitted.session.id, ShellStatus::Running);
+        let begin = begins(submitted.session.id.as_str(), ShellStatus::Running);
         let last = async move {
             let status = submitted.follow().await;
             match submitted.result(status) {
@@ -125,11 +125,12 @@ async fn view_shell(
     headers: HeaderMap,
     Body(request): Body<ShellViewRequest>,
 ) -> Result<Response, ApiError> {
-    let view = shell.view(&request.id)?;
+    let id = session_id(&request.id)?;
+    let view = shell.view(&id)?;
     if !wants_events(&headers) {
         return Ok(ok(view)?.into_response());
     }
-    let Some(run) = shell.current(&request.id)? else {
+    let Some(run) = shell.current(&id)? else {
         let all = [begins(&view.session_id, view.status), event("output", &json!({"output": view.output})), event("end", &view)];
         let stream = futures_util::stream::iter(all.map(Ok::<_, Infallible>));
         return Ok(Sse::new(stream).into_response());
@@ -142,7 +143,7 @@ async fn view_shell(
         drop(phase.wait_for(|phase| matches!(phase, Phase::Ended(_))).await);
         // The session records the end just after those who wait for it are woken.
         tokio::task::yield_now().await;
-        match shell.view(&request.id) {
+        match shell.view(&id) {
             Ok(view) => event("end", &view),
             Err(error) => event("end", &json!({"error": error.to_string()})),
         }
@@ -171,7 +172,7 @@ async fn write_to_process(
 /// Stops what runs in a session; the session goes on.
 #[utoipa::path(post, path = "/v1/shell/kill", tag = "shell", operation_id = "kill_shell_process", request_body = ShellKillRequest, responses((status = 200, body = Envelope<ShellKillResult>)))]
 async fn kill_process(State(shell): State<Arc<ShellService>>, Body(request): Body<ShellKillRequest>) -> Reply<ShellKillResult> {
-    ok_message(shell.kill(&request.id).await?, "Process terminated")
+    ok_message(shell.kill(&session_id(&request.id)?).await?, "Process terminated")
 }
 
 /// Creates a session. Returns an existing one unchanged.
@@ -218,8 +219,8 @@ async fn cleanup_all_sessions(State(shell): State<Arc<ShellService>>) -> Reply<(
 
 /// Ends a session and all its processes.
 #[utoipa::path(delete, path = "/v1/shell/sessions/{session_id}", tag = "shell", operation_id = "cleanup_shell_session", params(("session_id" = String, Path)), responses((status = 200, body = Envelope<serde_json::Value>)))]
-async fn cleanup_session(State(shell): State<Arc<ShellService>>, Path(session_id): Path<String>) -> Reply<()> {
-    shell.cleanup(&session_id).await?;
+async fn cleanup_session(State(shell): State<Arc<ShellService>>, Path(given): Path<String>) -> Reply<()> {
+    shell.cleanup(&session_id(&given)?).await?;
     ok_message((), "Session cleaned up")
 }
 

@@ -16,6 +16,7 @@ use super::types::*;
 use super::viewers::{BEHIND, MAX_VIEWERS};
 use arenite_guest_runtime::Runtime;
 use arenite_guest_runtime::process::{Budget, has_children, seconds};
+use arenite_guest_runtime::sessions::SessionId;
 
 /// The most sessions. Beyond it, an idle one ends: first those created by calls without an id.
 pub(super) const MAX_SESSIONS: usize = 128;
@@ -31,13 +32,12 @@ const NO_CHANGE_TIMEOUT: Duration = Duration::from_secs(120);
 const ACTIVE: Duration = Duration::from_secs(300);
 const DEFAULT_WAIT: f64 = 30.0;
 const MAX_WAIT: f64 = 3600.0;
-const MAX_ID_BYTES: usize = 128;
 
 #[derive(Debug, Error)]
 pub enum ShellError {
     #[error("session {0:?} not found")]
     SessionNotFound(String),
-    #[error("{0:?} is no session id: use 1 to {MAX_ID_BYTES} bytes without control characters")]
+    #[error("{0:?} is no session id: use 1 to {most} bytes without control characters", most = SessionId::MAX_BYTES)]
     BadId(String),
     #[error("directory {0:?} does not exist")]
     NoDirectory(String),
@@ -46,13 +46,13 @@ pub enum ShellError {
     #[error("the command has {0} bytes; the most is {MAX_COMMAND}; write it to a file and run that")]
     TooLong(usize),
     #[error("{MAX_QUEUED} commands wait in session {0:?} already")]
-    QueueFull(String),
+    QueueFull(SessionId),
     #[error("all {MAX_SESSIONS} sessions are in use; close one")]
     TooManySessions,
     #[error("{MAX_VIEWERS} viewers look at session {0:?} already")]
-    TooManyViewers(String),
+    TooManyViewers(SessionId),
     #[error("nothing in session {0:?} reads what was typed before")]
-    InputFull(String),
+    InputFull(SessionId),
     #[error("all terminals for single commands are in use; close one")]
     TooManyAttached,
     #[error("could not start a shell: {0}")]
@@ -63,7 +63,7 @@ pub enum ShellError {
 #[derive(Debug)]
 pub struct ShellService {
     pub(super) runtime: Arc<Runtime>,
-    sessions: Mutex<HashMap<String, Arc<Session>>>,
+    sessions: Mutex<HashMap<SessionId, Arc<Session>>>,
     budget: Arc<Budget>,
 }
 
@@ -143,7 +143,7 @@ impl ShellService {
     }
 
     /// Whether a session runs a command or has one queued. False also for an unknown session.
-    pub fn is_busy(&self, id: &str) -> bool {
+    pub fn is_busy(&self, id: &SessionId) -> bool {
         self.session(id).is_ok_and(|session| session.is_busy())
     }
 
@@ -155,7 +155,7 @@ impl ShellService {
             return Err(ShellError::TooLong(request.command.len()));
         }
         let known = match request.id.as_deref().filter(|id| !id.is_empty()) {
-            Some(id) => Some(self.session(id)?),
+            Some(id) => Some(self.session(&session_id(id)?)?),
             None => None,
         };
         let wanted = request.exec_dir.as_deref().filter(|dir| !dir.is_empty());
@@ -190,7 +190,7 @@ impl ShellService {
     }
 
     /// The view of a session: the command that runs or waits, else the last one.
-    pub fn view(&self, id: &str) -> Result<ShellViewResult, ShellError> {
+    pub fn view(&self, id: &SessionId) -> Result<ShellViewResult, ShellError> {
         let session = self.session(id)?;
         session.touch();
         let console = Some(session.console());
@@ -213,7 +213,7 @@ impl ShellService {
                 None => {
                     return Ok(ShellViewResult {
                         output: String::new(),
-                        session_id: session.id.clone(),
+                        session_id: session.id.to_string(),
                         console,
                         status: ShellStatus::Completed,
                         command: None,
@@ -224,7 +224,7 @@ impl ShellService {
         };
         Ok(ShellViewResult {
             output: seen.output,
-            session_id: session.id.clone(),
+            session_id: session.id.to_string(),
             console,
             status: seen.status,
             command: Some(seen.command),
@@ -233,7 +233,7 @@ impl ShellService {
     }
 
     /// The command that runs in a session.
-    pub(super) fn current(&self, id: &str) -> Result<Option<Arc<Run>>, ShellError> {
+    pub(super) fn current(&self, id: &SessionId) -> Result<Option<Arc<Run>>, ShellError> {
         let session = self.session(id)?;
         let state = session.state();
         Ok(state.current.clone().or(state.queue.front().cloned()))
@@ -241,7 +241,7 @@ impl ShellService {
 
     /// Waits until all commands of a session have ended, including queued ones.
     pub async fn wait(&self, request: ShellWaitRequest) -> Result<ShellWaitResult, ShellError> {
-        let session = self.session(&request.id)?;
+        let session = self.session(&session_id(&request.id)?)?;
         session.touch();
         let limit = request.max_wait_seconds.or(request.seconds);
         let limit = limit.unwrap_or(DEFAULT_WAIT).clamp(0.0, MAX_WAIT);
@@ -265,7 +265,7 @@ impl ShellService {
 
     /// Types into a session's terminal.
     pub async fn write(&self, request: ShellWriteRequest) -> Result<ShellWriteResult, ShellError> {
-        let session = self.session(&request.id)?;
+        let session = self.session(&session_id(&request.id)?)?;
         session.touch();
         let mut bytes = request.input.into_bytes();
         if request.press_enter {
@@ -278,13 +278,13 @@ impl ShellService {
         }
         match accepted.await {
             Ok(true) => Ok(ShellWriteResult { status: session.status() }),
-            Ok(false) => Err(ShellError::InputFull(request.id)),
+            Ok(false) => Err(ShellError::InputFull(session.id.clone())),
             Err(_) => Err(ShellError::SessionNotFound(request.id)),
         }
     }
 
     /// Stops what runs in a session; the session goes on.
-    pub async fn kill(&self, id: &str) -> Result<ShellKillResult, ShellError> {
+    pub async fn kill(&self, id: &SessionId) -> Result<ShellKillResult, ShellError> {
         let session = self.session(id)?;
         session.touch();
         let was_busy = session.is_busy();
@@ -299,7 +299,7 @@ impl ShellService {
 
     /// Creates a session. Returns an existing one unchanged.
     pub async fn create(self: &Arc<Self>, request: ShellCreateSessionRequest) -> Result<ShellCreateSessionResponse, ShellError> {
-        let id = request.id.filter(|id| !id.is_empty());
+        let id = request.id.as_deref().filter(|id| !id.is_empty()).map(new_session_id).transpose()?;
         let existing = id.as_ref().and_then(|id| self.lock().get(id).cloned());
         let session = match existing {
             Some(session) => session,
@@ -313,12 +313,12 @@ impl ShellService {
         session.touch();
         session.opened().await?;
         let working_dir = session.state().working_dir.clone();
-        Ok(ShellCreateSessionResponse { session_id: session.id.clone(), working_dir })
+        Ok(ShellCreateSessionResponse { session_id: session.id.to_string(), working_dir })
     }
 
     /// Changes a session's no-change timeout.
     pub fn update(&self, request: ShellUpdateSessionRequest) -> Result<(), ShellError> {
-        let session = self.session(&request.id)?;
+        let session = self.session(&session_id(&request.id)?)?;
         session.touch();
         if let Some(value) = request.no_change_timeout {
             session.state().no_change_timeout = Some(value).filter(|s| *s > 0.0).map(seconds);
@@ -347,12 +347,12 @@ impl ShellService {
 
     pub fn list(&self) -> ActiveShellSessionsResult {
         let sessions = self.lock();
-        let infos = sessions.iter().map(|(id, s)| (id.clone(), s.info()));
+        let infos = sessions.iter().map(|(id, s)| (id.to_string(), s.info()));
         ActiveShellSessionsResult { sessions: infos.collect() }
     }
 
     /// Ends a session and all its processes.
-    pub async fn cleanup(&self, id: &str) -> Result<(), ShellError> {
+    pub async fn cleanup(&self, id: &SessionId) -> Result<(), ShellError> {
         let session = self.session(id)?;
         self.close(&session).await;
         Ok(())
@@ -368,7 +368,7 @@ impl ShellService {
     }
 
     /// Attaches a viewer to a session's terminal; without an id to a new session's.
-    pub(super) async fn attach(self: &Arc<Self>, id: Option<&str>) -> Result<Viewer, ShellError> {
+    pub(super) async fn attach(self: &Arc<Self>, id: Option<&SessionId>) -> Result<Viewer, ShellError> {
         let session = match id {
             Some(id) => self.session(id)?,
             None => self.open(None, None, None, false)?,
@@ -381,7 +381,7 @@ impl ShellService {
         }
         let (sender, output) = mpsc::channel(BEHIND);
         if !session.send(Message::Attach(sender)).await {
-            return Err(ShellError::SessionNotFound(session.id.clone()));
+            return Err(ShellError::SessionNotFound(session.id.to_string()));
         }
         Ok(Viewer { session, output, counted })
     }
@@ -394,13 +394,13 @@ impl ShellService {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<Session>>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn session(&self, id: &str) -> Result<Arc<Session>, ShellError> {
+    fn session(&self, id: &SessionId) -> Result<Arc<Session>, ShellError> {
         let found = self.lock().get(id).cloned();
-        found.ok_or_else(|| ShellError::SessionNotFound(shown(id).to_owned()))
+        found.ok_or_else(|| ShellError::SessionNotFound(id.to_string()))
     }
 
     async fn close(&self, session: &Arc<Session>) {
@@ -414,21 +414,14 @@ impl ShellService {
 
     fn open(
         self: &Arc<Self>,
-        id: Option<String>,
+        id: Option<SessionId>,
         dir: Option<String>,
         no_change_timeout: Option<f64>,
         keep_links: bool,
     ) -> Result<Arc<Session>, ShellError> {
-        let is_bad = |id: &&String| id.len() > MAX_ID_BYTES || id.contains(char::is_control);
-        if let Some(id) = id.as_ref().filter(is_bad) {
-            return Err(ShellError::BadId(id.chars().take(MAX_ID_BYTES).collect()));
-        }
         self.make_room()?;
         let made_by_call = id.is_none();
-        let id = id.unwrap_or_else(|| {
-            // The kernel's generator does not fail after boot.
-            format!("{:016x}", getrandom::u64().unwrap_or_default())
-        });
+        let id = id.unwrap_or_else(SessionId::random);
         let dir = dir.unwrap_or_else(|| self.runtime.default_dir().display().to_string());
         let no_change_timeout = match no_change_timeout {
             Some(value) => Some(value).filter(|s| *s > 0.0).map(seconds),
@@ -461,6 +454,17 @@ impl ShellService {
         }
         Ok(())
     }
+}
+
+/// The id in a call about an existing session. No session has an invalid one.
+pub fn session_id(given: &str) -> Result<SessionId, ShellError> {
+    given.parse().map_err(|_| ShellError::SessionNotFound(shown(given).to_owned()))
+}
+
+/// The id that a call gives to a new session.
+fn new_session_id(given: &str) -> Result<SessionId, ShellError> {
+    let valid = given.parse().ok().filter(|_| !given.contains(char::is_control));
+    valid.ok_or_else(|| ShellError::BadId(given.chars().take(SessionId::MAX_BYTES).collect()))
 }
 
 impl Session {

@@ -12,6 +12,7 @@ use super::actor::MAX_QUEUED;
 use super::run::{Phase, Run};
 use super::service::ShellError;
 use super::types::{ConsoleRecord, ShellSessionInfo, ShellStatus};
+use arenite_guest_runtime::sessions::SessionId;
 
 /// The most characters of output in cut answers, in views and in the console.
 pub(super) const SHOWN_CHARS: usize = 30_000;
@@ -52,7 +53,7 @@ pub(super) enum Message {
 
 #[derive(Debug)]
 pub(super) struct Session {
-    pub(super) id: String,
+    pub(super) id: SessionId,
     /// Created by a call without an id: the first to end beyond the maximum.
     pub(super) made_by_call: bool,
     pub(super) mailbox: mpsc::Sender<Message>,
@@ -95,7 +96,7 @@ pub(super) struct Last {
 
 impl Session {
     pub(super) fn new(
-        id: String,
+        id: SessionId,
         made_by_call: bool,
         working_dir: String,
         no_change_timeout: Option<Duration>,
@@ -160,7 +161,7 @@ impl Session {
             if state.closed {
                 return Err(match &*self.opened.borrow() {
                     Some(Err(reason)) => ShellError::NotStarted(reason.clone()),
-                    _ => ShellError::SessionNotFound(self.id.clone()),
+                    _ => ShellError::SessionNotFound(self.id.to_string()),
                 });
             }
             if state.queue.len() >= MAX_QUEUED {

@@ -65,7 +65,7 @@ impl Submitted {
         let output = self.run.output(self.limit);
         let nothing_yet = output.is_empty() && status == ShellStatus::Running;
         Ok(ShellCommandResult {
-            session_id: self.session.id.clone(),
+            session_id: self.session.id.to_string(),
             command: self.run.command.clone(),
             status,
             output: Some(output).filter(|_| !nothing_yet),

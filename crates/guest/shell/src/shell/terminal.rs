@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, interval_at, timeout};
 
 use super::attached;
-use super::service::Viewer;
+use super::service::{Viewer, session_id};
 use super::session::Message;
 use crate::shell::ShellService;
 use arenite_guest_runtime::http::{Address, ApiError, QueryArgs};
@@ -48,8 +48,8 @@ pub(super) async fn connect(
     if query.once == Some(true) {
         return attached::connect(&shell.runtime, query, upgrade).await;
     }
-    let id = query.session_id.filter(|id| !id.is_empty());
-    let viewer = shell.attach(id.as_deref()).await?;
+    let id = query.session_id.as_deref().filter(|id| !id.is_empty()).map(session_id).transpose()?;
+    let viewer = shell.attach(id.as_ref()).await?;
     Ok(upgrade.max_message_size(MAX_FRAME).max_frame_size(MAX_FRAME).on_upgrade(move |socket| serve(socket, viewer)))
 }
 

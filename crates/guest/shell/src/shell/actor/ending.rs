@@ -70,7 +70,7 @@ impl Actor {
 
     pub(super) fn replace_shell(&self) {
         let (id, stage) = (&self.session.id, self.stage);
-        tracing::warn!(id, ?stage, "a shell does not answer and is replaced");
+        tracing::warn!(%id, ?stage, "a shell does not answer and is replaced");
         self.kill_shell();
     }
 
