@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::{OpenApi, ToSchema};
 
-use super::automation::{Automation, Tab};
+use super::automation::{Automation, Tab, TabId};
 use super::page::PageError;
 use super::types::Items;
 use crate::BrowserService;
@@ -31,7 +31,7 @@ pub(super) fn router() -> Router<Arc<BrowserService>> {
 #[derive(Debug, Serialize)]
 pub struct TabTold {
     pub index: usize,
-    id: String,
+    id: TabId,
     pub url: String,
     pub title: String,
     /// Whether it is the current tab.
@@ -45,17 +45,17 @@ pub(super) struct CreatePageRequest {
 }
 
 fn all(automation: &Automation) -> Vec<TabTold> {
-    let current = automation.current().map(|tab| tab.target.clone());
+    let current = automation.current().map(|tab| tab.id.clone());
     let told = |(index, tab): (usize, Arc<Tab>)| {
         let state = tab.state();
         let (url, title) = (state.url.clone(), state.title.clone());
-        TabTold { index, id: tab.target.clone(), url, title, active: current.as_ref() == Some(&tab.target) }
+        TabTold { index, id: tab.id.clone(), url, title, active: current.as_ref() == Some(&tab.id) }
     };
     automation.list().into_iter().enumerate().map(told).collect()
 }
 
 fn one(automation: &Automation, tab: &Tab) -> Result<TabTold, PageError> {
-    all(automation).into_iter().find(|told| told.id == tab.target).ok_or(PageError::Closed)
+    all(automation).into_iter().find(|told| told.id == tab.id).ok_or(PageError::Closed)
 }
 
 fn by_index(automation: &Automation, index: i64) -> Result<Arc<Tab>, PageError> {

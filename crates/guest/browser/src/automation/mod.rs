@@ -29,7 +29,7 @@ use arenite_guest_cdp::{CdpError, Client};
 pub(crate) use dialogs::{AnsweredDialog, Dialog, DialogAnswer};
 pub use downloads::{Download, Progress};
 pub(super) use pump::{described, exception};
-pub(super) use tab::{Frame, HELD, Message, Stage, Tab, TabState, World};
+pub(super) use tab::{Frame, HELD, Message, Stage, Tab, TabId, TabState, World};
 use tabs::Tabs;
 
 /// Our JavaScript's world in every frame, isolated from the page's: pages can't see or change it.

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::dialogs::Dialog;
 use super::tab::pump_types::CdpFrame;
-use super::tab::{Message, Stage, Tab, TabState, World};
+use super::tab::{Message, Stage, Tab, TabId, TabState, World};
 use super::{Automation, WORLD};
 use arenite_guest_cdp::{Event, Events};
 
@@ -44,11 +44,11 @@ struct OfTarget {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct TargetInfo {
-    pub(super) target_id: String,
+    pub(super) target_id: TabId,
     pub(super) r#type: String,
     pub(super) title: String,
     pub(super) url: String,
-    pub(super) opener_id: Option<String>,
+    pub(super) opener_id: Option<TabId>,
     pub(super) browser_context_id: Option<String>,
 }
 
@@ -57,7 +57,7 @@ impl Automation {
         if let Some(session) = &event.session {
             let Some(tab) = self.tabs().of_session(session) else { return };
             if event.method.starts_with("Network.") {
-                self.traffic().note(&tab.target, event);
+                self.traffic().note(&tab.id, event);
             }
             // Unreadable events are of another version of the protocol and are not needed.
             let _ = note_in(&tab, event);
@@ -71,7 +71,7 @@ impl Automation {
             "Target.targetCreated" => self.came(event.read::<OfTarget>()?.target_info),
             "Target.targetInfoChanged" => {
                 let info = event.read::<OfTarget>()?.target_info;
-                if let Some(tab) = self.tabs().by_target(&info.target_id) {
+                if let Some(tab) = self.tabs().by_id(&info.target_id) {
                     tab.note(|state| (state.url, state.title) = (info.url, info.title));
                 }
             }
@@ -79,12 +79,12 @@ impl Automation {
                 #[derive(Deserialize)]
                 #[serde(rename_all = "camelCase")]
                 struct Of {
-                    target_id: String,
+                    target_id: TabId,
                 }
                 let Of { target_id } = event.read()?;
                 if event.method == "Target.targetDestroyed" {
                     self.went(&target_id);
-                } else if let Some(tab) = self.tabs().by_target(&target_id) {
+                } else if let Some(tab) = self.tabs().by_id(&target_id) {
                     tab.note(crashed);
                 }
             }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::{OnceCell, watch};
 use tokio::time::{Instant, sleep, timeout_at};
@@ -40,10 +40,20 @@ const LIBRARY: &str = concat!(
     "elements, numbered, links, mark, unmark, findText, text, main, widgets, storage, setStorage };\n})();"
 );
 
+/// The browser's id of a tab, which the protocol calls a target.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct TabId(String);
+
+impl TabId {
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Tab {
-    /// The browser's id of the tab.
-    pub target: String,
+    pub id: TabId,
     client: Client,
     session: OnceCell<Session>,
     set_up: OnceCell<()>,
@@ -105,7 +115,7 @@ pub(crate) struct TabState {
     pub url: String,
     pub title: String,
     /// The tab that opened it.
-    pub opener: Option<String>,
+    pub opener: Option<TabId>,
     /// The first is the page's main frame; parents come before their children.
     pub frames: Vec<Frame>,
     pub(super) dialogs: Dialogs,
@@ -182,7 +192,7 @@ impl TabState {
 }
 
 impl Tab {
-    pub(super) fn new(client: Client, target: String) -> Self {
+    pub(super) fn new(client: Client, id: TabId) -> Self {
         let state = TabState {
             url: String::new(),
             title: String::new(),
@@ -201,7 +211,7 @@ impl Tab {
             numbered: Vec::new(),
         };
         Self {
-            target,
+            id,
             client,
             session: OnceCell::new(),
             set_up: OnceCell::new(),
@@ -229,7 +239,7 @@ impl Tab {
 
     /// Returns the tab's session, which is attached on the first call.
     pub(crate) async fn session(&self) -> Result<&Session, CdpError> {
-        self.session.get_or_try_init(|| self.client.attach(&self.target)).await
+        self.session.get_or_try_init(|| self.client.attach(self.id.as_str())).await
     }
 
     /// Waits until the tab's events are recorded. Concurrent callers share one setup.

@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::super::page::PageError;
 use super::pump::TargetInfo;
-use super::{Automation, Tab};
+use super::{Automation, Tab, TabId};
 use arenite_guest_cdp::CdpError;
 
 /// Timeout for a tab to open, to close, or to be shown.
@@ -22,7 +22,7 @@ const MAX_TABS: usize = 256;
 pub(super) struct Tabs {
     all: Vec<Arc<Tab>>,
     /// The tabs that operations worked in, the latest last.
-    chosen: Vec<String>,
+    chosen: Vec<TabId>,
 }
 
 impl Tabs {
@@ -30,17 +30,17 @@ impl Tabs {
         self.all.iter().find(|tab| tab.is_session(session)).cloned()
     }
 
-    pub(super) fn by_target(&self, target: &str) -> Option<Arc<Tab>> {
-        self.all.iter().find(|tab| tab.target == target).cloned()
+    pub(super) fn by_id(&self, id: &TabId) -> Option<Arc<Tab>> {
+        self.all.iter().find(|tab| tab.id == *id).cloned()
     }
 
-    fn choose(&mut self, target: &str) {
-        self.chosen.retain(|chosen| chosen != target);
-        self.chosen.push(target.to_owned());
+    fn choose(&mut self, id: &TabId) {
+        self.chosen.retain(|chosen| chosen != id);
+        self.chosen.push(id.clone());
     }
 
     fn current(&self) -> Option<Arc<Tab>> {
-        self.chosen.last().and_then(|target| self.by_target(target)).or_else(|| self.all.last().cloned())
+        self.chosen.last().and_then(|id| self.by_id(id)).or_else(|| self.all.last().cloned())
     }
 }
 
@@ -52,14 +52,14 @@ impl Automation {
             return;
         }
         let mut tabs = self.tabs();
-        if tabs.by_target(&info.target_id).is_some() || tabs.all.len() >= MAX_TABS {
+        if tabs.by_id(&info.target_id).is_some() || tabs.all.len() >= MAX_TABS {
             return;
         }
         let tab = Arc::new(Tab::new(self.client.clone(), info.target_id));
         // A window that a page opens becomes the current tab, as it does for a person.
-        let current = tabs.current().map(|tab| tab.target.clone());
+        let current = tabs.current().map(|tab| tab.id.clone());
         if info.opener_id.is_some() && info.opener_id == current {
-            tabs.choose(&tab.target);
+            tabs.choose(&tab.id);
         }
         tab.note(|state| (state.url, state.title, state.opener) = (info.url, info.title, info.opener_id));
         tabs.all.push(tab.clone());
@@ -69,7 +69,7 @@ impl Automation {
         tokio::spawn(async move {
             if let Err(error) = tab.ready().await {
                 // It may be closed already, or another debugger holds it: the next operation tries again.
-                tracing::debug!(%error, target = tab.target, "a tab can't be looked into");
+                tracing::debug!(%error, target = tab.id.as_str(), "a tab can't be looked into");
             }
             if let Some(automation) = automation.upgrade() {
                 automation.changed.send_replace(());
@@ -77,14 +77,14 @@ impl Automation {
         });
     }
 
-    pub(super) fn went(&self, target: &str) {
+    pub(super) fn went(&self, id: &TabId) {
         let mut tabs = self.tabs();
-        let gone = tabs.by_target(target);
+        let gone = tabs.by_id(id);
         let opener = gone.as_ref().and_then(|tab| tab.state().opener.clone());
-        tabs.all.retain(|tab| tab.target != target);
-        let was_current = tabs.chosen.last().is_some_and(|chosen| chosen == target);
-        tabs.chosen.retain(|chosen| chosen != target);
-        if let Some(opener) = opener.filter(|opener| was_current && tabs.by_target(opener).is_some()) {
+        tabs.all.retain(|tab| tab.id != *id);
+        let was_current = tabs.chosen.last().is_some_and(|chosen| chosen == id);
+        tabs.chosen.retain(|chosen| chosen != id);
+        if let Some(opener) = opener.filter(|opener| was_current && tabs.by_id(opener).is_some()) {
             tabs.choose(&opener);
         }
         drop(tabs);
@@ -103,7 +103,7 @@ impl Automation {
         }
         let Targets { target_infos } = self.client.call("Target.getTargets", json!({})).await?;
         for info in target_infos {
-            if let Some(tab) = self.tabs().by_target(&info.target_id) {
+            if let Some(tab) = self.tabs().by_id(&info.target_id) {
                 tab.note(|state| (state.url, state.title) = (info.url, info.title));
             }
         }
@@ -126,7 +126,7 @@ impl Automation {
             None => return self.open("about:blank").await,
         };
         tab.ready().await?;
-        self.tabs().choose(&tab.target);
+        self.tabs().choose(&tab.id);
         Ok(tab)
     }
 
@@ -135,10 +135,10 @@ impl Automation {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Created {
-            target_id: String,
+            target_id: TabId,
         }
         let Created { target_id } = self.client.call("Target.createTarget", json!({"url": url})).await?;
-        let tab = self.until(|automation| automation.tabs().by_target(&target_id)).await?;
+        let tab = self.until(|automation| automation.tabs().by_id(&target_id)).await?;
         self.tabs().choose(&target_id);
         tab.ready().await?;
         Ok(tab)
@@ -149,14 +149,14 @@ impl Automation {
         if self.list().len() == 1 {
             self.open("about:blank").await?;
         }
-        let closed: Result<IgnoredAny, _> = self.client.call("Target.closeTarget", json!({"targetId": tab.target})).await;
+        let closed: Result<IgnoredAny, _> = self.client.call("Target.closeTarget", json!({"targetId": tab.id})).await;
         match closed {
             // Another client closed it.
             Ok(_) | Err(CdpError::Refused { .. }) => {}
             Err(error) => return Err(error.into()),
         }
         // A page may ask whether to leave it.
-        let gone = self.until(|automation| automation.tabs().by_target(&tab.target).is_none().then_some(()));
+        let gone = self.until(|automation| automation.tabs().by_id(&tab.id).is_none().then_some(()));
         tokio::select! {
             gone = gone => gone,
             failed = tab.answer_dialogs() => Err(failed.into()),
@@ -165,8 +165,8 @@ impl Automation {
 
     /// Shows a tab, which becomes the current one.
     pub(crate) async fn activate(&self, tab: &Tab) -> Result<(), PageError> {
-        let _: IgnoredAny = self.client.call("Target.activateTarget", json!({"targetId": tab.target})).await?;
-        self.tabs().choose(&tab.target);
+        let _: IgnoredAny = self.client.call("Target.activateTarget", json!({"targetId": tab.id})).await?;
+        self.tabs().choose(&tab.id);
         Ok(())
     }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::NetworkRequest;
 use super::events::*;
 use super::headers::{Headers, cut};
+use crate::automation::TabId;
 use arenite_guest_cdp::Event;
 
 /// Maximum requests that are kept; the oldest are dropped first.
@@ -84,7 +85,7 @@ pub(super) struct RecordedResponse {
 #[derive(Debug, Clone)]
 pub(super) struct Page {
     pub(super) number: u64,
-    tab: String,
+    tab: TabId,
     pub(super) url: String,
     /// Seconds since 1970.
     pub(super) started: f64,
@@ -127,8 +128,8 @@ fn short(mut text: String) -> String {
 }
 
 /// A chain's key. Ids are unique per tab only.
-fn name(id: &str, tab: &str) -> String {
-    format!("{id:.MAX_SHORT$} {tab}")
+fn name(id: &str, tab: &TabId) -> String {
+    format!("{id:.MAX_SHORT$} {}", tab.as_str())
 }
 
 impl From<Response> for RecordedResponse {
@@ -193,7 +194,7 @@ impl Exchange {
 
 impl Traffic {
     /// Records an event of a tab.
-    pub(crate) fn note(&mut self, tab: &str, event: &Event) {
+    pub(crate) fn note(&mut self, tab: &TabId, event: &Event) {
         // Unreadable events are of another version of the protocol and are not needed.
         let _ = self.read(tab, event);
     }
@@ -215,7 +216,7 @@ impl Traffic {
         all
     }
 
-    fn read(&mut self, tab: &str, event: &Event) -> Result<(), serde_json::Error> {
+    fn read(&mut self, tab: &TabId, event: &Event) -> Result<(), serde_json::Error> {
         match event.method.as_str() {
             "Network.requestWillBeSent" => self.begin(tab, event.read()?),
             "Network.requestWillBeSentExtraInfo" => {
@@ -269,7 +270,7 @@ impl Traffic {
         Ok(())
     }
 
-    fn read_socket(&mut self, tab: &str, event: &Event) -> Result<(), serde_json::Error> {
+    fn read_socket(&mut self, tab: &TabId, event: &Event) -> Result<(), serde_json::Error> {
         match event.method.as_str() {
             "Network.webSocketCreated" => {
                 let SocketCreated { request_id, mut url } = event.read()?;
@@ -309,7 +310,7 @@ impl Traffic {
         Ok(())
     }
 
-    fn begin(&mut self, tab: &str, event: WillBeSent) {
+    fn begin(&mut self, tab: &TabId, event: WillBeSent) {
         let WillBeSent { request_id, request, timestamp, wall_time, redirect_response, r#type, frame_id, .. } = event;
         // The content of a `data:` URL is in the URL itself, so there is no request.
         if request.url.starts_with("data:") {
@@ -329,7 +330,7 @@ impl Traffic {
         let Request { mut url, method, headers, post_data } = request;
         cut(&mut url, MAX_URL);
         // The main frame's document.
-        if r#type == "Document" && frame_id == tab {
+        if r#type == "Document" && frame_id == tab.as_str() {
             self.navigated(tab, &url, wall_time, is_redirected);
         }
         let sent = post_data.map(|mut text| {
@@ -351,24 +352,24 @@ impl Traffic {
         });
     }
 
-    fn navigated(&mut self, tab: &str, url: &str, started: f64, is_redirected: bool) {
+    fn navigated(&mut self, tab: &TabId, url: &str, started: f64, is_redirected: bool) {
         let mut url = url.to_owned();
         cut(&mut url, MAX_URL / 4);
-        match self.pages.iter_mut().rev().find(|page| page.tab == tab) {
+        match self.pages.iter_mut().rev().find(|page| page.tab == *tab) {
             Some(page) if is_redirected => page.url = url,
             _ => {
                 if self.pages.len() == MAX_PAGES {
                     self.pages.pop_front();
                 }
                 self.next_page += 1;
-                self.pages.push_back(Page { number: self.next_page, tab: tab.to_owned(), url, started });
+                self.pages.push_back(Page { number: self.next_page, tab: tab.clone(), url, started });
             }
         }
     }
 
     /// The document that a tab shows or navigates to.
-    fn page_of(&self, tab: &str) -> Option<u64> {
-        self.pages.iter().rev().find(|page| page.tab == tab).map(|page| page.number)
+    fn page_of(&self, tab: &TabId) -> Option<u64> {
+        self.pages.iter().rev().find(|page| page.tab == *tab).map(|page| page.number)
     }
 
     fn push(&mut self, mut exchange: Exchange) {

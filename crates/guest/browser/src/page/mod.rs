@@ -218,8 +218,8 @@ impl Work {
     /// Whether the action opened or closed a tab.
     fn moved(&self) -> Option<Moved> {
         let tabs = self.automation.list();
-        let current = self.automation.current().filter(|current| current.target != self.tab.target)?;
-        let index = tabs.iter().position(|tab| tab.target == current.target)?;
+        let current = self.automation.current().filter(|current| current.id != self.tab.id)?;
+        let index = tabs.iter().position(|tab| tab.id == current.id)?;
         Some(Moved { closed: self.tab.state().closed, index })
     }
 }

@@ -5,9 +5,13 @@ use crate::network::har;
 
 const TAB: &str = "TAB";
 
+fn tab(id: &str) -> TabId {
+    serde_json::from_value(json!(id)).unwrap()
+}
+
 fn tell(traffic: &mut Traffic, method: &str, params: &Value) {
     let params = serde_json::value::to_raw_value(params).unwrap();
-    traffic.note(TAB, &Event { session: Some("S".to_owned()), method: format!("Network.{method}"), params });
+    traffic.note(&tab(TAB), &Event { session: Some("S".to_owned()), method: format!("Network.{method}"), params });
 }
 
 fn begin(traffic: &mut Traffic, id: &str, url: &str, more: Value) {
@@ -173,7 +177,7 @@ fn ids_are_a_tabs_own() {
     let mut traffic = Traffic::default();
     begin(&mut traffic, "1", "http://a.example/x", json!({}));
     let params = serde_json::value::to_raw_value(&json!({"requestId": "1", "timestamp": 11.0, "encodedDataLength": 1})).unwrap();
-    traffic.note("OTHER", &Event { session: None, method: "Network.loadingFinished".to_owned(), params });
+    traffic.note(&tab("OTHER"), &Event { session: None, method: "Network.loadingFinished".to_owned(), params });
     assert_eq!(all(&traffic)[0].duration, None);
 }
 
