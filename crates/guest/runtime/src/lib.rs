@@ -16,6 +16,14 @@ pub mod workers;
 
 pub use runtime::Runtime;
 
+/// Waits for a deadline; forever without one.
+pub async fn until(deadline: Option<tokio::time::Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
 /// An id for sessions, commands and similar: unique in the guest, safe in a URL.
 pub fn random_id() -> String {
     // The kernel's generator does not fail after boot; if it did, equal ids would be a minor problem.

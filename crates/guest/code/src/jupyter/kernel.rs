@@ -19,7 +19,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::kernelspec::{InterruptMode, KernelSpec};
@@ -28,6 +28,7 @@ use super::outputs::{self, JupyterOutput, Outputs, StreamContent};
 use super::start::{Channels, Process, StartError, start};
 use arenite_guest_runtime::Runtime;
 use arenite_guest_runtime::process::{Budget, Exit, News, Signal};
+use arenite_guest_runtime::until;
 
 /// How long an interrupted execution may go on before its kernel is killed.
 const GRACE: Duration = Duration::from_secs(5);
@@ -426,12 +427,5 @@ impl Task {
             Exit::Signal(signal) => format!("it was ended by signal {signal}"),
         };
         if said.is_empty() { how } else { format!("{how}; it said: {said}") }
-    }
-}
-
-async fn until(alarm: Option<Instant>) {
-    match alarm {
-        Some(alarm) => sleep_until(alarm).await,
-        None => std::future::pending().await,
     }
 }

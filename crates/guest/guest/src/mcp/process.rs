@@ -17,6 +17,7 @@ use tokio::time::timeout;
 
 use arenite_guest_runtime::Runtime;
 use arenite_guest_runtime::process::{self, Child, Command, Exit, Signal};
+use arenite_guest_runtime::until;
 
 /// Bytes kept of standard error: the last ones.
 const KEPT_STDERR: usize = 8 << 10;
@@ -123,7 +124,7 @@ async fn keep(
                 Ok(n) => stderr.note(&buffer[..n]),
             },
             _ = &mut stopped, if deadline.is_none() => deadline = Some(tokio::time::Instant::now() + GRACE),
-            () = tokio::time::sleep_until(deadline.unwrap_or_else(tokio::time::Instant::now)), if deadline.is_some() => {
+            () = until(deadline) => {
                 let signal = signals.next().unwrap_or(Signal::KILL);
                 let (leader, marker) = (child.pid, child.marker.clone());
                 tokio::task::spawn_blocking(move || process::kill_members(Some(leader), &marker, signal));

@@ -12,11 +12,12 @@ use thiserror::Error;
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, timeout};
 
 use super::session::Session;
 use super::types::CommandStatus;
 use arenite_guest_runtime::process::{self, Budget, Child, Exit, Piece, Processes, Retained, Signal};
+use arenite_guest_runtime::until;
 use arenite_guest_runtime::users::User;
 
 /// Longer commands are passed over standard input: an argument may have 128 KiB, a message to the spawner 160.
@@ -376,13 +377,6 @@ async fn readable(pipe: &Option<Receiver>) {
     match pipe {
         // The next read returns the error again.
         Some(pipe) => drop(pipe.readable().await),
-        None => std::future::pending().await,
-    }
-}
-
-async fn until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => sleep_until(deadline).await,
         None => std::future::pending().await,
     }
 }

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use super::run::{Phase, Run};
 use super::service::ShellError;
 use super::session::Session;
 use super::types::{ShellCommandResult, ShellStatus};
+use arenite_guest_runtime::until;
 
 /// A command in its session's queue.
 pub(super) struct Submitted {
@@ -73,12 +74,5 @@ impl Submitted {
             exit_code: self.run.exit_code().filter(|_| status == ShellStatus::Completed),
             hint: self.run.hint().or(renewed),
         })
-    }
-}
-
-async fn until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => sleep_until(deadline).await,
-        None => std::future::pending().await,
     }
 }

@@ -9,7 +9,7 @@ use rustix::fs::Stat;
 use rustix::fs::inotify::ReadFlags;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::super::error::Failure;
@@ -18,6 +18,7 @@ use super::feed::{Feed, FileEvent, FileEventType};
 use super::selection::Selection;
 use super::tree::{self, Raw, Seen, Tree};
 use crate::files::Files;
+use arenite_guest_runtime::until;
 use arenite_guest_runtime::workers::Kind;
 
 /// The pause between reads of the kernel's queue: a writer of single bytes must not keep the guest busy.
@@ -93,7 +94,7 @@ async fn follow(files: &Arc<Files>, shared: &Arc<Shared>, queue: &AsyncFd<Arc<Ow
                 Ok(raw) => raw,
                 Err(error) => return tracing::error!(%error, "a watcher can't read its events"),
             },
-            () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => Vec::new(),
+            () = until(due) => Vec::new(),
         };
         let now = Instant::now();
         let mut needs = Needs::default();
