@@ -19,7 +19,7 @@ use crate::BrowserService;
 use arenite_guest_cdp::{CdpError, Client};
 use arenite_guest_files::files::Failure;
 use arenite_guest_runtime::Runtime;
-use arenite_guest_runtime::process::{self, Command, Exit, Kept, OwnedProcess, Said, ScratchDir};
+use arenite_guest_runtime::process::{self, Command, Kept, OwnedProcess, Said, ScratchDir};
 use arenite_guest_runtime::workers::Kind;
 
 /// Timeout for the browser to answer. On an idle machine it takes a quarter of a second.
@@ -82,10 +82,7 @@ pub(super) async fn start(service: &Arc<BrowserService>, display: &str, policy: 
         announced = timeout_at(deadline, announced) => announced,
         _ = process.wait() => {
             drop(timeout(Duration::from_millis(200), listening).await);
-            let how = match process.wait().await {
-                Exit::Code(code) => format!("exit code {code}"),
-                Exit::Signal(signal) => format!("signal {signal}"),
-            };
+            let how = process.wait().await.to_string();
             return Err(BrowserError::Ended { how, said: last_line(&said) });
         }
     };

@@ -16,7 +16,7 @@ use super::message::{Incoming, Request};
 use super::zmtp::{Role, Socket};
 use arenite_guest_runtime::Runtime;
 use arenite_guest_runtime::dial;
-use arenite_guest_runtime::process::{self, Arrivals, Command, Exit, OwnedProcess, Said, ScratchDir, told};
+use arenite_guest_runtime::process::{self, Arrivals, Command, OwnedProcess, Said, ScratchDir, told};
 
 /// How long a kernel may take until it answers. Alone it takes half a second; concurrent starts share the cores.
 const START: Duration = Duration::from_secs(60);
@@ -128,10 +128,7 @@ pub(super) async fn start(runtime: &Runtime, spec: &KernelSpec, cwd: &Path) -> R
         None => {
             // Its last output is in the pipe, which a child of it may hold open.
             drop(timeout(Duration::from_millis(200), listening).await);
-            let how = match process.owned.wait().await {
-                Exit::Code(code) => format!("exit code {code}"),
-                Exit::Signal(signal) => format!("signal {signal}"),
-            };
+            let how = process.owned.wait().await.to_string();
             StartError::Ended { how, said: said.text() }
         }
     })

@@ -16,7 +16,7 @@ use super::screen::Hands;
 use super::service::{DesktopError, Size};
 use arenite_guest_runtime::Runtime;
 use arenite_guest_runtime::dial;
-use arenite_guest_runtime::process::{self, Child, Command, Exit, Kept, OwnedProcess, Said, ScratchDir};
+use arenite_guest_runtime::process::{self, Child, Command, Kept, OwnedProcess, Said, ScratchDir};
 
 /// Timeout for the X server's start. On an idle machine it takes some 20 ms.
 const START: Duration = Duration::from_secs(30);
@@ -185,11 +185,8 @@ async fn one_server(
         Ok(true) => {}
         Ok(false) => {
             drop(timeout(Duration::from_millis(200), listening).await);
-            let how = match timeout(Duration::from_millis(500), process.wait()).await {
-                Ok(Exit::Code(code)) => format!("exit code {code}"),
-                Ok(Exit::Signal(signal)) => format!("signal {signal}"),
-                Err(_) => "it went silent".to_owned(),
-            };
+            let exit = timeout(Duration::from_millis(500), process.wait()).await;
+            let how = exit.map_or_else(|_| "it went silent".to_owned(), |exit| exit.to_string());
             return Err(DesktopError::Ended { what: "the X server", how, said: said.text() });
         }
         Err(_) => return Err(DesktopError::TooSlow { what: "the X server", seconds: START.as_secs(), said: said.text() }),

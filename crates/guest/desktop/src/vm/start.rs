@@ -196,11 +196,8 @@ pub(super) async fn start(runtime: &Runtime, settings: &Settings, state: &StateD
         Ok(qmp) => Ok(Started { process: process.keep(), qmp, dir: path, said }),
         Err(error) => {
             drop(timeout(Duration::from_millis(500), listening).await);
-            let how = match timeout(Duration::from_millis(500), process.wait()).await {
-                Ok(Exit::Code(code)) => format!("exit code {code}"),
-                Ok(Exit::Signal(signal)) => format!("signal {signal}"),
-                Err(_) => error.to_string(),
-            };
+            let exit = timeout(Duration::from_millis(500), process.wait()).await;
+            let how = exit.map_or_else(|_| error.to_string(), |exit| exit.to_string());
             Err(VmError::Ended { how, said: said.text() })
         }
     }

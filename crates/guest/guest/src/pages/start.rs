@@ -11,7 +11,7 @@ use super::program::Program;
 use super::running::{Running, answers};
 use super::{lab, vscode};
 use arenite_guest_runtime::Runtime;
-use arenite_guest_runtime::process::{self, Arrivals, Command, Exit, OwnedProcess, Said, ScratchDir};
+use arenite_guest_runtime::process::{self, Arrivals, Command, OwnedProcess, Said, ScratchDir};
 
 /// How long a program may take until it serves. Alone, VS Code takes half a second and JupyterLab two.
 pub(super) const START: Duration = Duration::from_secs(120);
@@ -81,9 +81,5 @@ pub(super) async fn start(runtime: &Runtime, program: Program) -> Result<Running
     };
     owned.end().await;
     drop(timeout(LAST_WORDS, listening).await);
-    let how = match exit {
-        Exit::Code(code) => format!("exit code {code}"),
-        Exit::Signal(signal) => format!("signal {signal}"),
-    };
-    Err(PageError::Ended { program, how, said: said.text() })
+    Err(PageError::Ended { program, how: exit.to_string(), said: said.text() })
 }
