@@ -17,6 +17,7 @@
 
 mod accessibility;
 mod actions;
+mod announced;
 mod bus;
 mod clipboard;
 mod control;

@@ -6,20 +6,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tokio::io::AsyncReadExt;
 use tokio::time::{Instant, timeout};
 use utoipa::ToSchema;
 
+use super::announced::Announced;
 use super::service::{DesktopError, DesktopService};
 use crate::vm::Film;
 use arenite_guest_files::files::Failure;
 use arenite_guest_runtime::Runtime;
 use arenite_guest_runtime::http::{lenient, optional_within, within};
-use arenite_guest_runtime::process::{self, Command, OwnedProcess, Said, ScratchDir, Signal};
+use arenite_guest_runtime::process::{self, OwnedProcess, ScratchDir, Signal};
 use arenite_guest_runtime::workers::Kind;
 
-/// Timeout for ffmpeg's first progress report.
-const START: Duration = Duration::from_secs(20);
 /// Timeout for ffmpeg to finish the file.
 const END: Duration = Duration::from_secs(20);
 const WHAT: &str = "the recording";
@@ -248,8 +246,6 @@ impl Source {
 async fn spawn(runtime: &Runtime, source: Source, argv: Vec<String>) -> Result<OwnedProcess, DesktopError> {
     let at = |source: io::Error| DesktopError::Io { what: WHAT, source };
     let dir = ScratchDir::new(&runtime.user).map_err(at)?;
-    let (mut progress, stdout) = process::output_pipe(&runtime.user).map_err(at)?;
-    let (output, stderr) = process::output_pipe(&runtime.user).map_err(at)?;
     let mut env = Vec::new();
     let stdin = match source.screen {
         Recorded::Display(display) => {
@@ -263,30 +259,6 @@ async fn spawn(runtime: &Runtime, source: Source, argv: Vec<String>) -> Result<O
             stdin
         }
     };
-    let command = Command {
-        argv,
-        env: runtime.environment(&runtime.user, &env),
-        cwd: runtime.default_dir().display().to_string(),
-        user: &runtime.user,
-        stdio: [stdin, stdout, stderr],
-        controlling_tty: false,
-    };
-    let child = runtime.processes.spawn(command).await.map_err(DesktopError::NotSpawned)?;
-    let mut process = OwnedProcess::new(child, dir);
-    let said = Said::default();
-    let listening = tokio::spawn(said.clone().listen(output));
-    let mut buffer = [0; 512];
-    match timeout(START, progress.read(&mut buffer)).await {
-        Ok(Ok(1..)) => {
-            // It would block on a full pipe.
-            tokio::spawn(Said::default().listen(progress));
-            Ok(process)
-        }
-        Ok(_) => {
-            drop(timeout(Duration::from_millis(200), listening).await);
-            let how = format!("{:?}", process.wait().await);
-            Err(DesktopError::Ended { what: WHAT, how, said: said.text() })
-        }
-        Err(_) => Err(DesktopError::TooSlow { what: WHAT, seconds: START.as_secs(), said: said.text() }),
-    }
+    let cwd = runtime.default_dir().display().to_string();
+    Announced { what: WHAT, argv, env, cwd, stdin, dir }.start(runtime).await
 }

@@ -7,14 +7,14 @@ use std::os::unix::fs::{DirBuilderExt, chown};
 use std::path::Path;
 use std::time::Duration;
 
-use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 
 use super::connection::{BusError, Connection};
+use crate::desktop::announced::Announced;
 use crate::desktop::service::DesktopError;
 use arenite_guest_runtime::Runtime;
 use arenite_guest_runtime::dial;
-use arenite_guest_runtime::process::{self, Command, Exit, Kept, OwnedProcess, Said, ScratchDir};
+use arenite_guest_runtime::process::{self, Kept, ScratchDir};
 use arenite_guest_runtime::users::User;
 
 /// The default path of its socket, unless the sandbox's environment names another.
@@ -28,8 +28,6 @@ const RULES: &str = "<busconfig>\n\
     <include>/usr/share/dbus-1/session.conf</include>\n\
     <policy context=\"mandatory\"><allow user=\"root\"/></policy>\n\
     </busconfig>\n";
-/// Timeout for its start. On an idle machine it takes some 10 ms.
-const START: Duration = Duration::from_secs(20);
 /// Timeout for a connection to its socket.
 const DIAL: Duration = Duration::from_secs(2);
 const WHAT: &str = "the desktop's bus";
@@ -93,38 +91,17 @@ impl Daemon {
             // It writes its address there once it is ready.
             "--print-address=1".to_owned(),
         ];
-        let (mut announced, stdout) = process::output_pipe(&runtime.user).map_err(at)?;
-        let (output, stderr) = process::output_pipe(&runtime.user).map_err(at)?;
-        let command = Command {
+        let program = Announced {
+            what: WHAT,
             argv: argv.into(),
             // What it starts shows its windows there.
-            env: runtime.environment(&runtime.user, &[("DISPLAY".to_owned(), display.to_owned())]),
+            env: vec![("DISPLAY".to_owned(), display.to_owned())],
             cwd: runtime.user.home.display().to_string(),
-            user: &runtime.user,
-            stdio: [process::dev_null().map_err(at)?, stdout, stderr],
-            controlling_tty: false,
+            stdin: process::dev_null().map_err(at)?,
+            dir,
         };
-        let child = runtime.processes.spawn(command).await.map_err(DesktopError::NotSpawned)?;
-        let mut process = OwnedProcess::new(child, dir);
-        let said = Said::default();
-        let listening = tokio::spawn(said.clone().listen(output));
-        let mut buffer = [0; 512];
-        match timeout(START, announced.read(&mut buffer)).await {
-            Ok(Ok(1..)) => {
-                // What it starts shares this output, and would block on a full pipe.
-                tokio::spawn(Said::default().listen(announced));
-                Ok(Some(Self { process: process.keep(), place }))
-            }
-            Ok(_) => {
-                drop(timeout(Duration::from_millis(200), listening).await);
-                let how = match process.wait().await {
-                    Exit::Code(code) => format!("exit code {code}"),
-                    Exit::Signal(signal) => format!("signal {signal}"),
-                };
-                Err(DesktopError::Ended { what: WHAT, how, said: said.text() })
-            }
-            Err(_) => Err(DesktopError::TooSlow { what: WHAT, seconds: START.as_secs(), said: said.text() }),
-        }
+        let process = program.start(runtime).await?;
+        Ok(Some(Self { process: process.keep(), place }))
     }
 
     /// The path of its socket.
