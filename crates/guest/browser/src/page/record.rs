@@ -26,6 +26,7 @@ use super::types::{RecordAction, RecordRequest};
 use super::{PageError, Work};
 use crate::BrowserService;
 use arenite_guest_cdp::Events;
+use arenite_guest_desktop::desktop::{ffmpeg_command, h264_arguments};
 use arenite_guest_files::files::Failure;
 use arenite_guest_runtime::Runtime;
 use arenite_guest_runtime::process::{self, Command, Exit, OwnedProcess, Said, ScratchDir, told};
@@ -200,20 +201,7 @@ fn codec(path: &str, quality: i64) -> Result<Vec<String>, PageError> {
     // 100 is crf 18, 0 is crf 48.
     let crf = (48 - quality * 30 / 100).to_string();
     let arguments: Vec<&str> = match ending.as_str() {
-        "mp4" => vec![
-            "-vf",
-            even,
-            "-c:v",
-            "libx264",
-            "-preset",
-            "veryfast",
-            "-crf",
-            &crf,
-            "-pix_fmt",
-            "yuv420p",
-            "-movflags",
-            "+faststart",
-        ],
+        "mp4" => [["-vf", even, "-c:v", "libx264"].as_slice(), &h264_arguments(&crf), &["-movflags", "+faststart"]].concat(),
         "webm" => vec!["-vf", even, "-c:v", "libvpx", "-deadline", "realtime", "-cpu-used", "8", "-crf", &crf, "-b:v", "4M"],
         "gif" => vec!["-vf", "split[a][b];[a]palettegen=stats_mode=diff[p];[b][p]paletteuse=dither=bayer", "-loop", "0"],
         _ => return Err(PageError::Bad(format!("{path} has to end with .mp4, .webm or .gif"))),
@@ -234,10 +222,9 @@ async fn spawn(runtime: &Runtime, program: String, path: &str, fps: i64, codec: 
         let make = move |_: &_| std::fs::create_dir_all(&directory).map_err(|e| Failure::io(e, &directory.display().to_string()));
         runtime.workers.run(Kind::Brief, &runtime.user, make).await?;
     }
-    let fixed = ["-hide_banner", "-loglevel", "error", "-y", "-f", "image2pipe", "-c:v", "mjpeg", "-framerate"];
-    let mut argv = vec![program];
-    argv.extend(fixed.map(str::to_owned));
-    argv.extend([fps.to_string(), "-i".to_owned(), "pipe:0".to_owned()]);
+    let mut argv = ffmpeg_command(program);
+    let fps = fps.to_string();
+    argv.extend(["-f", "image2pipe", "-c:v", "mjpeg", "-framerate", &fps, "-i", "pipe:0"].map(str::to_owned));
     argv.extend(codec);
     argv.push(format!("file:{path}"));
     let (stdin, input) = process::input_pipe(&runtime.user).map_err(broken)?;

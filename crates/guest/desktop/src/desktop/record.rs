@@ -10,6 +10,7 @@ use tokio::time::{Instant, timeout};
 use utoipa::ToSchema;
 
 use super::announced::Announced;
+use super::ffmpeg::{ffmpeg_command, h264_arguments};
 use super::service::{DesktopError, DesktopService};
 use crate::vm::Film;
 use arenite_guest_files::files::Failure;
@@ -184,30 +185,15 @@ async fn begin(service: &Arc<DesktopService>, request: &DisplayRecordRequest) ->
     let scale = format!("scale={}:{}", side(request.width, width), side(request.height, height));
     let limit_text = limit.as_secs_f64().to_string();
     let (crf, file) = (request.crf.to_string(), format!("file:{path}"));
-    let mut argv = [program.as_str(), "-hide_banner", "-nostdin", "-loglevel", "error", "-y"].map(str::to_owned).to_vec();
+    let mut argv = ffmpeg_command(program);
     argv.extend(source.input.iter().cloned());
-    let output = [
-        "-t",
-        &limit_text,
-        "-vf",
-        &scale,
-        "-preset",
-        "veryfast",
-        "-crf",
-        &crf,
-        "-pix_fmt",
-        "yuv420p",
-        // Its first line confirms that it works.
-        "-progress",
-        "pipe:1",
-        "-stats_period",
-        "0.2",
-        &file,
-    ];
     if let Some(most) = request.max_bytes {
         argv.extend(["-fs".to_owned(), most.to_string()]);
     }
-    argv.extend(output.map(str::to_owned));
+    argv.extend(["-t", &limit_text, "-vf", &scale].map(str::to_owned));
+    argv.extend(h264_arguments(&crf).map(str::to_owned));
+    // The first line of progress confirms that it works.
+    argv.extend(["-progress", "pipe:1", "-stats_period", "0.2", &file].map(str::to_owned));
     let process = spawn(&service.runtime, source, argv).await?;
     Ok(Recording::Running { process, path, begun: Instant::now(), limit })
 }
