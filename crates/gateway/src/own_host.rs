@@ -14,6 +14,7 @@ use crate::auth::{Grant, Scope};
 use crate::exchange::Exchange;
 use crate::guard;
 use crate::pages;
+use crate::path::is_under;
 use crate::refusal::Refusal;
 use crate::target::Target;
 
@@ -23,8 +24,7 @@ const PROGRAMS: [(&str, &str); 2] = [("/code-server", "VS Code"), ("/jupyter", "
 
 /// The program that a path of a sandbox belongs to.
 pub(crate) fn program(path: &str) -> Option<&'static str> {
-    let is_under = |root: &str| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-    PROGRAMS.iter().find(|(root, _)| is_under(root)).map(|(_, name)| *name)
+    PROGRAMS.iter().find(|(root, _)| is_under(path, root)).map(|(_, name)| *name)
 }
 
 /// The domain of sandbox hosts; none if such hosts don't exist.

@@ -97,6 +97,11 @@ pub(crate) fn decode_segment(text: &str) -> Option<String> {
     percent_decode(text, false).filter(|plain| !plain.contains(|c: char| c == '/' || c == '\\' || c.is_control()))
 }
 
+/// Whether a path is `root` itself or below it.
+pub(crate) fn is_under(path: &str, root: &str) -> bool {
+    path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
 fn percent_decode(text: &str, plus_is_space: bool) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();

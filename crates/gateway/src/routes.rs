@@ -19,6 +19,7 @@ use crate::exchange::{Answered, Exchange};
 use crate::gateway::Gateway;
 use crate::guard::HostKind;
 use crate::operation::{Operation, Query, SchemaOf, schema_of};
+use crate::path::is_under;
 use crate::refusal::Refusal;
 use crate::{api, auth, corpora, health, metrics, pages, proxy, quarantine, trajectories};
 
@@ -467,11 +468,6 @@ impl Found {
 /// All routes with a description.
 pub(crate) fn described() -> impl Iterator<Item = (&'static Route, &'static Operation)> {
     ROUTES.iter().filter_map(|route| Some((route, route.operation.as_ref()?)))
-}
-
-/// Whether a path is `root` itself or below it.
-fn is_under(path: &str, root: &str) -> bool {
-    path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// Finds the route of a decoded path.
