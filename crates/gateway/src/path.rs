@@ -1,5 +1,9 @@
 //! Paths and queries, decoded once and in one place.
 
+use std::borrow::Cow;
+
+use percent_encoding::percent_decode_str;
+
 use crate::refusal::Refusal;
 
 /// A checked request path. Every later component interprets it in the same way.
@@ -103,19 +107,13 @@ pub(crate) fn is_under(path: &str, root: &str) -> bool {
 }
 
 fn percent_decode(text: &str, plus_is_space: bool) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'+' if plus_is_space => b' ',
-            b'%' => {
-                let mut digit = || char::from(rest.next()?).to_digit(16);
-                u8::try_from(digit()? * 16 + digit()?).ok()?
-            }
-            other => other,
-        });
+    // The decoder lets invalid escapes pass.
+    let is_escape = |rest: &str| rest.as_bytes().get(..2).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit));
+    if !text.split('%').skip(1).all(is_escape) {
+        return None;
     }
-    String::from_utf8(bytes).ok()
+    let text = if plus_is_space { text.replace('+', " ").into() } else { Cow::from(text) };
+    percent_decode_str(&text).decode_utf8().ok().map(Cow::into_owned)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use percent_encoding::percent_decode_str;
 use serde_json::Value;
 
 /// Query keys with values that never reach a record. Case is ignored.
@@ -36,22 +37,7 @@ fn key_of(pair: &str) -> &str {
 
 /// Keys may come percent-encoded (`%74oken`), and a server decodes them, so they are compared decoded.
 fn is_secret(key: &str) -> bool {
-    let mut decoded = Vec::with_capacity(key.len());
-    let bytes = key.as_bytes();
-    let mut i = 0;
-    while i < bytes.len() {
-        let pair = (bytes[i] == b'%').then(|| key.get(i + 1..i + 3)).flatten().and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        match pair {
-            Some(byte) => {
-                decoded.push(byte);
-                i += 3;
-            }
-            None => {
-                decoded.push(bytes[i]);
-                i += 1;
-            }
-        }
-    }
+    let decoded: Vec<u8> = percent_decode_str(key).collect();
     SECRET_QUERY_KEYS.iter().any(|secret| decoded.eq_ignore_ascii_case(secret.as_bytes()))
 }
 
