@@ -3,10 +3,9 @@
 use std::io;
 use std::time::Duration;
 
-use arenite_engine::Engine;
+use arenite_engine::{Engine, request_guest};
 use arenite_model::protocol::{SHUTDOWN_PATH, SHUTDOWN_SECONDS};
 use arenite_model::{SandboxId, SandboxState};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use crate::Control;
@@ -15,6 +14,8 @@ use crate::Control;
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 /// Time for the hooks to run, and for the guest to notice that they took too long.
 const HOOKS_LIMIT: Duration = Duration::from_secs(SHUTDOWN_SECONDS + 1);
+/// Maximum size of its answer, in bytes.
+const MAX_ANSWER: usize = 64 << 10;
 
 impl Control {
     /// Runs the hooks of a sandbox that is about to be destroyed. A failure does not keep it alive.
@@ -32,21 +33,14 @@ impl Control {
 }
 
 async fn ask(engine: &dyn Engine, id: &SandboxId) -> io::Result<()> {
-    let mut buffer = [0; 4096];
     let begin = async {
-        let mut guest = engine.dial(id).await.map_err(io::Error::other)?;
-        let request = format!("POST {SHUTDOWN_PATH} HTTP/1.1\r\nhost: guest\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
-        guest.write_all(request.as_bytes()).await?;
-        let read = guest.read(&mut buffer).await?;
-        Ok::<_, io::Error>((guest, buffer[..read].starts_with(b"HTTP/1.1 200 ")))
+        let guest = engine.dial(id).await.map_err(io::Error::other)?;
+        request_guest(guest, "POST", SHUTDOWN_PATH, Vec::new()).await
     };
-    let (mut guest, has_hooks) = timeout(ANSWER_LIMIT, begin).await??;
-    if has_hooks {
-        let end = async {
-            while guest.read(&mut buffer).await? > 0 {}
-            Ok::<_, io::Error>(())
-        };
-        timeout(HOOKS_LIMIT, end).await??;
+    let answer = timeout(ANSWER_LIMIT, begin).await??;
+    // The body ends when the hooks have ended.
+    if answer.is_ok() {
+        timeout(HOOKS_LIMIT, answer.text(MAX_ANSWER)).await??;
     }
     Ok(())
 }

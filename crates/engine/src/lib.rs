@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod descriptors;
+mod guest_request;
 pub mod namespace;
 
 use std::io;
@@ -19,6 +20,8 @@ use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::broadcast;
 use utoipa::ToSchema;
+
+pub use guest_request::{GuestAnswer, request_guest};
 
 /// A connection to a guest.
 pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}

@@ -4,19 +4,20 @@
 //! that takes half a second, which no caller should wait for. What depends on the request comes last: name, host name,
 //! environment, directory and main command.
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use arenite_isolation::uts;
 use arenite_model::protocol::{ACTIVITY_PATH, Activity, BECOME_PATH, Become, PREPARE_PATH};
 use arenite_model::{SandboxId, SandboxName, SandboxSpec};
+use tokio::net::UnixStream;
+use tokio::time::timeout;
 
 use super::at;
 use super::engine::{NamespaceEngine, blocking, guest_config};
-use crate::{Created, Engine, EngineError, Row};
+use crate::{Created, Engine, EngineError, Row, request_guest};
 
 /// Time for a guest to start its runtimes.
 const PREPARE_LIMIT: Duration = Duration::from_secs(90);
@@ -25,7 +26,7 @@ const BECOME_LIMIT: Duration = Duration::from_secs(5);
 /// Time for a guest to report its activity.
 const ACTIVITY_LIMIT: Duration = Duration::from_secs(2);
 /// Maximum size of its answer, in bytes.
-const MAX_ANSWER: u64 = 64 << 10;
+const MAX_ANSWER: usize = 64 << 10;
 
 impl NamespaceEngine {
     pub(super) async fn make_ahead(&self, spec: &SandboxSpec) -> Result<SandboxId, EngineError> {
@@ -33,10 +34,9 @@ impl NamespaceEngine {
         let name: SandboxName = id.as_str().parse().map_err(|error| at("name", io::Error::other(error)))?;
         self.start_sandbox(&id, &name, None, spec).await?;
         let socket = self.shared.host.records.socket(&id);
-        let prepared = blocking(move || tell(&socket, PREPARE_PATH, b"", PREPARE_LIMIT).map_err(|e| at("starting runtimes", e)));
-        if let Err(error) = prepared.await {
+        if let Err(error) = ask(&socket, "POST", PREPARE_PATH, Vec::new(), PREPARE_LIMIT).await {
             self.destroy(&id).await?;
-            return Err(error);
+            return Err(at("starting runtimes", error));
         }
         Ok(id)
     }
@@ -44,19 +44,16 @@ impl NamespaceEngine {
     /// A client's work in a sandbox that continues without a call, as reported by its guest.
     pub(super) async fn client_work(&self, id: &SandboxId) -> Result<Option<String>, EngineError> {
         let socket = self.shared.host.records.socket(id);
-        blocking(move || {
-            let answer = ask(&socket, "GET", ACTIVITY_PATH, b"", ACTIVITY_LIMIT).map_err(|e| at("activity", e))?;
-            let activity: Activity = serde_json::from_str(&answer).map_err(|e| at("activity", e.into()))?;
-            Ok(activity.running)
-        })
-        .await
+        let answer = ask(&socket, "GET", ACTIVITY_PATH, Vec::new(), ACTIVITY_LIMIT).await.map_err(|e| at("activity", e))?;
+        let activity: Activity = serde_json::from_str(&answer).map_err(|e| at("activity", e.into()))?;
+        Ok(activity.running)
     }
 
     pub(super) async fn give_away(&self, row: &Row, spec: &SandboxSpec) -> Result<Created, EngineError> {
         let begun = Instant::now();
-        let shared = self.shared.clone();
+        let (shared, socket) = (self.shared.clone(), self.shared.host.records.socket(&row.id));
         let (Row { id, name, memo }, spec) = (row.clone(), spec.clone());
-        blocking(move || {
+        let body = blocking(move || {
             let image = shared.image(&spec)?;
             let (pidfd, mut record) = {
                 let state = shared.state();
@@ -76,47 +73,35 @@ impl NamespaceEngine {
             let hostname = spec.hostname.clone().unwrap_or_else(|| name.to_string());
             uts::set_hostname(pidfd.as_fd(), &hostname).map_err(|e| at("host name", e))?;
             let config = guest_config(&id, &name, &spec, &image, shared.host.config.extra_ca.is_some());
-            let body = serde_json::to_vec(&Become { config, hostname }).map_err(|e| at("guest configuration", e.into()))?;
-            tell(&shared.host.records.socket(&id), BECOME_PATH, &body, BECOME_LIMIT).map_err(|e| at("guest configuration", e))?;
-            Ok(Created { isolation: shared.isolation(), stages: vec![("adopt", begun.elapsed())] })
+            serde_json::to_vec(&Become { config, hostname }).map_err(|e| at("guest configuration", e.into()))
         })
-        .await
+        .await?;
+        ask(&socket, "POST", BECOME_PATH, body, BECOME_LIMIT).await.map_err(|e| at("guest configuration", e))?;
+        Ok(Created { isolation: self.shared.isolation(), stages: vec![("adopt", begun.elapsed())] })
     }
 }
 
-/// Sends a `POST` to a guest. Blocks.
-fn tell(socket: &Path, path: &str, body: &[u8], limit: Duration) -> io::Result<()> {
-    ask(socket, "POST", path, body, limit).map(drop)
-}
-
-/// Calls a guest and returns the answer's body. Blocks, for each read and write up to `limit`.
-pub(super) fn ask(socket: &Path, method: &str, path: &str, body: &[u8], limit: Duration) -> io::Result<String> {
-    let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(limit))?;
-    stream.set_write_timeout(Some(limit))?;
-    let head = format!(
-        "{method} {path} HTTP/1.1\r\nHost: guest\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-        body.len()
-    );
-    stream.write_all(&[head.as_bytes(), body].concat())?;
-    let mut answer = Vec::new();
-    stream.take(MAX_ANSWER).read_to_end(&mut answer)?;
-    let said = String::from_utf8_lossy(&answer);
-    let said = said.split_once("\r\n\r\n").map_or(&*said, |(_, body)| body);
-    if answer.starts_with(b"HTTP/1.1 200 ") {
-        return Ok(said.to_owned());
+/// Calls a guest and returns the answer's body.
+async fn ask(socket: &Path, method: &str, path: &str, body: Vec<u8>, limit: Duration) -> io::Result<String> {
+    let asked = async {
+        let answer = request_guest(UnixStream::connect(socket).await?, method, path, body).await?;
+        Ok::<_, io::Error>((answer.is_ok(), answer.text(MAX_ANSWER).await?))
+    };
+    match timeout(limit, asked).await?? {
+        (true, said) => Ok(said),
+        (false, said) => Err(io::Error::other(format!("the guest said: {}", said.chars().take(500).collect::<String>()))),
     }
-    Err(io::Error::other(format!("the guest said: {}", said.chars().take(500).collect::<String>())))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
     use std::os::unix::net::UnixListener;
 
     use super::*;
 
-    #[test]
-    fn a_guests_refusal_is_told() {
+    #[tokio::test]
+    async fn a_guests_refusal_is_told() {
         let path = std::env::temp_dir().join(format!("arenite-tell-{}", std::process::id()));
         let listener = UnixListener::bind(&path).unwrap();
         let answers = ["HTTP/1.1 200 OK\r\n\r\n{}", "HTTP/1.1 424 Failed Dependency\r\n\r\n{\"message\":\"no\"}", ""];
@@ -131,7 +116,10 @@ mod tests {
                 stream.write_all(answer.as_bytes()).unwrap();
             }
         });
-        let told = answers.map(|_| tell(&path, "/internal/x", b"body", Duration::from_secs(5)));
+        let mut told = Vec::new();
+        for _ in answers {
+            told.push(ask(&path, "POST", "/internal/x", b"body".into(), Duration::from_secs(5)).await);
+        }
         guest.join().unwrap();
         std::fs::remove_file(path).unwrap();
         assert!(told[0].is_ok());
