@@ -11,7 +11,7 @@ use utoipa::OpenApi;
 use super::service::{BashError, session_id};
 use super::types::*;
 use crate::bash::BashService;
-use arenite_guest_runtime::http::{ApiError, Body, Envelope, Reply, ok, ok_message};
+use arenite_guest_runtime::http::{ApiError, Body, Envelope, Reply, ok, ok_message, whole};
 
 /// The service's part of the OpenAPI document.
 #[derive(Debug, OpenApi)]
@@ -64,9 +64,7 @@ impl From<BashError> for ApiError {
 /// `running` and the command goes on; `hard_timeout` kills it. `cd` and `export` do not last.
 #[utoipa::path(post, path = "/v1/bash/exec", tag = "bash", operation_id = "exec", request_body = BashExecRequest, responses((status = 200, body = Envelope<BashExecResult>)))]
 async fn exec(State(bash): State<Arc<BashService>>, Body(request): Body<BashExecRequest>) -> Reply<BashExecResult> {
-    // A separate task, so that a client that disconnects does not cancel the start halfway.
-    let task = tokio::spawn(async move { bash.exec(request).await });
-    let result = task.await.map_err(|e| ApiError::new(StatusCode::FAILED_DEPENDENCY, format!("the call broke off: {e}")))??;
+    let result = whole(async move { bash.exec(request).await }).await?;
     let message = match result.status {
         CommandStatus::Running | CommandStatus::Pending => "Command is running",
         CommandStatus::Completed => "Command completed",
