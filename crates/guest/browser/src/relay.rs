@@ -4,6 +4,7 @@
 //! The browser id in `/cdp/devtools/browser/{name}` is not checked: an address stays valid when another browser replaces the
 //! first.
 
+use std::io;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,12 +15,10 @@ use axum::body::Bytes;
 use axum::extract::ws::{CloseFrame, Message as Frame, Utf8Bytes, WebSocket, WebSocketUpgrade};
 use axum::extract::{Path, Request, State};
 use axum::http::header::{CONTENT_TYPE, HOST};
-use axum::http::{HeaderValue, Method, StatusCode};
+use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use futures_util::{SinkExt, StreamExt};
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, interval_at, timeout};
@@ -28,7 +27,7 @@ use tokio_tungstenite::tungstenite::Message;
 use super::service::Browser;
 use crate::BrowserService;
 use arenite_guest_cdp::{MAX_MESSAGE, Socket, open};
-use arenite_guest_runtime::http::{Address, ApiError};
+use arenite_guest_runtime::http::{Address, ApiError, client};
 
 /// Maximum connections of clients; further ones are refused.
 const MAX_RELAYS: usize = 64;
@@ -87,18 +86,20 @@ async fn json(
     let query = request.uri().query().map_or(String::new(), |query| format!("?{query}"));
     let uri = format!("/json/{}{query}", path.trim_end_matches('/'));
     let uri = uri.trim_end_matches('/');
-    let failed = |why: String| ApiError::new(StatusCode::FAILED_DEPENDENCY, format!("the browser did not answer: {why}"));
+    let failed = |why: io::Error| ApiError::new(StatusCode::FAILED_DEPENDENCY, format!("the browser did not answer: {why}"));
     let mut tries = 0;
-    let (port, (status, kind, body)) = loop {
+    let (port, answer) = loop {
         let browser = service.get().await?;
         let (port, _) = browser.endpoint();
-        match timeout(ANSWER, ask(port, request.method(), uri)).await.unwrap_or_else(|_| Err("it took too long".to_owned())) {
+        let asked = timeout(ANSWER, ask(port, request.method(), uri)).await;
+        match asked.unwrap_or_else(|_| Err(io::Error::other("it took too long"))) {
             Ok(answer) => break (port, answer),
             // It ended during the request: retry with the next browser.
             Err(_) if tries < RETRIES && has_ended(&browser).await => tries += 1,
             Err(why) => return Err(failed(why)),
         }
     };
+    let (head, body) = answer.into_parts();
     let body = match serde_json::from_slice::<Value>(&body) {
         Ok(mut value) => {
             readdress(&mut value, &Address::from_headers(request.headers()), port);
@@ -107,25 +108,18 @@ async fn json(
         // Plain text, such as `Target is closing`.
         Err(_) => body,
     };
-    let mut answer = (status, body).into_response();
-    if let Some(kind) = kind {
-        answer.headers_mut().insert(CONTENT_TYPE, kind);
+    let mut answer = (head.status, body).into_response();
+    if let Some(kind) = head.headers.get(CONTENT_TYPE) {
+        answer.headers_mut().insert(CONTENT_TYPE, kind.clone());
     }
     Ok(answer)
 }
 
-async fn ask(port: u16, method: &Method, uri: &str) -> Result<(StatusCode, Option<HeaderValue>, Bytes), String> {
-    let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.map_err(|e| e.to_string())?;
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
-    tokio::spawn(connection);
+async fn ask(port: u16, method: &Method, uri: &str) -> io::Result<Response<Bytes>> {
+    let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
     // The browser answers only to this machine's names, as a defence against DNS rebinding.
-    let request = hyper::Request::builder().method(method).uri(uri).header(HOST, format!("127.0.0.1:{port}"));
-    let request = request.body(Empty::<Bytes>::new()).map_err(|e| e.to_string())?;
-    let answer = sender.send_request(request).await.map_err(|e| e.to_string())?;
-    let (status, kind) = (answer.status(), answer.headers().get(CONTENT_TYPE).cloned());
-    let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await.map_err(|e| e.to_string())?;
-    Ok((status, kind, body.to_bytes()))
+    let request = axum::http::Request::builder().method(method).uri(uri).header(HOST, format!("127.0.0.1:{port}"));
+    client::exchange(stream, request.body(Bytes::new()).map_err(io::Error::other)?, MAX_ANSWER).await
 }
 
 /// Replaces loopback addresses with the address by which the caller reaches the sandbox.
@@ -246,6 +240,8 @@ async fn pass(service: &Arc<BrowserService>, browser: Arc<Browser>, client: WebS
 
 #[cfg(test)]
 mod tests {
+    use axum::http::HeaderValue;
+
     use super::*;
     use axum::http::HeaderMap;
     use serde_json::json;

@@ -6,14 +6,13 @@ use std::time::Duration;
 use axum::http::header::{CONTENT_TYPE, HOST};
 use axum::http::{Method, Request};
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full, Limited};
-use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::service::VmError;
+use arenite_guest_runtime::http::client;
 
 /// Maximum bytes of an answer: a tree of many elements is the largest.
 const MAX_ANSWER: usize = 32 << 20;
@@ -66,30 +65,18 @@ impl Agent {
     }
 
     async fn send(self, method: Method, path: &str, body: Option<Value>, patience: Duration) -> Result<Bytes, VmError> {
-        let broken = |error: io::Error| VmError::Agent(error.to_string());
         let exchange = async {
             let stream = TcpStream::connect(("127.0.0.1", self.port)).await?;
-            let (mut sender, connection) =
-                hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
-            let driving = tokio::spawn(connection);
             let text = body.map(|body| body.to_string()).unwrap_or_default();
             let request =
                 Request::builder().method(method).uri(path).header(HOST, "127.0.0.1").header(CONTENT_TYPE, "application/json");
-            let request = request.body(Full::new(Bytes::from(text))).map_err(io::Error::other)?;
-            let answered = async {
-                let answer = sender.send_request(request).await.map_err(io::Error::other)?;
-                let status = answer.status();
-                let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await.map_err(io::Error::other)?.to_bytes();
-                Ok::<_, io::Error>((status, body))
-            };
-            let outcome = answered.await;
-            driving.abort();
-            outcome
+            client::exchange(stream, request.body(text.into()).map_err(io::Error::other)?, MAX_ANSWER).await
         };
-        let (status, body) = timeout(patience, exchange)
+        let answer = timeout(patience, exchange)
             .await
             .map_err(|_| VmError::Agent(format!("it did not answer {path} within {} s", patience.as_secs())))?
-            .map_err(broken)?;
+            .map_err(|error| VmError::Agent(error.to_string()))?;
+        let (status, body) = (answer.status(), answer.into_body());
         if !status.is_success() {
             let said: String = String::from_utf8_lossy(&body).chars().take(300).collect();
             return Err(VmError::Agent(format!("it answered {path} with {status}: {said}")));

@@ -7,9 +7,8 @@ use axum::http::{Request as HttpRequest, StatusCode, Uri};
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Full, Limited, StreamBody};
-use hyper::body::{Frame, Incoming};
-use hyper_util::rt::TokioIo;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::Frame;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 use tokio_util::io::ReaderStream;
@@ -18,6 +17,7 @@ use super::arguments::{Request, Upload};
 use super::calls::{ApiCall, Body};
 use super::{AioError, text_of, usage};
 use arenite_guest_runtime::dial::dial;
+use arenite_guest_runtime::http::client;
 
 /// The most bytes of a JSON answer. Files are streamed.
 const MAX_JSON_BYTES: usize = 256 << 20;
@@ -86,22 +86,16 @@ pub(super) fn send(api_url: &str, call: &ApiCall, request: Request, out: &mut dy
     let made = builder.body(body).map_err(|e| usage(format!("that makes no request: {e}"), "aio --help"))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(unreachable)?;
     let answer = runtime.block_on(async {
-        let sent = async {
-            let stream = dial(host, uri.port_u16().unwrap_or(80)).await?;
-            let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
-            let (mut sender, connection) = handshake.map_err(io::Error::other)?;
-            tokio::spawn(connection);
-            sender.send_request(made).await.map_err(io::Error::other)
-        };
+        let sent = async { client::send(dial(host, uri.port_u16().unwrap_or(80)).await?, made).await };
         let (head, body) = sent.await.map_err(unreachable)?.into_parts();
         let kind = head.headers.get(CONTENT_TYPE).map(|kind| kind.as_bytes()).unwrap_or_default();
         if kind.starts_with(b"application/json") {
-            let bytes = collect(body, MAX_JSON_BYTES).await.map_err(unreachable)?;
+            let bytes = client::collect(body, MAX_JSON_BYTES).await.map_err(unreachable)?;
             let body = serde_json::from_slice(&bytes).map_err(|e| unreachable(e.into()))?;
             return Ok(ApiReply::Json { status: head.status, body });
         }
         if !head.status.is_success() {
-            let bytes = collect(body, MAX_REFUSAL_BYTES).await.map_err(unreachable)?;
+            let bytes = client::collect(body, MAX_REFUSAL_BYTES).await.map_err(unreachable)?;
             return Ok(ApiReply::Refusal { status: head.status, text: String::from_utf8_lossy(&bytes).into_owned() });
         }
         let mut pieces = body.into_data_stream();
@@ -114,10 +108,6 @@ pub(super) fn send(api_url: &str, call: &ApiCall, request: Request, out: &mut dy
     // A pending read of standard input must not delay the exit.
     runtime.shutdown_background();
     answer
-}
-
-async fn collect(body: Incoming, limit: usize) -> io::Result<Bytes> {
-    Limited::new(body, limit).collect().await.map(|body| body.to_bytes()).map_err(io::Error::other)
 }
 
 /// The path and query of the request.

@@ -9,9 +9,8 @@ use axum::http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode,
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper_util::rt::TokioIo;
 use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::transport::streamable_http_client::{SseError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse};
 use sse_stream::{Sse, SseStream};
@@ -20,6 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::connection::MAX_MESSAGE;
 use arenite_guest_runtime::dial::{dial, secure};
+use arenite_guest_runtime::http::client;
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
@@ -60,7 +60,7 @@ impl StreamableHttpClient for HttpClient {
             return Err(Failed::SessionExpired);
         }
         if !status.is_success() {
-            let body = read(answer, MAX_REFUSAL).await?;
+            let body = client::collect(answer.into_body(), MAX_REFUSAL).await.map_err(Failed::Client)?;
             // A protocol error in an HTTP one: rmcp finds the call by its id.
             return match serde_json::from_slice(&body) {
                 Ok(refusal @ ServerJsonRpcMessage::Error(_)) if !in_session => {
@@ -80,7 +80,7 @@ impl StreamableHttpClient for HttpClient {
         if !kind.starts_with(JSON) {
             return Err(Failed::UnexpectedContentType(Some(kind)));
         }
-        let body = read(answer, MAX_MESSAGE).await?;
+        let body = client::collect(answer.into_body(), MAX_MESSAGE).await.map_err(Failed::Client)?;
         Ok(StreamableHttpPostResponse::Json(serde_json::from_slice(&body)?, session))
     }
 
@@ -153,15 +153,8 @@ impl HttpClient {
             true => Box::new(secure(stream, host, self.certificates.as_deref()).await.map_err(Failed::Client)?),
             false => Box::new(stream),
         };
-        let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
-        let (mut sender, connection) = handshake.map_err(broken)?;
-        tokio::spawn(connection);
-        sender.send_request(request).await.map_err(broken)
+        client::send(stream, request).await.map_err(Failed::Client)
     }
-}
-
-fn broken(error: hyper::Error) -> Failed {
-    Failed::Client(io::Error::other(error))
 }
 
 fn refused(status: StatusCode, body: &[u8]) -> Failed {
@@ -171,11 +164,6 @@ fn refused(status: StatusCode, body: &[u8]) -> Failed {
 
 fn content_type(answer: &Response<Incoming>) -> String {
     answer.headers().get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default().to_ascii_lowercase()
-}
-
-async fn read(answer: Response<Incoming>, limit: usize) -> Result<Bytes, Failed> {
-    let body = Limited::new(answer.into_body(), limit).collect().await;
-    body.map(|body| body.to_bytes()).map_err(|e| Failed::Client(io::Error::other(e)))
 }
 
 /// The events of an answer. An event that is too large ends the stream.

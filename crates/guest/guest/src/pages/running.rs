@@ -7,13 +7,13 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::header::HOST;
 use axum::http::{Request, StatusCode};
-use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::program::Program;
 use arenite_guest_runtime::Runtime;
 use arenite_guest_runtime::dial;
+use arenite_guest_runtime::http::client;
 use arenite_guest_runtime::process::{Kept, Said};
 
 /// The most concurrent requests and WebSockets of one program. Further ones are refused.
@@ -148,12 +148,8 @@ async fn connect(runtime: &Runtime, socket: &str) -> Result<UnixStream, String> 
 pub(super) async fn answers(runtime: &Runtime, program: Program, socket: &str) -> bool {
     let asked = async {
         let stream = connect(runtime, socket).await.ok()?;
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.ok()?;
-        let connection = tokio::spawn(connection);
         let request = Request::get(program.health()).header(HOST, "localhost").body(Body::empty()).ok()?;
-        let status = sender.send_request(request).await.ok().map(|answer| answer.status());
-        connection.abort();
-        status
+        client::send(stream, request).await.ok().map(|answer| answer.status())
     };
     matches!(timeout(HEALTH, asked).await, Ok(Some(StatusCode::OK)))
 }

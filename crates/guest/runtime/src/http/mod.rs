@@ -3,6 +3,7 @@
 mod address;
 mod body;
 mod bounds;
+pub mod client;
 mod envelope;
 mod lax;
 
