@@ -22,6 +22,14 @@ pub mod code {
     pub const DEPENDENCY_FAILURE: i64 = 5012;
 }
 
+/// A text of at most `most` characters: AgentFlow marks where it is cut.
+pub(crate) fn truncated(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((at, _)) => format!("{}...[Truncated]", &text[..at]),
+        None => text.to_owned(),
+    }
+}
+
 /// The envelope. `meta` always has `tool`, `execution_time_ms`, `resource_type`, `session_id` and `trace_id`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ToolAnswer {

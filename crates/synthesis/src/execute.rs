@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::answer::{Failure, Meta, Returned, ToolAnswer, code, random_hex, trace_id};
+use crate::answer::{Failure, Meta, Returned, ToolAnswer, code, random_hex, trace_id, truncated};
 use crate::backend::ToolCall;
 use crate::catalog::Tool;
 use crate::names::trajectory_id;
@@ -158,7 +158,8 @@ impl Synthesis {
         cancel: &CancellationToken,
     ) -> Done {
         let begun = Instant::now();
-        let name = shortened(std::mem::take(&mut execute.action.name));
+        // No tool has a longer name.
+        let name = truncated(&std::mem::take(&mut execute.action.name), MAX_NAME);
         let params = execute.action.params.take();
         // The trace id that the client passes to the tool in its parameters also names the call everywhere else.
         let told = params.as_ref().and_then(|params| params.get("trace_id")).and_then(Value::as_str);
@@ -509,14 +510,6 @@ fn of_envelope(mut envelope: Map<String, Value>, ours: Meta<'_>) -> Result<ToolA
 pub(crate) fn legacy(returned_type: &str) -> Failure {
     let message = "Tool returned legacy response format; expected {code, message, data, meta}";
     Failure::new(code::UNEXPECTED_ERROR, message).with(json!({ "returned_type": returned_type }))
-}
-
-/// A name, shortened for answers and records. No tool has a name that long.
-fn shortened(name: String) -> String {
-    match name.char_indices().nth(MAX_NAME) {
-        Some((at, _)) => format!("{}...[Truncated]", &name[..at]),
-        None => name,
-    }
 }
 
 /// Writes the outcome of a step, and returns the answer.

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::Params;
-use crate::answer::{Failure, Returned, code as codes};
+use crate::answer::{Failure, Returned, code as codes, truncated};
 
 /// Longest string, in characters, and longest list or mapping, in items, that is repeated to the client.
 const MAX_CHARACTERS: usize = 500;
@@ -62,10 +62,7 @@ fn inputs(params: &Params, worker: &str) -> Map<String, Value> {
 
 fn short(value: &Value, outer: bool) -> Value {
     match value {
-        Value::String(text) if text.chars().nth(MAX_CHARACTERS).is_some() => {
-            let kept: String = text.chars().take(MAX_CHARACTERS).collect();
-            format!("{kept}...[Truncated]").into()
-        }
+        Value::String(text) => truncated(text, MAX_CHARACTERS).into(),
         Value::Array(items) if items.len() > MAX_ITEMS => format!("List(len={})", items.len()).into(),
         Value::Object(items) if items.len() > MAX_ITEMS => format!("Dict(len={})", items.len()).into(),
         Value::Array(items) if outer => items.iter().map(|item| short(item, false)).collect(),

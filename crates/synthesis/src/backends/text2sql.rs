@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use super::api::{self, Fault};
 use super::folders::SearchDirs;
 use super::{Answered, needs, spec};
-use crate::answer::code as codes;
+use crate::answer::{code as codes, truncated};
 use crate::backend::{Backend, ToolCall, ToolSpec};
 
 const NAME: &str = "text2sql";
@@ -208,16 +208,12 @@ fn run(path: &Path, query: &str, most: usize, until: Until) -> Result<Value, Fau
 
 /// A value as JSON. Numbers that JSON can't represent become text, and bytes become Base64.
 fn cell(value: ValueRef<'_>) -> Value {
-    let cut = |text: String| match text.char_indices().nth(CELL) {
-        Some((at, _)) => format!("{}...[Truncated]", &text[..at]),
-        None => text,
-    };
     match value {
         ValueRef::Null => Value::Null,
         ValueRef::Integer(number) => number.into(),
         ValueRef::Real(number) => serde_json::Number::from_f64(number).map_or_else(|| number.to_string().into(), Value::Number),
-        ValueRef::Text(text) => cut(String::from_utf8_lossy(text).into_owned()).into(),
-        ValueRef::Blob(bytes) => cut(STANDARD.encode(&bytes[..bytes.len().min(CELL)])).into(),
+        ValueRef::Text(text) => truncated(&String::from_utf8_lossy(text), CELL).into(),
+        ValueRef::Blob(bytes) => truncated(&STANDARD.encode(&bytes[..bytes.len().min(CELL)]), CELL).into(),
     }
 }
 
