@@ -19,6 +19,7 @@ pub mod lexical;
 pub mod library;
 pub mod rerank;
 pub mod search;
+pub mod service;
 pub mod vectors;
 
 pub use corpus::Passage;

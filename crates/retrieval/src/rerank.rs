@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::search::Found;
+use crate::service::agent;
 use crate::{Error, Result};
 
 /// Maximum size of an answer, in bytes.
 const MAX_ANSWER_BYTES: u64 = 4 << 20;
-/// Timeout in seconds.
-const TIMEOUT: f64 = 30.0;
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A service with `POST /rerank` in the format of Cohere, Jina and vLLM: the request is `{model, query, documents}`, the answer
 /// `{results: [{index, relevance_score}]}`.
@@ -38,7 +38,7 @@ impl Reranker {
         let failed = |reason: String| Error::Embedder { name: format!("reranker {}", self.url), reason };
         let documents: Vec<String> = found.iter().map(|one| one.passage.searched()).collect();
         let asked = json!({ "model": self.model, "query": query, "documents": documents, "top_n": top_k.min(found.len()) });
-        let agent = ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs_f64(TIMEOUT))).build().new_agent();
+        let agent = agent(TIMEOUT).http_status_as_error(true).build().new_agent();
         let mut request = agent.post(&self.url).header("content-type", "application/json");
         if let Some(key) = self.api_key_env.as_ref().and_then(|name| std::env::var(name).ok()) {
             request = request.header("authorization", &format!("Bearer {key}"));

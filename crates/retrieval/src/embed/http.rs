@@ -1,16 +1,15 @@
 //! Vectors from a service with OpenAI's `/v1/embeddings`.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::json;
 use ureq::http::{Request, Uri, header};
-use ureq::tls::{RootCerts, TlsConfig};
 
 use super::{Embedder, EmbedderSpec, Prefixes, Reasoned, Role, named, normalise};
 use crate::Result;
+use crate::service::agent;
 
 /// Maximum number of texts in one request.
 const MAX_BATCH: usize = 2048;
@@ -89,7 +88,8 @@ impl Http {
             return Err(named(&name)(reason));
         }
         let mut http = Self {
-            agent: agent(Duration::from_secs(*timeout_s)),
+            // A redirect would become a GET, and might send the key elsewhere.
+            agent: agent(Duration::from_secs(*timeout_s)).max_redirects(0).max_redirects_will_error(false).build().into(),
             url: endpoint(url).map_err(named(&name))?,
             name,
             model: model.clone(),
@@ -211,14 +211,6 @@ fn endpoint(given: &str) -> Reasoned<String> {
     }
     let plain = given.trim_end_matches('/');
     Ok(if plain.ends_with("/embeddings") { plain.to_owned() } else { format!("{plain}/embeddings") })
-}
-
-fn agent(timeout: Duration) -> ureq::Agent {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let tls = TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).unversioned_rustls_crypto_provider(provider).build();
-    let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(timeout)).tls_config(tls);
-    // A redirect would become a GET, and might send the key elsewhere.
-    config.max_redirects(0).max_redirects_will_error(false).build().into()
 }
 
 fn fault(error: ureq::Error) -> Fault {
@@ -422,7 +414,7 @@ mod tests {
         // It never answers; the thread of the service ends when the connection does.
         let silent: Reply = Box::new(|_, stream| drop(stream.read(&mut [0; 1])));
         let service = service(vec![silent]);
-        let http = Http { agent: agent(Duration::from_millis(200)), ..open(&service.url) };
+        let http = Http { agent: agent(Duration::from_millis(200)).build().into(), ..open(&service.url) };
         let error = http.embed(&["a"], Role::Query).unwrap_err().to_string();
         assert!(error.contains("took too long; raise timeout_s"), "{error}");
         drop(http);

@@ -1,10 +1,9 @@
 //! Requests to external services: search engines, page readers, models. They run off the async threads.
 
-use std::sync::Arc;
 use std::time::Duration;
 
+use arenite_retrieval::service::agent;
 use serde_json::{Value, json};
-use ureq::tls::{RootCerts, TlsConfig};
 
 use crate::error::{SynthesisError, timeout};
 
@@ -21,11 +20,7 @@ pub(super) async fn ask(
     timeout: Duration,
 ) -> Result<(u16, String), ureq::Error> {
     let asked = tokio::task::spawn_blocking(move || {
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let tls =
-            TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).unversioned_rustls_crypto_provider(provider).build();
-        let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(timeout)).tls_config(tls);
-        let agent: ureq::Agent = config.build().into();
+        let agent = agent(timeout).build().new_agent();
         let mut head = ureq::http::Request::builder().uri(&url).method(if body.is_some() { "POST" } else { "GET" });
         for (name, value) in &headers {
             head = head.header(name, value);
