@@ -24,7 +24,7 @@ class Holdings:
     descriptors: Counter[str]
     layers: Counter[str]
 
-    #: Prepared ones are used up and made anew: their names change, their number must not grow.
+    #: Prepared ones are used up and replaced: their names change, their number must not grow.
     POOLED = ("cgroups", "links", "network_namespaces", "user_namespaces", "mounts", "layers")
 
     def above(self, before: Holdings) -> list[str]:

@@ -23,7 +23,7 @@ SERVERS = json.loads((HERE / "mcp-servers.json").read_text())
 ASKED = "servers are asked for their tools, and there is no fixed list of 438 names"
 NAMED = "the error names the server, and what it said"
 LIVES = "a server that ended is started again by the next call"
-ANEW = "a session that could not begin is made anew by the next create, and leaves nothing behind"
+RECREATED = "a session that could not begin is recreated by the next create, and leaves nothing behind"
 UNKNOWN = "a tool of a server that is not enabled is not there"
 
 #: By title: why, the status, and what of the answer has to be so instead.
@@ -34,11 +34,11 @@ ON_PURPOSE: dict[str, tuple[str, int, dict[str, Any]]] = {
     "warmup mcp": (NAMED, 200, {"status": "partial_error", "results": {"mcp": False}}),
     "tool schema": (ASKED, 404, {"status": "error"}),
     "session create, server programs not installed": (NAMED, 500, {"code": 4007, "data": {"session_status": "error"}}),
-    "session create again: the failed session stays and is reported as existing": (ANEW, 500, {"code": 4007}),
+    "session create again: the failed session stays and is reported as existing": (RECREATED, 500, {"code": 4007}),
     "call with the failed session": (UNKNOWN, 400, {"code": 4002}),
     "call without a session: temporary session fails too": (UNKNOWN, 400, {"code": 4002}),
-    "session destroy of the failed session": (ANEW, 200, {"code": 0, "data": {"message": "Session destroyed for mcp"}}),
-    "session list": (ANEW, 200, {"data": {"count": 0}}),
+    "session destroy of the failed session": (RECREATED, 200, {"code": 0, "data": {"message": "Session destroyed for mcp"}}),
+    "session list": (RECREATED, 200, {"data": {"count": 0}}),
     "sample: status": (ASKED, 200, {"code": 0, "data": {"tools_available": 14}}),
     "sample: JSON-RPC error": ("said without Python's words", 500, {"code": 5012, "data": None}),
     "sample: answer without result": (

@@ -371,7 +371,7 @@ def test_machines_are_ready_before_they_are_asked_for(
     took = time.monotonic() - begun
     assert look(w)[0]
     mine = machine(server, w)
-    assert mine.name in first, f"it was made anew, in {took:.2f} s"
+    assert mine.name in first, f"it was recreated, in {took:.2f} s"
     until(lambda: len(kept()) == 3, "another in its place")
     # What is another machine than those that are kept is made.
     other.create("vm", session_config={"screen_size": [640, 480]})

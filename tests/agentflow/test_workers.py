@@ -314,7 +314,7 @@ def test_plugins_keep_to_themselves(configured: Callable[[dict[str, Any]], Serve
     assert together < 6, "workers waited for each other"
     fast.create("demo")
     assert fast.ok("demo:incr", by=2) == {"n": 2}
-    assert slow.ok("demo:incr", by=5) == {"n": 5}, "a temporary session begins anew"
+    assert slow.ok("demo:incr", by=5) == {"n": 5}, "a temporary session starts over"
     assert fast.ok("incr") == {"n": 3}
     boom = fast.call("demo:boom")
     assert boom["code"] == 5005 and boom["message"] == "boom" and "File" not in json.dumps(boom)

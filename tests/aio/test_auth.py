@@ -24,7 +24,7 @@ NAME = "guarded"
 
 @pytest.fixture(scope="module")
 def guarded(server: Server) -> Iterator[Server]:
-    """The same server, started anew with a key."""
+    """The same server, restarted with a key."""
     httpx.delete(f"{server.url}/api/v2/sandboxes/default", timeout=60)
     server.stop()
     server.start(("--api-key", KEY, "--ticket-ttl-seconds", "3"))

@@ -85,7 +85,7 @@ class TestConsole:
     def test_it_shows_what_others_do(self, server: Server, sandbox: Callable[..., LiveSandbox], person: Page) -> None:
         person.goto(server.url)
         expect(person.locator("#which option").first).to_have_count(1)
-        # Only what is told of: nothing is read anew by the clock.
+        # Only events: no timer reads anything.
         person.evaluate("() => { for (let id = setTimeout(() => {}); id > 0; id--) clearTimeout(id); }")
         live = sandbox()
         row = person.locator(f'tr[data-name="{live.name}"]')
@@ -109,7 +109,7 @@ class TestConsole:
         expect(steps.first.locator(".more")).to_contain_text("number 119\\n")
         numbers = [int(text) for text in person.locator("#step-list .step .what small").all_inner_texts()]
         assert numbers == sorted(numbers, reverse=True)
-        # Opened anew it has the last hundred, and the older ones when asked.
+        # After reopening it has the last hundred, and the older ones on request.
         person.keyboard.press("Escape")
         person.get_by_role("button", name=f"Steps of {live.name}").click()
         expect(steps).to_have_count(100)

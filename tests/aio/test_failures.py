@@ -232,7 +232,7 @@ def deleted(sandbox: Callable[..., LiveSandbox]) -> LiveSandbox:
 
 @pytest.fixture
 def guarded(server: Server) -> Iterator[LiveSandbox]:
-    """The same server, started anew with a key that the client does not have."""
+    """The same server, restarted with a key that the client does not have."""
     server.restart(("--api-key", "a-key-that-nobody-has"))
     yield LiveSandbox(server.url, "default")
     server.restart()

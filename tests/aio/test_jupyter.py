@@ -182,7 +182,7 @@ class TestTimes:
 
 
 class TestEnds:
-    def test_a_kernel_that_is_killed_is_said_and_started_anew(self, coder: LiveSandbox) -> None:
+    def test_a_kernel_that_is_killed_is_said_and_restarted(self, coder: LiveSandbox) -> None:
         run(coder, "x = 1", session_id="dies")
         answer = coder.client.jupyter.execute_code(
             code="print('last words', flush=True)\nimport os; os.kill(os.getpid(), 9)", session_id="dies"
@@ -190,7 +190,7 @@ class TestEnds:
         assert answer.data.status == "error" and answer.data.outputs[-1].ename == "KernelEnded"
         assert "signal 9" in answer.message and "variables" in answer.hint
         after = coder.client.jupyter.execute_code(code="'x' in globals()", session_id="dies")
-        assert after.data.outputs[0].text == "False" and "started anew" in after.hint
+        assert after.data.outputs[0].text == "False" and "was restarted" in after.hint
 
     def test_one_that_ends_between_two_calls(self, coder: LiveSandbox) -> None:
         run(coder, "x = 1", session_id="idle")

@@ -101,7 +101,7 @@ class TestSessions:
         answer = coder.client.nodejs.execute_code(code="process.exit(4)", session_id="ends")
         assert answer.data.status == "error" and "exit code 4" in answer.message and answer.data.exit_code == 4
         again = coder.client.nodejs.execute_code(code="typeof y", session_id="ends")
-        assert again.data.outputs[0].text == "'undefined'" and "started anew" in again.hint
+        assert again.data.outputs[0].text == "'undefined'" and "was restarted" in again.hint
 
     def test_create_get_update_list_delete(self, coder: LiveSandbox) -> None:
         made = coder.client.nodejs.create_session().data

@@ -132,7 +132,7 @@ class TestExec:
     def test_exit_ends_no_more_than_the_session(self, client: Client, shell_id: str) -> None:
         result = run(client, "exit 7", id=shell_id, timeout=15)
         assert result.status in ("completed", "terminated")
-        # The session is either made anew or known to be gone; never stuck, never an internal error.
+        # The session is either recreated or known to be gone; never stuck, never an internal error.
         try:
             again = run(client, "echo back", id=shell_id, timeout=15)
             assert again.output == "back"

@@ -169,7 +169,7 @@ def holdings(target: Target) -> Holdings:
     status = leaks.read(f"/proc/{guest}/status")
     number = lambda name: int(re.search(rf"^{name}:\s+(\d+)", status, re.MULTILINE).group(1))  # noqa: E731
     return Holdings(
-        # The process that starts commands has another name once it was started anew.
+        # The process that starts commands has another name after a restart.
         processes=Counter("zombie" if one.state == "Z" else one.name.replace("exe", "arenite") for one in target.processes()),
         # A connection that the gateway keeps for the next call is no leak.
         descriptors=Counter(link for link in links if link != "socket"),

@@ -232,7 +232,7 @@ class Load:
         self.held[kind] = now
         need([output["output_type"] for output in outputs] == ["execute_result"], answer)
         got = int(outputs[0]["data"]["text/plain"])
-        if "started anew" in (answer.hint or ""):
+        if "was restarted" in (answer.hint or ""):
             need(got == -1, answer)
             return False
         need(got == before if before is not None else True, answer, before)

@@ -277,7 +277,7 @@ class TestSurroundings:
         live, bystander = sandbox(), sandbox()
         for _ in range(3):
             live.http.post("/v1/bash/exec", json={"command": "sudo kill -9 -1", "hard_timeout": 10}, timeout=60)
-            # What it killed is made anew, within the workload's limits and not the guest's.
+            # What it killed is restarted within the workload's limits and not the guest's.
             assert live.output("echo alive") == "alive"
             assert live.output("grep -E ':pids|^0:' /proc/self/cgroup | head -n 1").endswith("/work")
         assert bystander.output("echo well") == "well"

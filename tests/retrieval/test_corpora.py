@@ -60,7 +60,7 @@ def test_a_corpus_changes_passage_by_passage(animals: str, found: Found, rag: Ra
     assert (report["removed"], report["absent"], report["passages"]) == (1, 1, 4), report
     for mode in ("bm25", "dense", "hybrid"):
         assert "dog" not in found(animals, "a dog guards the house", "--mode", mode, "-k", "10")
-    # So much is replaced that all is written anew.
+    # So much is replaced that everything is rewritten.
     for _ in range(12):
         rag("index", animals, lines(tmp_path / "again.jsonl", *ANIMALS))
     stats = json.loads(rag("ls", "--json").stdout)["corpora"][0]["stats"]

@@ -31,7 +31,7 @@ interface Usage {
   limits: { memory_bytes: number };
 }
 
-/** What no event tells of, ages and uses, is read anew so often. */
+/** Interval for reading ages and usage, which no event reports. */
 const PERIOD = 5000;
 /** Changes that come together are drawn together. */
 const TOGETHER = 60;
@@ -109,7 +109,7 @@ function memory(usage: Usage | undefined): HTMLTableCellElement {
 
 function draw(): void {
   const list = byId<HTMLTableElement>('list');
-  // Whoever is at a button or a link by keyboard stays there when its row is drawn anew.
+  // A button or a link keeps the focus when its row is redrawn.
   const focused = document.activeElement instanceof HTMLElement ? document.activeElement.dataset.key : undefined;
   list.tBodies[0]!.replaceChildren(...shown.map(row));
   if (focused) [...list.querySelectorAll<HTMLElement>('[data-key]')].find(node => node.dataset.key === focused)?.focus();

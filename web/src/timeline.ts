@@ -54,7 +54,7 @@ export class Timeline {
   /** Which steps are shown; the others keep their places. */
   shows: (step: Step) => boolean = () => true;
 
-  /** Draws anew which are shown. */
+  /** Updates which steps are shown. */
   refilter(): void {
     for (const { step, node } of this.items.values()) node.hidden = !this.shows(step);
   }

@@ -152,7 +152,7 @@ async fn the_default_sandbox_is_made_once_for_all_who_call() {
 }
 
 #[tokio::test]
-async fn a_lost_default_is_made_anew_and_others_say_why_they_are_gone() {
+async fn a_lost_default_is_recreated_and_others_say_why_they_are_gone() {
     let engine = FakeEngine::new();
     let control = start(config(), &engine).await;
     let mut changes = control.subscribe();

@@ -100,7 +100,7 @@ impl Older {
         let id = query.filter_map(|pair| pair.split_once('=')).find(|(name, _)| matches!(*name, "session_id" | "sessionId"));
         let Some((_, id)) = id else { return text(StatusCode::BAD_REQUEST, "session_id is missing") };
         let inbox = self.inboxes.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned();
-        let Some(inbox) = inbox else { return text(StatusCode::NOT_FOUND, "there is no such session: open the stream anew") };
+        let Some(inbox) = inbox else { return text(StatusCode::NOT_FOUND, "there is no such session: open the stream again") };
         let mut message: ClientJsonRpcMessage = match serde_json::from_slice(body) {
             Ok(message) => message,
             Err(error) => return refusal(-32700, &format!("the body is not a message: {error}")),

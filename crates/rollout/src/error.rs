@@ -63,8 +63,8 @@ impl RolloutError {
                 "each line is a JSON object, such as {\"id\": \"sum\", \"question\": \"What is 6 * 7?\", \"answer\": \"42\"}"
             }
             Self::InUse { .. } => "wait for it, stop it, or name another directory with --out",
-            Self::OtherRun { .. } => "name another directory with --out, or begin anew in this one with --fresh",
-            Self::BadJournal { .. } => "begin anew with --fresh, or name another directory with --out",
+            Self::OtherRun { .. } => "name another directory with --out, or start over in this one with --fresh",
+            Self::BadJournal { .. } => "start over with --fresh, or name another directory with --out",
             Self::BadServer { .. } => "write it as http://127.0.0.1:8080",
             Self::Refused { .. } => "set ARENITE_API_KEY, or pass --api-key",
             Self::ServerGone { .. } => {

@@ -108,7 +108,7 @@ pub async fn run(options: Options, stop: Stop, observer: Arc<dyn Observer>) -> R
     let _lock = journal::lock(&options.out).await?;
     let dir = std::path::absolute(&options.out).map_err(RolloutError::io("find", &options.out))?;
     if options.fresh {
-        until(&stop, begin_anew(&dir, &server)).await??;
+        until(&stop, start_over(&dir, &server)).await??;
     }
     let (journal, mut history) = journal::open(&dir, &digest, &options.agent)?;
     let records = Arc::new(Records::new(&dir, Arc::new(ServerRecord::new(Arc::clone(&server)))));
@@ -152,7 +152,7 @@ fn files(formats: Formats) -> Vec<String> {
 }
 
 /// Removes an earlier run, and what it left elsewhere.
-async fn begin_anew(dir: &Path, server: &Arc<Server>) -> Result<(), RolloutError> {
+async fn start_over(dir: &Path, server: &Arc<Server>) -> Result<(), RolloutError> {
     // An unreadable journal is removed too.
     if let Ok(Some((mut history, _))) = journal::read(dir) {
         recovery::end_orphans(dir, &history);

@@ -159,7 +159,7 @@ impl Relay {
         let session = self.session.lock().await.clone();
         let mut answer = self.send(message.clone(), &session).await?;
         if answer.status() == StatusCode::NOT_FOUND && session.id.is_some() {
-            let session = self.begin_anew(&session).await?;
+            let session = self.restart_session(&session).await?;
             answer = self.send(message.clone(), &session).await?;
         }
         let id = answer.headers().get(SESSION).cloned();
@@ -178,7 +178,7 @@ impl Relay {
     }
 
     /// The server lost the session: repeats the client's hello. Another request may have done so meanwhile.
-    async fn begin_anew(&self, lost: &Session) -> Result<Session, String> {
+    async fn restart_session(&self, lost: &Session) -> Result<Session, String> {
         let mut session = self.session.lock().await;
         if session.id != lost.id {
             return Ok(session.clone());

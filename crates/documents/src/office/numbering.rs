@@ -62,7 +62,7 @@ mod tests {
     use super::Numbering;
 
     #[test]
-    fn deeper_levels_start_anew() {
+    fn deeper_levels_restart() {
         let root = parse(
             r#"<numbering><abstractNum abstractNumId="7"><lvl ilvl="0"><numFmt val="decimal"/></lvl><lvl ilvl="1"><numFmt val="lowerLetter"/></lvl>
             <lvl ilvl="2"><numFmt val="bullet"/></lvl></abstractNum><num numId="1"><abstractNumId val="7"/></num></numbering>"#,

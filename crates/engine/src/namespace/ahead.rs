@@ -61,7 +61,7 @@ impl NamespaceEngine {
                 (live.pidfd.clone(), live.record.clone())
             };
             if !image.layers.iter().all(|layer| record.layers.contains(&layer.dir)) {
-                return Err(at("image", io::Error::other("it was built anew since this sandbox was prepared")));
+                return Err(at("image", io::Error::other("it was rebuilt since this sandbox was prepared")));
             }
             // Before any operation under that name.
             (record.pooled, record.name, record.memo) = (false, Some(name.clone()), Some(memo));

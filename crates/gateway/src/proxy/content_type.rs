@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_type_is_written_anew() {
+    fn one_type_is_rewritten() {
         for (given, wanted) in [
             ("text/html", "text/html"),
             ("Text/HTML;Charset=UTF-8", "text/html; charset=UTF-8"),

@@ -169,7 +169,7 @@ pub(super) fn check_protocol(from_guest: &HeaderMap) -> Result<(), Refusal> {
     }
     let shown: String = String::from_utf8_lossy(value.as_bytes()).chars().take(20).collect();
     Err(unreachable(format!("its guest speaks protocol {shown}, and this server {VERSION} and the one before"))
-        .hint("the sandbox was made by another version of arenite; make it anew"))
+        .hint("the sandbox was made by another version of arenite; create it again"))
 }
 
 #[cfg(test)]

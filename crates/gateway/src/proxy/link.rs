@@ -230,7 +230,7 @@ fn no_port(port: u16, status: StatusCode) -> Refusal {
         },
         StatusCode::FORBIDDEN => Refusal::new(ErrorCode::Forbidden, format!("port {port} is the sandbox's own and no preview")),
         StatusCode::NOT_FOUND => {
-            unreachable("its guest knows no previews").hint("the sandbox was made by another version of arenite; make it anew")
+            unreachable("its guest knows no previews").hint("the sandbox was made by another version of arenite; create it again")
         }
         other => unreachable(format!("its guest answered {other} when asked for port {port}")),
     }

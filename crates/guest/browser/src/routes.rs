@@ -118,7 +118,7 @@ async fn configure(State(service): State<Arc<BrowserService>>, Body(request): Bo
 async fn restart(State(service): State<Arc<BrowserService>>, Body(request): Body<Option<RestartRequest>>) -> Reply<()> {
     let request = request.unwrap_or_default();
     let message = match request.mode {
-        RestartMode::Soft => "Connected to the browser anew",
+        RestartMode::Soft => "Reconnected to the browser",
         RestartMode::Hard => "The browser was restarted",
     };
     whole(async move { service.restart(&request).await }).await?;

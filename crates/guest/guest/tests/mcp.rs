@@ -175,7 +175,7 @@ async fn large_answers_pass_up_to_the_bound() {
 }
 
 #[tokio::test]
-async fn the_file_is_read_anew_and_a_changed_server_ends() {
+async fn the_file_is_read_again_and_a_changed_server_ends() {
     let scratch = std::env::temp_dir().join(format!("arenite-mcp-{:016x}.json", getrandom::u64().unwrap()));
     let file = scratch.display().to_string();
     let write = |servers: Value| std::fs::write(&scratch, servers.to_string()).unwrap();

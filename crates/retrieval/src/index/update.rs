@@ -84,7 +84,7 @@ impl Update {
         let settings = match (settings, &before) {
             (Some(wanted), Some(before)) if wanted != *before.settings() => {
                 return Err(Error::Invalid(
-                    "the index was made with other settings; remove it and make it anew to change them".to_owned(),
+                    "the index was made with other settings; remove and rebuild it to change them".to_owned(),
                 ));
             }
             (Some(settings), _) => settings,
@@ -305,18 +305,18 @@ impl Update {
     fn compact(mut self) -> Result<u64> {
         (self.watch)(Phase::Compacting);
         let old = Index::open(&self.dir)?;
-        let mut anew = Self::over(&self.dir, self.lock.clone(), self.number + 1, None, self.settings.clone(), None)?;
+        let mut fresh = Self::over(&self.dir, self.lock.clone(), self.number + 1, None, self.settings.clone(), None)?;
         for found in old.passages() {
             let (ordinal, passage) = found?;
-            anew.add(&passage)?;
-            if let (Some(meanings), Some(dense)) = (&mut anew.meanings, &old.dense) {
+            fresh.add(&passage)?;
+            if let (Some(meanings), Some(dense)) = (&mut fresh.meanings, &old.dense) {
                 meanings.push(&dense.row(ordinal)?)?;
             }
         }
         let number = old.number;
         let dir = self.dir.clone();
-        std::mem::swap(&mut self.watch, &mut anew.watch);
-        let report = anew.commit()?;
+        std::mem::swap(&mut self.watch, &mut fresh.watch);
+        let report = fresh.commit()?;
         let _ = std::fs::remove_dir_all(dir.join(generation_name(number)));
         Ok(report.bytes)
     }

@@ -241,7 +241,10 @@ fn read_settings(dir: &Path) -> Result<LexicalSettings> {
     };
     let kept: Kept = serde_json::from_slice(&kept).map_err(|error| Error::corrupt(&path, error.to_string()))?;
     if kept.format != FORMAT {
-        return Err(Error::corrupt(dir, format!("it is of format {}, and this program reads {FORMAT}; index anew", kept.format)));
+        return Err(Error::corrupt(
+            dir,
+            format!("it is of format {}, and this program reads {FORMAT}; rebuild the index", kept.format),
+        ));
     }
     Ok(kept.settings)
 }
@@ -251,7 +254,7 @@ fn read_settings(dir: &Path) -> Result<LexicalSettings> {
 fn guarded<T>(dir: &Path, call: impl FnOnce() -> tantivy::Result<T>) -> Result<T> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(done) => done.map_err(|error| explained(dir, error)),
-        Err(_) => Err(Error::corrupt(dir, "its parts do not fit together; index anew")),
+        Err(_) => Err(Error::corrupt(dir, "its parts do not fit together; rebuild the index")),
     }
 }
 

@@ -170,7 +170,7 @@ fn show(bar: &ProgressBar, phase: Phase) {
         Phase::Adding(count) => format!("{count} passages, {:.0}/s", count as f64 / bar.elapsed().as_secs_f64().max(0.001)),
         Phase::Merging => "finishing the index of words".to_owned(),
         Phase::Linking { done, of } => format!("linking vectors: {done} of {of}"),
-        Phase::Compacting => "writing all anew without what is gone".to_owned(),
+        Phase::Compacting => "rewriting all passages but the deleted ones".to_owned(),
     });
     bar.tick();
 }

@@ -41,7 +41,7 @@ fn refused(error: Error) -> Failure {
         Error::Invalid(reason) if reason.starts_with("there is no index") => {
             Some("make it: arenite rag index CORPUS SOURCE; arenite rag ls lists what there is".to_owned())
         }
-        Error::Corrupt { .. } => Some("make the corpus anew: arenite rag rm, then arenite rag index".to_owned()),
+        Error::Corrupt { .. } => Some("rebuild the corpus: arenite rag rm, then arenite rag index".to_owned()),
         _ => None,
     };
     Failure::new(error.to_string()).maybe_hint(hint)

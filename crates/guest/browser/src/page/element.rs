@@ -213,10 +213,10 @@ impl Tab {
                 match self.look_in(world, "numbered", json!([number])).await {
                     Ok(Some(element)) => Ok(Some(element)),
                     Ok(None) => {
-                        Err(PageError::Missing(format!("element {index} is not in the page any more: list elements anew")))
+                        Err(PageError::Missing(format!("element {index} is not in the page any more: list the elements again")))
                     }
                     Err(error) if is_gone(&error) => {
-                        Err(PageError::Missing(format!("element {index} was in another document: list elements anew")))
+                        Err(PageError::Missing(format!("element {index} was in another document: list the elements again")))
                     }
                     Err(error) => Err(error),
                 }

@@ -49,7 +49,7 @@ impl From<PageError> for ApiError {
             PageError::Missing(_) => ApiError::not_found(message),
             PageError::File(failure) if failure.errno() == Some(rustix::io::Errno::NOENT) => ApiError::not_found(message),
             PageError::File(_) => ApiError::bad_request(message),
-            PageError::Crashed => failed(message).hint("the next call loads the page anew"),
+            PageError::Crashed => failed(message).hint("the next call reloads the page"),
             PageError::Closed => failed(message).hint("GET /v1/browser/tabs tells which tabs there are"),
             PageError::TooSlow { .. } | PageError::Failed(_) | PageError::Threw(_) => failed(message),
             error if is_gone(&error) => failed(message).hint("call again to work in the document that the page shows now"),

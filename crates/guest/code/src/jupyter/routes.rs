@@ -66,7 +66,7 @@ pub fn call_message(executed: &Executed, seconds: i64) -> (String, Option<String
     };
     let stdin = execution.outputs.iter().any(|output| output.ename.as_deref() == Some("StdinNotImplementedError"));
     let hint = if let Some(reason) = &executed.restarted {
-        Some(format!("the session's kernel was started anew ({reason}): variables of earlier calls are gone"))
+        Some(format!("the session's kernel was restarted ({reason}): variables of earlier calls are gone"))
     } else if execution.ended.is_some() && executed.session_id.is_some() {
         Some("the session's next call starts a new kernel: variables of earlier calls are gone".to_owned())
     } else if stdin {

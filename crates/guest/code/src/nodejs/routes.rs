@@ -72,9 +72,7 @@ pub fn call_message(executed: &Executed, seconds: i64) -> (String, Option<String
         (None, _) => "Code raised an error".to_owned(),
     };
     let hint = match (&executed.restarted, &executed.ended) {
-        (Some(reason), _) => {
-            Some(format!("the session's process was started anew ({reason}): variables of earlier calls are gone"))
-        }
+        (Some(reason), _) => Some(format!("the session's process was restarted ({reason}): variables of earlier calls are gone")),
         (None, Some(_)) if response.session_id.is_some() => {
             Some("the session's next call starts a new process: variables of earlier calls are gone".to_owned())
         }

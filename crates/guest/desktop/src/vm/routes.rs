@@ -72,5 +72,5 @@ async fn status(State(service): State<Arc<VmService>>) -> Reply<VmStatus> {
     responses((status = 200, body = Envelope<VmReset>)))]
 async fn reset(State(service): State<Arc<VmService>>) -> Reply<VmReset> {
     let booted = whole(async move { service.reset().await }).await?;
-    ok_message(VmReset { booted }, if booted { "It has booted anew" } else { "It is as it was" })
+    ok_message(VmReset { booted }, if booted { "It was rebooted" } else { "It is as it was" })
 }

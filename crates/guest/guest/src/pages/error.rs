@@ -63,7 +63,7 @@ impl PageError {
             Self::Off(program) => Some(format!("make the sandbox without {}", program.switch())),
             Self::Missing(_) => Some(OTHER_IMAGE.to_owned()),
             Self::Body | Self::TooMany(_) => None,
-            _ => Some("the next request starts it anew".to_owned()),
+            _ => Some("the next request restarts it".to_owned()),
         }
     }
 }
