@@ -35,6 +35,13 @@ impl Fault {
     }
 }
 
+/// A task that panicked or was dropped.
+impl From<tokio::task::JoinError> for Fault {
+    fn from(error: tokio::task::JoinError) -> Self {
+        Self::internal(error.to_string())
+    }
+}
+
 /// The answer of an API's tool.
 pub(super) fn answer(params: &Params, worker: &str, result: Result<Value, Fault>) -> Result<Returned, Failure> {
     let inputs = inputs(params, worker);

@@ -112,8 +112,7 @@ async fn beside(timeout: f64, work: impl FnOnce(Until) -> Result<Value, Fault> +
     let stop = tokio_util::sync::CancellationToken::new();
     let _dropped = stop.clone().drop_guard();
     let until = Until { at: Instant::now() + Duration::from_secs_f64(timeout.clamp(0.001, 86_400.0)), stop, timeout };
-    let done = tokio::task::spawn_blocking(move || work(until)).await;
-    done.unwrap_or_else(|error| Err(Fault::internal(error.to_string())))
+    tokio::task::spawn_blocking(move || work(until)).await?
 }
 
 /// The deadline of a query.

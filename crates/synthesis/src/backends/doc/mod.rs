@@ -83,8 +83,8 @@ impl Doc {
     async fn document(&self, params: &Map<String, Value>) -> Result<(PathBuf, Document), Fault> {
         let (path, given) = self.folder(params)?;
         let folder = path.clone();
-        let opened = tokio::task::spawn_blocking(move || open(&path, &given)).await;
-        Ok((folder, opened.unwrap_or_else(|error| Err(Fault::internal(error.to_string())))?))
+        let document = tokio::task::spawn_blocking(move || open(&path, &given)).await??;
+        Ok((folder, document))
     }
 
     /// A number from the call, otherwise from the configuration.

@@ -173,8 +173,8 @@ impl Ds {
         let data = match seed.path {
             None => None,
             Some(path) => {
-                let data = tokio::task::spawn_blocking(move || Data::open(&path)).await;
-                Some(Arc::new(data.unwrap_or_else(|error| Err(Fault::internal(error.to_string())))?))
+                let data = tokio::task::spawn_blocking(move || Data::open(&path)).await??;
+                Some(Arc::new(data))
             }
         };
         request["mark"] = data.as_ref().map(|data| data.mark.clone()).into();
