@@ -2,6 +2,7 @@
 
 use std::io;
 
+pub(crate) use arenite_rollout::encoded;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, TryStreamExt};
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
@@ -11,7 +12,6 @@ use hyper::body::{Frame, Incoming};
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -29,14 +29,6 @@ const MAX_ANSWER: usize = 64 << 20;
 const MAX_ERROR: usize = 1 << 20;
 
 type RequestBody = UnsyncBoxBody<Bytes, io::Error>;
-
-/// Characters that are not escaped in a query's value or a path's segment.
-const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
-
-/// Text encoded as a query's value or a path's segment.
-pub(crate) fn encoded(text: &str) -> String {
-    utf8_percent_encode(text, PLAIN).to_string()
-}
 
 /// A client of one server.
 #[derive(Debug, Clone)]

@@ -46,7 +46,7 @@ pub use error::{Fault, RolloutError};
 pub use outcome::{EX_TEMPFAIL, Status, Trouble};
 pub use progress::{Observer, Progress};
 pub use runner::{Formats, Options, Stop, run};
-pub use server::Server;
+pub use server::{Server, encoded};
 pub use summary::Summary;
 pub use task::{Task, Tasks};
 pub use trajectory::{Record, RecordError, ServerRecord};

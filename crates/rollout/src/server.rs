@@ -31,7 +31,7 @@ const KEY_HEADER: HeaderName = HeaderName::from_static("x-api-key");
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// Text encoded as a query's value or a path's segment.
-pub(crate) fn encoded(text: &str) -> String {
+pub fn encoded(text: &str) -> String {
     utf8_percent_encode(text, PLAIN).to_string()
 }
 
