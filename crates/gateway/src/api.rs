@@ -27,7 +27,7 @@ use crate::{follow, trajectories};
 
 use types::{
     CreateSandbox, DeletedSandbox, ImageList, Nothing, SandboxInfo, SandboxList, SandboxUsage, ServerInfo, Stage, TemplateList,
-    Urls,
+    Urls, WorkerList,
 };
 
 pub(crate) const PATH: &str = "/api/v2";
@@ -83,7 +83,8 @@ pub(crate) async fn unknown(exchange: &mut Exchange) -> Answered {
 }
 
 pub(crate) async fn workers(exchange: &mut Exchange) -> Answered {
-    Ok(json_response(StatusCode::OK, &exchange.gateway.synthesis()?.overview(&exchange.context.tenant)))
+    let workers = exchange.gateway.synthesis()?.overview(&exchange.context.tenant);
+    Ok(json_response(StatusCode::OK, &json!(WorkerList { workers })))
 }
 
 pub(crate) async fn templates(exchange: &mut Exchange) -> Answered {

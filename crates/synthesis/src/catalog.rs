@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
+use utoipa::ToSchema;
 
 use crate::backend::{Backend, ToolSpec};
 use crate::error::SynthesisError;
@@ -48,23 +50,31 @@ impl Tool {
     }
 }
 
+/// A tool: AgentFlow's fields, and `parameters`.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ToolInfo {
+    /// Without the type of its session.
+    pub name: String,
+    pub full_name: String,
+    /// The type of its session.
+    pub resource_type: Option<String>,
+    /// It needs no session.
+    pub stateless: bool,
+    pub description: String,
+    /// A JSON Schema.
+    #[schema(value_type = Object)]
+    pub parameters: Value,
+}
+
 /// A tool in a list.
 pub struct Listed(Arc<Tool>);
 
 impl Listed {
-    /// AgentFlow's fields, and `parameters`.
-    pub fn json(&self) -> Value {
-        let spec = &self.0.spec;
-        let name = &spec.name;
-        let resource = prefix(name);
-        json!({
-            "name": simple(name),
-            "full_name": name,
-            "resource_type": resource,
-            "stateless": resource.is_none(),
-            "description": spec.description,
-            "parameters": spec.parameters,
-        })
+    pub fn info(&self) -> ToolInfo {
+        let ToolSpec { name, description, parameters, .. } = self.0.spec.clone();
+        let resource_type = prefix(&name).map(str::to_owned);
+        let stateless = resource_type.is_none();
+        ToolInfo { name: simple(&name).to_owned(), full_name: name, resource_type, stateless, description, parameters }
     }
 
     /// In the format of another API. None for an unknown format.

@@ -37,7 +37,7 @@ mod worker;
 
 pub use backend::{Backend, ToolCall, ToolSpec};
 pub use batch::Batch;
-pub use catalog::Listed;
+pub use catalog::{Listed, ToolInfo};
 pub use error::SynthesisError;
 pub use execute::{Action, Done, Execute};
 pub use keep::Keep;
@@ -45,5 +45,5 @@ pub use names::trajectory_id;
 pub use plugin::remove_plugins;
 pub use retry::GRACE;
 pub use sandboxes::{Caller, GuestAnswer, GuestRequest, SandboxHandle, SandboxRequest, Sandboxes};
-pub use session::{Facts, Session};
-pub use synthesis::{Create, Created, Setup, Synthesis};
+pub use session::{Facts, Session, SessionInfo, SessionStatus};
+pub use synthesis::{Create, Created, Setup, Synthesis, WorkerInfo};

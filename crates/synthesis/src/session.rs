@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use utoipa::ToSchema;
 
 use crate::answer::naive;
 
@@ -61,6 +62,31 @@ pub struct Facts {
     pub ttl_seconds: f64,
     /// Whether calls restart this time.
     pub auto_extend: bool,
+}
+
+/// A session in a list of its worker's.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct SessionInfo {
+    pub resource_type: String,
+    pub session_id: String,
+    pub session_name: String,
+    /// `initializing`, `active`, or `error`.
+    pub status: &'static str,
+    /// Created for one call.
+    pub auto_created: bool,
+    pub created_at: String,
+    pub last_activity: String,
+    pub expires_at: String,
+}
+
+/// The state of a session.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct SessionStatus {
+    pub session_id: String,
+    /// `initializing`, `active`, or `error`.
+    pub status: &'static str,
+    pub created_at: String,
+    pub last_activity: String,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -186,28 +212,28 @@ impl Session {
     }
 
     /// In the format of `session/list`.
-    pub(crate) fn listed(&self) -> Value {
+    pub(crate) fn listed(&self) -> SessionInfo {
         let times = *self.times();
-        json!({
-            "resource_type": self.facts.resource_type,
-            "session_id": self.facts.id,
-            "session_name": self.facts.name,
-            "status": self.status(),
-            "auto_created": self.facts.auto_created,
-            "created_at": naive(self.facts.created_at),
-            "last_activity": naive(times.last_activity),
-            "expires_at": naive(times.expires_at),
-        })
+        SessionInfo {
+            resource_type: self.facts.resource_type.clone(),
+            session_id: self.facts.id.clone(),
+            session_name: self.facts.name.clone(),
+            status: self.status(),
+            auto_created: self.facts.auto_created,
+            created_at: naive(self.facts.created_at),
+            last_activity: naive(times.last_activity),
+            expires_at: naive(times.expires_at),
+        }
     }
 
     /// In the format of `lifecycle/status`.
-    pub(crate) fn told(&self) -> Value {
-        json!({
-            "session_id": self.facts.id,
-            "status": self.status(),
-            "created_at": naive(self.facts.created_at),
-            "last_activity": naive(self.times().last_activity),
-        })
+    pub(crate) fn told(&self) -> SessionStatus {
+        SessionStatus {
+            session_id: self.facts.id.clone(),
+            status: self.status(),
+            created_at: naive(self.facts.created_at),
+            last_activity: naive(self.times().last_activity),
+        }
     }
 
     /// For tools of plugins, without the data that the plugin keeps itself.

@@ -9,10 +9,12 @@ use std::time::Duration;
 use arenite_model::TenantId;
 use arenite_trajectory::Recorder;
 use jiff::Timestamp;
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::{Map, Value};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use utoipa::ToSchema;
 
 use crate::answer::{naive, random_hex};
 use crate::backend::Backend;
@@ -22,7 +24,7 @@ use crate::keep::Keep;
 use crate::names::session_name;
 use crate::retry::Orphans;
 use crate::sandboxes::{Caller, SandboxHandle, SandboxRequest, Sandboxes};
-use crate::session::{Facts, Session};
+use crate::session::{Facts, Session, SessionInfo, SessionStatus};
 use crate::store::Store;
 use crate::worker::{LABEL, TEMPORARY, Worker, label};
 
@@ -87,6 +89,13 @@ impl Created {
             .compatible
             .then(|| format!("Resource type '{kind}' does not require session initialization. This session {COMPATIBLE}"))
     }
+}
+
+/// A worker with its sessions.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct WorkerInfo {
+    pub worker_id: String,
+    pub sessions: Vec<SessionInfo>,
 }
 
 type Key = (TenantId, String);
@@ -498,15 +507,15 @@ impl Synthesis {
     }
 
     /// Sessions of a worker in the format of `session/list`.
-    pub fn list(&self, tenant: &TenantId, worker: &str) -> Vec<Value> {
+    pub fn list(&self, tenant: &TenantId, worker: &str) -> Vec<SessionInfo> {
         self.sessions(tenant, worker).iter().map(|session| session.listed()).collect()
     }
 
     /// The types of a worker's sessions, and each session in the format of `lifecycle/status`.
-    pub fn status(&self, tenant: &TenantId, worker: &str) -> (Vec<String>, Value) {
+    pub fn status(&self, tenant: &TenantId, worker: &str) -> (Vec<String>, BTreeMap<String, SessionStatus>) {
         let sessions = self.sessions(tenant, worker);
-        let told = sessions.iter().map(|session| (session.facts.resource_type.clone(), session.told())).collect::<Map<_, _>>();
-        (sessions.iter().map(|session| session.facts.resource_type.clone()).collect(), Value::Object(told))
+        let told = sessions.iter().map(|session| (session.facts.resource_type.clone(), session.told())).collect();
+        (sessions.iter().map(|session| session.facts.resource_type.clone()).collect(), told)
     }
 
     /// Restarts the idle time of one session, or of all. Returns their types, ids, and expiry times.
@@ -554,15 +563,13 @@ impl Synthesis {
     }
 
     /// All workers of a tenant with their sessions.
-    pub fn overview(&self, tenant: &TenantId) -> Value {
+    pub fn overview(&self, tenant: &TenantId) -> Vec<WorkerInfo> {
         let mine = self.all().into_iter().filter(|((theirs, _), _)| theirs == tenant);
-        let workers: Vec<Value> = mine
-            .map(|((_, id), worker)| {
-                let sessions: Vec<Value> = worker.shown_sessions().iter().map(|session| session.listed()).collect();
-                json!({ "worker_id": id, "sessions": sessions })
-            })
-            .collect();
-        json!({ "workers": workers })
+        let info = |((_, worker_id), worker): (Key, Arc<Worker>)| WorkerInfo {
+            worker_id,
+            sessions: worker.shown_sessions().iter().map(|session| session.listed()).collect(),
+        };
+        mine.map(info).collect()
     }
 }
 

@@ -7,6 +7,7 @@ use arenite_engine::HostCapacity;
 use arenite_model::{
     ErrorCode, IdlePolicy, ImageName, NetworkMode, Resources, SandboxId, SandboxName, SandboxSpec, SandboxState, VolumeMount,
 };
+use arenite_synthesis::WorkerInfo;
 use arenite_trajectory::{SessionEvent, Step, Summary};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -140,10 +141,9 @@ pub(crate) struct ImageList {
 }
 
 /// AgentFlow's workers and their sessions.
-#[derive(Debug, ToSchema)]
-#[expect(dead_code, reason = "only its schema is used")]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct WorkerList {
-    workers: Vec<Value>,
+    pub(super) workers: Vec<WorkerInfo>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]

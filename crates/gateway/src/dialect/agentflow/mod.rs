@@ -234,7 +234,7 @@ impl Asked<'_> {
         self.synthesis.discovered().await;
         let tools = self.synthesis.tools(include_hidden);
         let tools: Option<Vec<Value>> = match query_value(query, "format") {
-            None => Some(tools.iter().map(|tool| tool.json()).collect()),
+            None => Some(tools.iter().map(|tool| json!(tool.info())).collect()),
             Some(format) => tools.iter().map(|tool| tool.formatted(&format)).collect(),
         };
         match tools {
@@ -259,7 +259,7 @@ impl Asked<'_> {
             self.synthesis.discovered().await;
         }
         match self.synthesis.tool(name) {
-            Some(tool) => json_response(StatusCode::OK, &tool.json()),
+            Some(tool) => json_response(StatusCode::OK, &json!(tool.info())),
             None => {
                 let message = format!("Tool not found: {}", name.chars().take(200).collect::<String>());
                 json_response(StatusCode::NOT_FOUND, &json!({ "status": "error", "message": message }))
