@@ -11,20 +11,23 @@ mod control;
 pub(crate) mod openapi;
 #[cfg(test)]
 mod tests;
+pub(crate) mod types;
 
 pub(crate) use control::*;
 
 use std::sync::Arc;
 
 use arenite_synthesis::answer::{Meta, ToolAnswer, code, trace_id};
-use arenite_synthesis::{Action, Batch, Caller, Done, Execute, Synthesis};
+use arenite_synthesis::{Action, Batch, Caller, Done, Synthesis};
 use axum::body::Body;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, USER_AGENT};
 use http::request::Parts;
 use http::{HeaderValue, Response, StatusCode};
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use tokio::sync::OwnedSemaphorePermit;
+use utoipa::ToSchema;
 
 use crate::exchange::{Answered, Exchange};
 use crate::gateway::Gateway;
@@ -33,7 +36,7 @@ use crate::proxy;
 use crate::refusal::{Refusal, json_response};
 use crate::routes::Route;
 
-use check::{Checked, Kind, optional, required};
+use types::{ErrorMessage, ExecuteBatchRequest, ExecuteRequest, Message, ToolList};
 
 /// The root of its paths, which may be left out.
 pub(crate) const ROOT: &str = "/api/v1";
@@ -70,12 +73,19 @@ impl<'a> Asked<'a> {
     }
 }
 
+/// The answer to a body that can't be used.
+type Refused = Box<Response<Body>>;
+
+fn answered(answer: Result<Response<Body>, Refused>) -> Answered {
+    Ok(answer.unwrap_or_else(|refused| *refused))
+}
+
 pub(crate) async fn execute(exchange: &mut Exchange) -> Answered {
-    Ok(Asked::read(exchange).await?.execute().await)
+    answered(Asked::read(exchange).await?.execute().await)
 }
 
 pub(crate) async fn execute_batch(exchange: &mut Exchange) -> Answered {
-    Ok(Asked::read(exchange).await?.batch().await)
+    answered(Asked::read(exchange).await?.batch().await)
 }
 
 pub(crate) async fn tools(exchange: &mut Exchange) -> Answered {
@@ -133,19 +143,31 @@ pub(crate) fn closing(gateway: &Gateway, parts: &Parts) -> Closing {
 }
 
 /// An answer in pydantic's form.
-pub(super) fn unprocessable(detail: Value) -> Response<Body> {
+fn unprocessable(detail: Value) -> Response<Body> {
     json_response(StatusCode::UNPROCESSABLE_ENTITY, &json!({ "detail": detail }))
 }
 
+/// A failure outside of AgentFlow's envelope.
+fn failed(status: StatusCode, message: impl Into<String>) -> Response<Body> {
+    json_response(status, &json!(ErrorMessage { status: "error", message: message.into() }))
+}
+
 /// An answer in AgentFlow's envelope.
-pub(super) fn enveloped(status: u16, answer: &ToolAnswer) -> Response<Body> {
+fn enveloped(status: u16, answer: &ToolAnswer) -> Response<Body> {
     json_response(StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), answer)
 }
 
 impl Asked<'_> {
-    /// Reads the body and checks its fields.
-    fn checked(&self, fields: &[check::Field]) -> Result<Checked, Value> {
-        check::read(&self.exchange.parts.headers, &self.body, fields, self.worker)
+    /// Reads a strict body.
+    fn strict<T: DeserializeOwned + ToSchema>(&self) -> Result<(T, Message), Refused> {
+        check::read(self).map_err(|detail| unprocessable(detail).into())
+    }
+
+    /// Adds the worker of the header to a body that names none.
+    fn name_worker(&self, body: &mut Map<String, Value>) {
+        if let Some(worker) = self.worker {
+            body.entry("worker_id").or_insert_with(|| worker.into());
+        }
     }
 
     fn done(&self, done: Done, is_tool: bool) -> Response<Body> {
@@ -170,66 +192,39 @@ impl Asked<'_> {
         }
     }
 
-    async fn execute(&self) -> Response<Body> {
-        const FIELDS: [check::Field; 5] = [
-            required("worker_id", Kind::Text),
-            required("action", Kind::Text),
-            optional("params", Kind::Object),
-            optional("timeout", Kind::MaybeInteger),
-            optional("async_mode", Kind::Bool),
-        ];
-        let mut body = match self.checked(&FIELDS) {
-            Ok(body) => body,
-            Err(detail) => return unprocessable(detail),
-        };
-        let action = Action {
-            name: body.text("action").unwrap_or_default(),
-            params: Some(body.object("params")),
-            timeout: body.integer("timeout"),
-        };
-        let execute = Execute { action, ..execute_from(&mut body) };
+    async fn execute(&self) -> Result<Response<Body>, Refused> {
+        let (request, message) = self.strict::<ExecuteRequest>()?;
+        let action = Action { name: request.action, params: Some(request.params), timeout: request.timeout };
+        let execute = message.execute(request.worker_id, action);
         let done = self.synthesis.execute(&self.caller, execute, self.request("execute")).await;
-        self.done(done, true)
+        Ok(self.done(done, true))
     }
 
-    async fn batch(&self) -> Response<Body> {
-        const FIELDS: [check::Field; 4] = [
-            required("worker_id", Kind::Text),
-            required("actions", Kind::Objects),
-            optional("parallel", Kind::Bool),
-            optional("stop_on_error", Kind::Bool),
-        ];
-        let mut body = match self.checked(&FIELDS) {
-            Ok(body) => body,
-            Err(detail) => return unprocessable(detail),
-        };
-        let actions = body.list("actions");
-        if actions.len() > MAX_ACTIONS {
+    async fn batch(&self) -> Result<Response<Body>, Refused> {
+        let (request, message) = self.strict::<ExecuteBatchRequest>()?;
+        let count = request.actions.len();
+        if count > MAX_ACTIONS {
             let trace_id = trace_id();
             let meta = Meta { tool: "batch:execute", took: None, resource_type: None, session_id: None, trace_id: &trace_id };
-            let message = format!("a batch has at most {MAX_ACTIONS} actions, and this one has {}", actions.len());
-            return enveloped(400, &ToolAnswer::new(code::INVALID_REQUEST_FORMAT, message, json!({}), meta));
+            let message = format!("a batch has at most {MAX_ACTIONS} actions, and this one has {count}");
+            return Ok(enveloped(400, &ToolAnswer::new(code::INVALID_REQUEST_FORMAT, message, json!({}), meta)));
         }
         let batch = Batch {
-            actions: actions.into_iter().map(action).collect(),
-            parallel: body.truth("parallel", false),
-            stop_on_error: body.truth("stop_on_error", true),
-            each: execute_from(&mut body),
+            each: message.execute(request.worker_id, Action::default()),
+            actions: request.actions.into_iter().map(Action::from).collect(),
+            parallel: request.parallel,
+            stop_on_error: request.stop_on_error,
         };
         let done = self.synthesis.execute_batch(&self.caller, batch, self.request("batch")).await;
-        self.done(done, false)
+        Ok(self.done(done, false))
     }
 
     async fn tools(&self) -> Response<Body> {
         let query = self.exchange.parts.uri.query();
-        let hidden = query_value(query, "include_hidden").unwrap_or_else(|| "false".to_owned());
+        let hidden = query_value(query, "include_hidden").map_or(Value::Bool(false), Value::String);
         let Some(include_hidden) = check::truth(&hidden) else {
-            return unprocessable(json!([{
-                "type": "bool_parsing",
-                "loc": ["query", "include_hidden"],
-                "msg": "Input should be a valid boolean, unable to interpret input",
-                "input": hidden,
-            }]));
+            let loc = ["query", "include_hidden"];
+            return unprocessable(json!([check::problem("bool_parsing", loc, check::NOT_BOOLEAN, hidden)]));
         };
         self.synthesis.discovered().await;
         let tools = self.synthesis.tools(include_hidden);
@@ -239,17 +234,10 @@ impl Asked<'_> {
         };
         match tools {
             Some(tools) => {
-                let mut answer = json!({ "count": tools.len(), "tools": tools });
-                let problems = self.synthesis.problems();
-                if !problems.is_empty() {
-                    answer["errors"] = json!(problems);
-                }
-                json_response(StatusCode::OK, &answer)
+                let list = ToolList { count: tools.len(), tools, errors: self.synthesis.problems() };
+                json_response(StatusCode::OK, &json!(list))
             }
-            None => {
-                let message = "format is openai, openai_responses, anthropic, mcp or agentflow";
-                json_response(StatusCode::BAD_REQUEST, &json!({ "status": "error", "message": message }))
-            }
+            None => failed(StatusCode::BAD_REQUEST, "format is openai, openai_responses, anthropic, mcp or agentflow"),
         }
     }
 
@@ -261,39 +249,9 @@ impl Asked<'_> {
         match self.synthesis.tool(name) {
             Some(tool) => json_response(StatusCode::OK, &json!(tool.info())),
             None => {
-                let message = format!("Tool not found: {}", name.chars().take(200).collect::<String>());
-                json_response(StatusCode::NOT_FOUND, &json!({ "status": "error", "message": message }))
+                let name: String = name.chars().take(200).collect();
+                failed(StatusCode::NOT_FOUND, format!("Tool not found: {name}"))
             }
         }
-    }
-}
-
-/// Reads all fields of a call except its action.
-fn execute_from(body: &mut Checked) -> Execute {
-    let tokens = ["tokens", "usage", "token_usage"].iter().find_map(|name| body.any(name));
-    Execute {
-        worker: body.text("worker_id").unwrap_or_default(),
-        trace_id: body.text("trace_id").filter(|id| (1..=128).contains(&id.len())),
-        task: body.text("task_id").filter(|id| !id.is_empty()),
-        parent: body.integer("parent").and_then(|step| u64::try_from(step).ok()),
-        tokens: tokens.and_then(|tokens| serde_json::value::to_raw_value(&tokens).ok()),
-        ..Execute::default()
-    }
-}
-
-/// One action of a batch.
-fn action(item: Value) -> Action {
-    let Value::Object(mut item) = item else { return Action::default() };
-    Action {
-        timeout: check::integer(item.get("timeout")),
-        name: match item.remove("action") {
-            Some(Value::String(name)) => name,
-            _ => String::new(),
-        },
-        params: match item.remove("params") {
-            None => Some(Map::new()),
-            Some(Value::Object(params)) => Some(params),
-            Some(_) => None,
-        },
     }
 }
