@@ -7,21 +7,22 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, Response, StatusCode};
 use jiff::Timestamp;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::exchange::{Answered, Exchange};
 use crate::guard::HostKind;
 use crate::refusal::{Refusal, json_response};
 
-#[derive(Serialize)]
-struct Health {
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Health {
     status: &'static str,
     timestamp: String,
     version: &'static str,
 }
 
 /// The first four fields are AgentFlow's.
-#[derive(Serialize)]
-struct Ready {
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Ready {
     status: &'static str,
     tools_count: usize,
     active_workers: usize,
@@ -32,11 +33,11 @@ struct Ready {
 }
 
 /// Why no sandbox can be created now.
-#[derive(Serialize)]
-struct NotReady<'a> {
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct NotReady {
     ready: bool,
     status: &'static str,
-    reasons: &'a [String],
+    reasons: Vec<String>,
 }
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -55,7 +56,7 @@ pub(crate) async fn ready(exchange: &mut Exchange) -> Answered {
     let gateway = &exchange.gateway;
     let problems = gateway.control.problems().await;
     if !problems.is_empty() {
-        let body = NotReady { ready: false, status: "not_ready", reasons: &problems };
+        let body = NotReady { ready: false, status: "not_ready", reasons: problems.to_vec() };
         return Ok(json_response(StatusCode::SERVICE_UNAVAILABLE, &body));
     }
     let synthesis = gateway.synthesis.get();

@@ -18,12 +18,18 @@ pub(crate) struct Operation {
     tag: &'static str,
     query: &'static [Query],
     takes: Option<SchemaOf>,
+    /// Fields that the body may have beside its own.
+    takes_also: Option<SchemaOf>,
     answers: Answers,
+    /// The `data` of an answer in an envelope.
+    data: Option<SchemaOf>,
+    /// It answers 207 if only some of several calls succeeded.
+    partial: bool,
     /// Content types of other answers with the same status, which the query asks for.
     also: &'static [&'static str],
 }
 
-/// A parameter of a query: its name, its type in JSON Schema, and its meaning.
+/// A parameter of a query: its name, its type in JSON Schema or its values separated by `|`, and its meaning.
 pub(crate) type Query = (&'static str, &'static str, &'static str);
 
 #[derive(Debug, Clone, Copy)]
@@ -43,12 +49,17 @@ pub(crate) fn schema_of<T: ToSchema>(schemas: &mut Schemas) -> String {
 impl Operation {
     /// An operation with bytes as its answer.
     pub(crate) const fn new(tag: &'static str, id: &'static str, summary: &'static str) -> Self {
-        Self { id, summary, tag, query: &[], takes: None, answers: Answers::Content("application/octet-stream"), also: &[] }
+        let (query, also, answers) = (&[], &[], Answers::Content("application/octet-stream"));
+        Self { id, summary, tag, query, takes: None, takes_also: None, answers, data: None, partial: false, also }
     }
 
     /// Its JSON body, which may be left out if no field is required.
     pub(crate) const fn takes<T: ToSchema>(self) -> Self {
         Self { takes: Some(schema_of::<T>), ..self }
+    }
+
+    pub(crate) const fn takes_also<T: ToSchema>(self) -> Self {
+        Self { takes_also: Some(schema_of::<T>), ..self }
     }
 
     pub(crate) const fn query(self, query: &'static [Query]) -> Self {
@@ -57,6 +68,15 @@ impl Operation {
 
     pub(crate) const fn answers<T: ToSchema>(self, status: u16) -> Self {
         Self { answers: Answers::Json(status, schema_of::<T>), ..self }
+    }
+
+    /// An answer with status 200 in the envelope `E`.
+    pub(crate) const fn envelops<E: ToSchema, T: ToSchema>(self) -> Self {
+        Self { data: Some(schema_of::<T>), ..self.answers::<E>(200) }
+    }
+
+    pub(crate) const fn partial(self) -> Self {
+        Self { partial: true, ..self }
     }
 
     pub(crate) const fn also(self, content_types: &'static [&'static str]) -> Self {
@@ -72,12 +92,20 @@ impl Operation {
         let mut parameters: Vec<Value> =
             path.map(|name| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } })).collect();
         parameters.extend(self.query.iter().map(|(name, kind, meaning)| {
-            json!({ "name": name, "in": "query", "required": false, "description": meaning, "schema": { "type": kind } })
+            let schema = if kind.contains('|') {
+                json!({ "type": "string", "enum": kind.split('|').collect::<Vec<_>>() })
+            } else {
+                json!({ "type": kind })
+            };
+            json!({ "name": name, "in": "query", "required": false, "description": meaning, "schema": schema })
         }));
         let (status, description, mut content) = match self.answers {
             Answers::Json(status, schema) => {
-                let name = schema(schemas);
-                (status, "Done", json!({ "application/json": { "schema": reference(&name) } }))
+                let mut answer = reference(&schema(schemas));
+                if let Some(data) = self.data {
+                    answer = json!({ "allOf": [answer, { "properties": { "data": reference(&data(schemas)) } }] });
+                }
+                (status, "Done", json!({ "application/json": { "schema": answer } }))
             }
             Answers::Content(kind) => (200, "The content", json!({ kind: {} })),
         };
@@ -97,9 +125,18 @@ impl Operation {
                 "5XX": refused,
             },
         });
+        if self.partial {
+            operation["responses"]["207"] = json!({ "description": "Partly done", "content": content });
+        }
         if let Some(takes) = self.takes {
-            let schema = reference(&takes(schemas));
-            operation["requestBody"] = json!({ "required": false, "content": { "application/json": { "schema": schema } } });
+            let mut body = reference(&takes(schemas));
+            let required = schemas
+                .last()
+                .is_some_and(|(_, schema)| matches!(schema, RefOr::T(Schema::Object(object)) if !object.required.is_empty()));
+            if let Some(also) = self.takes_also {
+                body = json!({ "allOf": [body, reference(&also(schemas))] });
+            }
+            operation["requestBody"] = json!({ "required": required, "content": { "application/json": { "schema": body } } });
         }
         operation
     }

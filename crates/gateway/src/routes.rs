@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 
 use arenite_control::Template;
 use arenite_model::ErrorCode;
+use arenite_synthesis::ToolInfo;
 use arenite_trajectory::Verification;
 use futures_util::future::BoxFuture;
 use http::Method;
@@ -14,10 +15,18 @@ use crate::api::types::{
     QuarantineList, RemovedSandbox, SandboxInfo, SandboxList, SandboxUsage, SearchCorpus, ServerInfo, SessionList, StepPage,
     TemplateList, TrajectoryList, WorkerList,
 };
+use crate::dialect::agentflow::types::{
+    ActiveSessions, BatchResults, CreatedSession, DestroyedSession, DisconnectedWorker, Envelope, ExecuteBatchRequest,
+    ExecuteRequest, Failure, InitBatchRequest, InitFromConfigRequest, InitResourceRequest, InitializedBatch, InitializedResource,
+    LoadedConfig, Message, RefreshedSessions, ServerShutdown, SessionCreateRequest, SessionDestroyRequest, SessionRefreshRequest,
+    ShutdownRequest, ToolList, WarmedBackends, WarmupRequest, WarmupStatus, WorkerDisconnectRequest, WorkerRequest,
+    WorkerSessions, WorkerStatus,
+};
 use crate::dialect::{agent_sandbox, agentflow, mcp};
 use crate::exchange::{Answered, Exchange};
 use crate::gateway::Gateway;
 use crate::guard::HostKind;
+use crate::health::{Health, Ready};
 use crate::operation::{Operation, Query, SchemaOf, schema_of};
 use crate::path::is_under;
 use crate::refusal::Refusal;
@@ -73,8 +82,8 @@ pub(crate) struct Surface {
     pub(crate) envelope: bool,
     /// Answered even when the server has few descriptors left.
     pub(crate) frugal: bool,
-    /// A setting for AgentFlow's clients closes the connection after the answer.
-    pub(crate) closes: bool,
+    /// AgentFlow's document describes it, and a setting for AgentFlow's clients closes the connection after its answers.
+    pub(crate) is_agentflow: bool,
     /// `GET` implies `HEAD`.
     has_head: bool,
     /// Its paths may end with a slash.
@@ -88,9 +97,14 @@ pub(crate) struct Surface {
 impl Surface {
     /// For sandboxes and pages.
     const fn aio(name: &'static str) -> Self {
-        let (frugal, closes, has_head, has_slash) = (false, false, true, false);
+        let (frugal, is_agentflow, has_head, has_slash) = (false, false, true, false);
         let error = schema_of::<ApiError>;
-        Self { name, envelope: true, frugal, closes, has_head, has_slash, error, wrong_method: |_, refusal| Err(refusal) }
+        Self { name, envelope: true, frugal, is_agentflow, has_head, has_slash, error, wrong_method: |_, refusal| Err(refusal) }
+    }
+
+    const fn agentflow(name: &'static str) -> Self {
+        let (error, wrong_method) = (schema_of::<Failure>, agentflow::wrong_method);
+        Self { is_agentflow: true, has_head: false, error, wrong_method, ..Self::aio(name) }
     }
 
     /// For Arenite's own interfaces.
@@ -109,17 +123,10 @@ static AGENT_SANDBOX: Surface = Surface {
     wrong_method: agent_sandbox::wrong_method,
     ..Surface::own("agent_sandbox")
 };
-static AGENTFLOW: Surface = Surface {
-    closes: true,
-    has_head: false,
-    has_slash: true,
-    wrong_method: agentflow::wrong_method,
-    ..Surface::aio("agentflow")
-};
+static AGENTFLOW: Surface = Surface { has_slash: true, ..Surface::agentflow("agentflow") };
 static TRAJECTORIES: Surface = Surface::own("trajectories");
 static API: Surface = Surface { frugal: true, ..Surface::own("api") };
-static HEALTH: Surface =
-    Surface { closes: true, has_head: false, wrong_method: agentflow::wrong_method, ..Surface::aio("health") };
+static HEALTH: Surface = Surface::agentflow("health");
 static METRICS: Surface = Surface { frugal: true, has_slash: false, ..Surface::own("metrics") };
 static PREVIEW: Surface = Surface::aio("preview");
 static AUTH: Surface = Surface::aio("auth");
@@ -206,8 +213,10 @@ static ROUTES: &[Route] = &[
     Route::new(At::Server, &CONSOLE, GET, "/trajectory/{id}", |e| Box::pin(pages::viewer::serve(e))).page(),
     // The server's state.
     Route::new(At::Server, &HEALTH, ANY, "/healthz", |e| Box::pin(health::healthz(e))).public(),
-    Route::new(At::Server, &HEALTH, GET, "/health", |e| Box::pin(health::health(e))).public(),
-    Route::new(At::Server, &HEALTH, GET, "/ready", |e| Box::pin(health::ready(e))).public(),
+    Route::new(At::Server, &HEALTH, GET, "/health", |e| Box::pin(health::health(e))).public()
+        .doc(Operation::new("Health", "get_health", "Whether the server answers").answers::<Health>(200)),
+    Route::new(At::Server, &HEALTH, GET, "/ready", |e| Box::pin(health::ready(e))).public()
+        .doc(Operation::new("Health", "get_ready", "Whether it is ready, and how many tools, workers and sessions it has").answers::<Ready>(200)),
     Route::new(At::Server, &METRICS, GET, "/metrics", |e| Box::pin(metrics::serve(e))).signs_in(),
     // Signing in.
     Route::new(At::Server, &AUTH, POST, "/login", |e| Box::pin(auth::sign_in(e))).public(),
@@ -331,23 +340,40 @@ static ROUTES: &[Route] = &[
     Route::new(At::Server, &AGENTFLOW, GET, "/docs", |e| Box::pin(pages::docs::serve(e))).page(),
     Route::new(At::Server, &AGENTFLOW, GET, "/redoc", |e| Box::pin(pages::docs::serve(e))).page(),
     Route::new(At::Server, &AGENTFLOW, GET, "/openapi.json", |e| Box::pin(pages::openapi::of_agentflow(e))),
-    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/execute", |e| Box::pin(agentflow::execute(e))),
-    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/execute/batch", |e| Box::pin(agentflow::execute_batch(e))),
-    Route::new(At::Server, &AGENTFLOW, GET, "/api/v1/tools", |e| Box::pin(agentflow::tools(e))),
-    Route::new(At::Server, &AGENTFLOW, GET, "/api/v1/tools/{name}/schema", |e| Box::pin(agentflow::tool_schema(e))),
-    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/session/create", |e| Box::pin(agentflow::session_create(e))),
-    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/session/destroy", |e| Box::pin(agentflow::session_destroy(e))),
-    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/session/list", |e| Box::pin(agentflow::session_list(e))),
-    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/session/refresh", |e| Box::pin(agentflow::session_refresh(e))),
-    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/lifecycle/heartbeat", |e| Box::pin(agentflow::heartbeat(e))),
-    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/lifecycle/status", |e| Box::pin(agentflow::status(e))),
-    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/worker/disconnect", |e| Box::pin(agentflow::disconnect(e))),
-    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/init/resource", |e| Box::pin(agentflow::init(e))),
-    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/init/batch", |e| Box::pin(agentflow::init_batch(e))),
-    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/init/from-config", |e| Box::pin(agentflow::init_from_config(e))),
-    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/warmup", |e| Box::pin(agentflow::warmup(e))),
-    Route::new(At::Server, &AGENTFLOW, GET, "/api/v1/warmup/status", |e| Box::pin(agentflow::warmup_status(e))),
-    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/server/shutdown", |e| Box::pin(agentflow::shutdown(e))),
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/execute", |e| Box::pin(agentflow::execute(e)))
+        .doc(Operation::new("Execute", "post_execute", "Runs a tool").takes::<ExecuteRequest>().takes_also::<Message>().answers::<Envelope>(200)),
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/execute/batch", |e| Box::pin(agentflow::execute_batch(e)))
+        .doc(Operation::new("Execute", "post_execute_batch", "Runs several tools").takes::<ExecuteBatchRequest>().takes_also::<Message>().envelops::<Envelope, BatchResults>().partial()),
+    Route::new(At::Server, &AGENTFLOW, GET, "/api/v1/tools", |e| Box::pin(agentflow::tools(e)))
+        .doc(Operation::new("Tools", "get_tools", "Lists the tools with their parameters").query(TOOLS).answers::<ToolList>(200)),
+    Route::new(At::Server, &AGENTFLOW, GET, "/api/v1/tools/{tool_name}/schema", |e| Box::pin(agentflow::tool_schema(e)))
+        .doc(Operation::new("Tools", "get_tools__tool_name__schema", "Describes one tool").answers::<ToolInfo>(200)),
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/session/create", |e| Box::pin(agentflow::session_create(e)))
+        .doc(Operation::new("Sessions", "post_session_create", "Creates a worker's session").takes::<SessionCreateRequest>().envelops::<Envelope, CreatedSession>()),
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/session/destroy", |e| Box::pin(agentflow::session_destroy(e)))
+        .doc(Operation::new("Sessions", "post_session_destroy", "Ends a session").takes::<SessionDestroyRequest>().envelops::<Envelope, DestroyedSession>()),
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/session/list", |e| Box::pin(agentflow::session_list(e)))
+        .doc(Operation::new("Sessions", "post_session_list", "Lists a worker's sessions").takes::<WorkerRequest>().envelops::<Envelope, WorkerSessions>()),
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/session/refresh", |e| Box::pin(agentflow::session_refresh(e)))
+        .doc(Operation::new("Sessions", "post_session_refresh", "Restarts the life time of one session, or of all").takes::<SessionRefreshRequest>().envelops::<Envelope, RefreshedSessions>()),
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/lifecycle/heartbeat", |e| Box::pin(agentflow::heartbeat(e)))
+        .doc(Operation::new("Sessions", "post_lifecycle_heartbeat", "Lists the active sessions of a worker").takes::<WorkerRequest>().envelops::<Envelope, ActiveSessions>()),
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/lifecycle/status", |e| Box::pin(agentflow::status(e)))
+        .doc(Operation::new("Sessions", "post_lifecycle_status", "Reports the state of a worker's sessions").takes::<WorkerRequest>().envelops::<Envelope, WorkerStatus>()),
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/worker/disconnect", |e| Box::pin(agentflow::disconnect(e)))
+        .doc(Operation::new("Sessions", "post_worker_disconnect", "Ends all sessions of a worker").takes::<WorkerDisconnectRequest>().envelops::<Envelope, DisconnectedWorker>()),
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/init/resource", |e| Box::pin(agentflow::init(e)))
+        .doc(Operation::new("Sessions", "post_init_resource", "Creates a session, or finds it").takes::<InitResourceRequest>().envelops::<Envelope, InitializedResource>()),
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/init/batch", |e| Box::pin(agentflow::init_batch(e)))
+        .doc(Operation::new("Sessions", "post_init_batch", "Creates several sessions").takes::<InitBatchRequest>().envelops::<Envelope, InitializedBatch>().partial()),
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/init/from-config", |e| Box::pin(agentflow::init_from_config(e)))
+        .doc(Operation::new("Sessions", "post_init_from_config", "Reads a configuration file of the server").takes::<InitFromConfigRequest>().envelops::<Envelope, LoadedConfig>()),
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/warmup", |e| Box::pin(agentflow::warmup(e)))
+        .doc(Operation::new("Server", "post_warmup", "Prepares backends").takes::<WarmupRequest>().answers::<WarmedBackends>(200)),
+    Route::new(At::Server, &AGENTFLOW, GET, "/api/v1/warmup/status", |e| Box::pin(agentflow::warmup_status(e)))
+        .doc(Operation::new("Server", "get_warmup_status", "Lists which backends are prepared").answers::<WarmupStatus>(200)),
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/server/shutdown", |e| Box::pin(agentflow::shutdown(e)))
+        .doc(Operation::new("Server", "post_server_shutdown", "Stops the server").takes::<ShutdownRequest>().answers::<ServerShutdown>(200)),
     Route::new(At::Server, &AGENTFLOW, POST, "/shutdown", |e| Box::pin(agentflow::shutdown(e))),
     Route::new(At::Server, &AGENTFLOW, ANY, "/api/v1/**", |e| Box::pin(agentflow::unknown(e))),
     Route::new(At::Server, &AGENTFLOW, ANY, "/execute/**", |e| Box::pin(agentflow::unknown(e))),
@@ -378,6 +404,11 @@ const STEPS: &[Query] = &[
     ("bodies", "string", "With `format=jsonl`, `inline` also for large bodies"),
     FOLLOW,
     ("tail", "integer", "With `follow=true`, the most past steps"),
+];
+
+const TOOLS: &[Query] = &[
+    ("include_hidden", "boolean", "Also the hidden tools; false by default"),
+    ("format", "openai|openai_responses|anthropic|mcp|agentflow", "The format of another API"),
 ];
 
 static NOWHERE: Route = Route::new(At::Both, &UNKNOWN, ANY, OTHER, |e| Box::pin(unknown(e)));
@@ -465,9 +496,10 @@ impl Found {
     }
 }
 
-/// All routes with a description.
-pub(crate) fn described() -> impl Iterator<Item = (&'static Route, &'static Operation)> {
-    ROUTES.iter().filter_map(|route| Some((route, route.operation.as_ref()?)))
+/// The routes of AgentFlow's document, or of the other interfaces'.
+pub(crate) fn described(is_agentflow: bool) -> impl Iterator<Item = (&'static Route, &'static Operation)> {
+    let routes = ROUTES.iter().filter(move |route| route.surface.is_agentflow == is_agentflow);
+    routes.filter_map(|route| Some((route, route.operation.as_ref()?)))
 }
 
 /// Finds the route of a decoded path.
@@ -586,7 +618,7 @@ mod tests {
             ("/execute", "/api/v1/execute"),
             ("/execute/", "/api/v1/execute"),
             ("/execute/x", "/execute/**"),
-            ("/tools/bash:run/schema", "/api/v1/tools/{name}/schema"),
+            ("/tools/bash:run/schema", "/api/v1/tools/{tool_name}/schema"),
             ("/tools/bash:run", "/tools/**"),
             ("/shutdown", "/shutdown"),
             ("/shutdown/x", OTHER),

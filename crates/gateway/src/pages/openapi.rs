@@ -6,14 +6,13 @@ use utoipa::OpenApi;
 
 use crate::GuestDescription;
 use crate::auth::AuthApi;
-use crate::dialect::agentflow;
 use crate::exchange::{Answered, Exchange};
 use crate::refusal::json_response;
 use crate::{operation, routes};
 
 /// All documents, by the names of their golden files.
 pub fn documents(guest: &GuestDescription) -> Vec<(&'static str, Value)> {
-    vec![("openapi", document(guest)), ("server-openapi", of_control()), ("agentflow-openapi", agentflow::openapi::document())]
+    vec![("openapi", document(guest)), ("server-openapi", of_control()), ("agentflow-openapi", agentflow_document())]
 }
 
 /// `/v1/openapi.json`, made at the first request.
@@ -48,7 +47,7 @@ fn of_control() -> Value {
         ("trajectories", "Recorded steps"),
         ("agent-sandbox", "Agent-Sandbox's interface; failures are `{code, error}`"),
     ];
-    let mut document = operation::document(info, &tags, routes::described());
+    let mut document = operation::document(info, &tags, routes::described(false));
     if let Some(schemas) = document.pointer_mut("/components/schemas").and_then(Value::as_object_mut) {
         schemas.values_mut().for_each(ease);
     }
@@ -57,7 +56,24 @@ fn of_control() -> Value {
 
 /// `/openapi.json`, as AgentFlow's server has it.
 pub(crate) async fn of_agentflow(_: &mut Exchange) -> Answered {
-    Ok(json_response(StatusCode::OK, &agentflow::openapi::document()))
+    Ok(json_response(StatusCode::OK, &agentflow_document()))
+}
+
+/// AgentFlow's interface, with the title of its own document.
+pub(crate) fn agentflow_document() -> Value {
+    let info = json!({
+        "title": "Sandbox HTTP Service",
+        "version": env!("CARGO_PKG_VERSION"),
+        "description": "AgentFlow's interface: workers, their sessions and tools. Sandboxes themselves are at /v1/docs.",
+    });
+    let tags = [
+        ("Health", "Whether the server answers"),
+        ("Execute", "Calls of tools"),
+        ("Sessions", "A worker's sessions, from their creation to their end"),
+        ("Tools", "The tools and their parameters"),
+        ("Server", "The server and its backends"),
+    ];
+    operation::document(info, &tags, routes::described(true))
 }
 
 /// `/sandbox/{name}` of a path that starts with it: the document then describes that sandbox.

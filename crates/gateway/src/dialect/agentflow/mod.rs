@@ -8,7 +8,6 @@
 
 mod check;
 mod control;
-pub(crate) mod openapi;
 #[cfg(test)]
 mod tests;
 pub(crate) mod types;
@@ -123,7 +122,7 @@ impl Closing {
     pub(crate) fn applies_to(self, route: &Route) -> bool {
         match self {
             Self::Never => false,
-            Self::Workers => route.surface.closes,
+            Self::Workers => route.surface.is_agentflow,
             Self::Always => true,
         }
     }
@@ -242,7 +241,7 @@ impl Asked<'_> {
     }
 
     async fn schema(&self) -> Response<Body> {
-        let name = self.exchange.param("name");
+        let name = self.exchange.param("tool_name");
         if self.synthesis.tool(name).is_none() {
             self.synthesis.discovered().await;
         }

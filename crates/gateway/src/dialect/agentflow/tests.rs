@@ -215,6 +215,17 @@ async fn golden_answers() {
     assert!(ours == golden, "{path} differs, first at {differ:#?}; if that is meant: cargo xtask openapi --bless");
 }
 
+#[test]
+fn every_route_is_described() {
+    let document = crate::pages::openapi::agentflow_document();
+    for path in crate::routes::patterns("agentflow").filter(|path| path.starts_with(super::ROOT) && !path.ends_with("/**")) {
+        assert!(document["paths"].get(path).is_some(), "{path}");
+    }
+    assert_eq!(document["paths"].as_object().map(serde_json::Map::len), Some(19));
+    assert_eq!(document["paths"]["/api/v1/execute"]["post"]["requestBody"]["required"], true);
+    assert_eq!(document["components"]["schemas"]["ExecuteRequest"]["required"], serde_json::json!(["worker_id", "action"]));
+}
+
 /// Without times, random ids and durations.
 fn masked(text: &str) -> String {
     const KEYS: [&str; 6] = ["trace_id", "created_at", "last_activity", "expires_at", "timestamp", "execution_time_ms"];

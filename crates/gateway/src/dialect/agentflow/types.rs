@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use arenite_model::ErrorCode;
 use arenite_synthesis::{Action, Execute, SessionInfo, SessionStatus};
 use serde::de::{DeserializeOwned, Deserializer};
 use serde::{Deserialize, Serialize};
@@ -12,6 +13,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::check;
+use crate::health::NotReady;
 
 /// A field that counts as absent if its value is wrong.
 fn lenient<'de, D: Deserializer<'de>, T: DeserializeOwned>(input: D) -> Result<Option<T>, D::Error> {
@@ -248,11 +250,67 @@ pub(crate) struct ShutdownRequest {
     pub(super) cleanup_sessions: Option<bool>,
 }
 
+/// AgentFlow's envelope.
+#[derive(Debug, ToSchema)]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(crate) struct Envelope {
+    /// 0: success; from 4000: an error of the request; from 5000: another one.
+    code: i64,
+    message: String,
+    data: Value,
+    meta: Meta,
+}
+
+#[derive(Debug, ToSchema)]
+#[expect(dead_code, reason = "only its schema is used")]
+struct Meta {
+    tool: String,
+    execution_time_ms: Option<f64>,
+    resource_type: Option<String>,
+    session_id: Option<String>,
+    trace_id: String,
+    /// The call had no session, and used one of its own.
+    #[schema(required = false)]
+    temporary_session: bool,
+}
+
+/// A refused or failed request.
+#[derive(Debug, ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(crate) enum Failure {
+    Failed(Envelope),
+    /// In FastAPI's format: a text, or pydantic's list of errors.
+    Invalid {
+        detail: Value,
+    },
+    Message(ErrorMessage),
+    NotReady(NotReady),
+    /// By the server, before the request reaches AgentFlow's routes.
+    Refused {
+        success: bool,
+        message: String,
+        hint: Option<String>,
+        code: ErrorCode,
+    },
+}
+
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ErrorMessage {
     /// `error`
     pub(super) status: &'static str,
     pub(super) message: String,
+}
+
+/// The results of a batch: envelopes.
+#[derive(Debug, ToSchema)]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(crate) struct BatchResults {
+    results: Vec<Envelope>,
+    total: usize,
+    /// Without the skipped ones.
+    executed: usize,
+    success_count: usize,
 }
 
 /// A created session, or the one that was there before.
