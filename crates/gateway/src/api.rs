@@ -468,7 +468,7 @@ mod tests {
         assert_eq!((template.status, &template.json), (200, &templates["templates"][0]));
         let missing = server.call("GET", "/api/v2/templates/nothing", Value::Null).await;
         assert_eq!((missing.status, &missing.json["hint"]), (404, &json!("known templates: aio, default")));
-        assert_eq!(server.call("GET", "/api/v2/templates/..%2Fx", Value::Null).await.status, 404);
+        assert_eq!(server.call("GET", "/api/v2/templates/..%2Fx", Value::Null).await.status, 400);
         assert_eq!(server.call("GET", "/api/v2/images", Value::Null).await.status, 501);
     }
 
