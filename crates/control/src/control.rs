@@ -20,6 +20,7 @@ use crate::reaper::Deadlines;
 use crate::registry::{Entry, Registry};
 use crate::store::{self, Store};
 use crate::template::Templates;
+use crate::tenants::Tenants;
 use crate::{Change, ControlConfig, ControlError, Sandbox, Template};
 
 /// Number of changes that a subscriber may lag behind before it misses some.
@@ -32,6 +33,8 @@ pub struct Control {
     pub(crate) config: ControlConfig,
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) store: Arc<dyn Store>,
+    /// None: `default` is the only tenant.
+    tenants: Option<Arc<Tenants>>,
     pub(crate) clock: Clock,
     pub(crate) templates: Templates,
     pub(crate) admission: Admission,
@@ -71,7 +74,13 @@ impl Control {
     ) -> Result<Arc<Self>, ControlError> {
         // Before the recovery, so that no end in between is missed.
         let ended = engine.ended();
-        let control = Self::new(config, engine, store);
+        let tenants = if config.tenants {
+            let store = Arc::clone(&store).tenant_store().ok_or(ControlError::NoTenantStore)?;
+            Some(Arc::new(Tenants::open(store).await?))
+        } else {
+            None
+        };
+        let control = Self::new(config, engine, store, tenants);
         control.recover().await?;
         // Logs which templates are unusable.
         control.templates.list();
@@ -80,11 +89,14 @@ impl Control {
         tasks.spawn(Arc::clone(&control).reap_all());
         tasks.spawn(Arc::clone(&control).store_activity());
         tasks.spawn(Arc::clone(&control).keep_pools());
+        if let Some(tenants) = &control.tenants {
+            tasks.spawn(Arc::clone(tenants).write_refusals());
+        }
         drop(tasks);
         Ok(control)
     }
 
-    fn new(config: ControlConfig, engine: Arc<dyn Engine>, store: Arc<dyn Store>) -> Arc<Self> {
+    fn new(config: ControlConfig, engine: Arc<dyn Engine>, store: Arc<dyn Store>, tenants: Option<Arc<Tenants>>) -> Arc<Self> {
         let clock = Clock::start();
         Arc::new_cyclic(|this| Self {
             templates: Templates::new(&config),
@@ -102,6 +114,7 @@ impl Control {
             config,
             engine,
             store,
+            tenants,
             clock,
             tasks: Mutex::default(),
             this: Weak::clone(this),
@@ -129,6 +142,21 @@ impl Control {
         };
         all.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
         Ok(all)
+    }
+
+    /// The sandboxes of all tenants. Only for the server itself.
+    pub fn list_all(&self) -> Vec<Sandbox> {
+        self.registry().all().map(|entry| entry.current()).collect()
+    }
+
+    /// Whether a tenant has a sandbox, or creates one.
+    pub fn has_sandboxes(&self, tenant: &TenantId) -> bool {
+        self.registry().tenant(tenant).is_some()
+    }
+
+    /// Tenants and their keys; none if `default` is the only tenant.
+    pub fn tenants(&self) -> Option<&Arc<Tenants>> {
+        self.tenants.as_ref()
     }
 
     /// The usable templates, by name.
@@ -171,6 +199,9 @@ impl Control {
         }
         self.close_pools().await;
         self.flush_activity().await;
+        if let Some(tenants) = &self.tenants {
+            tenants.flush_refusals().await;
+        }
         self.engine.close().await;
         self.store.close().await;
     }

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arenite_engine::EngineError;
-use arenite_model::{ErrorCode, SandboxId, SandboxName, SandboxState, SpecError};
+use arenite_model::{ErrorCode, KeyId, SandboxId, SandboxName, SandboxState, SpecError, TenantId};
 use thiserror::Error;
 
 use crate::store::StoreError;
@@ -39,6 +39,26 @@ pub enum ControlError {
     Quarantined { name: SandboxName, id: SandboxId },
     #[error("no sandbox {id} is in quarantine")]
     NotQuarantined { id: SandboxId },
+    #[error("there is no tenant {name}")]
+    NoTenant { name: TenantId },
+    #[error("tenant {name} already exists")]
+    TenantExists { name: TenantId },
+    #[error("a tenant that was removed had the name {name}, and its records stay")]
+    TenantRemoved { name: TenantId },
+    #[error("tenant {name} has {sandboxes} sandboxes")]
+    TenantInUse { name: TenantId, sandboxes: u64 },
+    #[error("the tenant default can't be disabled or removed: it has the operator's keys and the server's own sandboxes")]
+    DefaultTenant,
+    #[error("there is no key {id}")]
+    NoKey { id: KeyId },
+    #[error("key {id} is revoked or expired")]
+    KeyEnded { id: KeyId },
+    #[error("the key is not valid: {reason}")]
+    InvalidKey { reason: String },
+    #[error("there are {most} {what}, which is the most")]
+    TooMany { what: &'static str, most: usize },
+    #[error("this server's store keeps no tenants")]
+    NoTenantStore,
     #[error("the server is stopping")]
     Stopping,
     #[error("{what} of sandbox {name} took longer than {limit:?}")]
@@ -67,14 +87,23 @@ impl ControlError {
     /// The error's stable code.
     pub fn code(&self) -> ErrorCode {
         match self {
-            Self::NotFound { .. } | Self::NoSuchId { .. } | Self::NoTemplate { .. } | Self::NotQuarantined { .. } => {
-                ErrorCode::NotFound
-            }
-            Self::AlreadyExists { .. } => ErrorCode::AlreadyExists,
-            Self::Conflict { .. } | Self::Cancelled { .. } | Self::Quarantined { .. } => ErrorCode::Conflict,
+            Self::NotFound { .. }
+            | Self::NoSuchId { .. }
+            | Self::NoTemplate { .. }
+            | Self::NotQuarantined { .. }
+            | Self::NoTenant { .. }
+            | Self::NoKey { .. } => ErrorCode::NotFound,
+            Self::AlreadyExists { .. } | Self::TenantExists { .. } | Self::TenantRemoved { .. } => ErrorCode::AlreadyExists,
+            Self::Conflict { .. }
+            | Self::Cancelled { .. }
+            | Self::Quarantined { .. }
+            | Self::TenantInUse { .. }
+            | Self::DefaultTenant
+            | Self::KeyEnded { .. } => ErrorCode::Conflict,
+            Self::NoTenantStore => ErrorCode::Unsupported,
             Self::Gone { .. } => ErrorCode::SandboxFailed,
-            Self::BadTemplate { .. } | Self::Spec(_) => ErrorCode::InvalidRequest,
-            Self::Exhausted { .. } | Self::Stopping => ErrorCode::Exhausted,
+            Self::BadTemplate { .. } | Self::Spec(_) | Self::InvalidKey { .. } => ErrorCode::InvalidRequest,
+            Self::Exhausted { .. } | Self::Stopping | Self::TooMany { .. } => ErrorCode::Exhausted,
             Self::Timeout { .. } => ErrorCode::Timeout,
             Self::Engine(source) => source.code(),
             Self::Store { source: StoreError::Full | StoreError::Locked | StoreError::Unavailable(_), .. } => {
@@ -110,6 +139,15 @@ impl ControlError {
                     "adopt it with: arenite quarantine adopt {id}, or remove it with: arenite quarantine rm {id}"
                 ));
             }
+            Self::TenantInUse { name, .. } => {
+                return Some(format!("delete them with it: arenite tenant rm {name} --force, or DELETE with force=true"));
+            }
+            Self::NoTenant { .. } => "see which there are: arenite tenant ls",
+            Self::TenantRemoved { .. } => "choose another name",
+            Self::NoKey { .. } => "see which there are: arenite key ls",
+            Self::KeyEnded { .. } => "create another: arenite key create",
+            Self::TooMany { what: "tenants", .. } => "remove tenants that are not needed",
+            Self::TooMany { .. } => "revoke keys that are not needed",
             Self::NotQuarantined { .. } => "see which are: arenite quarantine ls",
             Self::Engine(source) => return source.hint(),
             Self::BadTemplate { .. } | Self::BadEnvironments { .. } => "correct the file; it is read again at the next create",

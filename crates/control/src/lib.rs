@@ -29,6 +29,11 @@
 //! never leaves one half done. Most leases come straight from a client's connection, and they wake sandboxes and create
 //! `default`. Readers get snapshots and take no such lock.
 //!
+//! # Tenants
+//!
+//! Every operation names the tenant that it is for: names are unique within a tenant, and another tenant's sandbox is not found.
+//! Keys, roles and the audit log are in [`tenants`].
+//!
 //! # After a crash
 //!
 //! [`Control::start`] passes all settled rows to the engine, which re-adopts those sandboxes. Rows that are still creating or
@@ -74,6 +79,7 @@ mod sandbox;
 mod shutdown_hooks;
 pub mod store;
 mod template;
+pub mod tenants;
 
 pub use config::{ControlConfig, Limits};
 pub use control::Control;

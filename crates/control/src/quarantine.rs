@@ -21,7 +21,8 @@ use crate::{Control, ControlError, Sandbox};
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct QuarantinedSandbox {
     pub id: SandboxId,
-    /// The name from its row or its record.
+    /// The tenant and the name from its row or its record.
+    pub tenant: Option<TenantId>,
     pub name: Option<SandboxName>,
     pub reason: String,
     pub since: Timestamp,
@@ -79,8 +80,8 @@ impl Control {
                 tracing::warn!(%id, %error, "a sandbox in quarantine could not be looked at");
                 Remains::default()
             });
-            let name = held.memo.map(|memo| memo.name);
-            all.push(QuarantinedSandbox { id, name, reason: held.reason, since: held.since, remains });
+            let (tenant, name) = held.memo.map(|memo| (memo.tenant, memo.name)).unzip();
+            all.push(QuarantinedSandbox { id, tenant, name, reason: held.reason, since: held.since, remains });
         }
         all
     }
@@ -178,8 +179,8 @@ impl Control {
         if is_taken { Err(ControlError::AlreadyExists { name: row.name }) } else { Ok(row) }
     }
 
-    /// Ends the processes of a quarantined sandbox and removes its disk.
-    pub async fn remove_quarantined(&self, id: &SandboxId) -> Result<(), ControlError> {
+    /// Ends the processes of a quarantined sandbox and removes its disk. Returns the tenant that owned it, if known.
+    pub async fn remove_quarantined(&self, id: &SandboxId) -> Result<Option<TenantId>, ControlError> {
         let operation = self.operation()?;
         let id = id.clone();
         self.detached(operation, |control| async move {
@@ -195,7 +196,7 @@ impl Control {
             }
             control.quarantine.held().remove(&id);
             tracing::info!(%id, "removed a sandbox that was in quarantine");
-            Ok(())
+            Ok(held.memo.map(|memo| memo.tenant))
         })
         .await
     }

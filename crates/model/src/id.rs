@@ -104,6 +104,14 @@ text_id!(
 );
 
 text_id!(
+    /// Identifies an API key, and is the public part of its text: 12 lower-case letters or digits.
+    KeyId,
+    "key id",
+    "it is 12 lower-case letters or digits",
+    |t| t.len() == 12 && t.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+);
+
+text_id!(
     /// A local image's name: path-like, lower case, optionally with a tag, such as `base` or `team/tools:2`.
     ImageName,
     "image name",
@@ -120,27 +128,40 @@ text_id!(
     }
 );
 
+/// Random lower-case letters and digits.
+fn random_text(length: usize) -> String {
+    const ALPHABET: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
+    let mut bytes = vec![0u8; 2 * length];
+    getrandom::fill(&mut bytes).expect("the kernel's random source answers");
+    // Two bytes per letter keep the bias of the modulo below one part in a thousand.
+    let letter = |pair: &[u8]| char::from(ALPHABET[usize::from(u16::from_le_bytes([pair[0], pair[1]]) % 36)]);
+    bytes.chunks_exact(2).map(letter).collect()
+}
+
 impl SandboxId {
     /// Generates a random id.
     pub fn random() -> Self {
-        const ALPHABET: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
-        let mut bytes = [0u8; 22];
-        getrandom::fill(&mut bytes).expect("the kernel's random source answers");
-        let text = std::iter::once('s')
-            // Two bytes per letter keep the bias of the modulo below one part in a thousand.
-            .chain(bytes.chunks_exact(2).map(|pair| {
-                let n = u16::from_le_bytes([pair[0], pair[1]]);
-                char::from(ALPHABET[usize::from(n % 36)])
-            }))
-            .collect();
-        Self(text)
+        Self(format!("s{}", random_text(11)))
+    }
+}
+
+impl KeyId {
+    /// Generates a random id.
+    pub fn random() -> Self {
+        Self(random_text(12))
     }
 }
 
 impl TenantId {
-    /// The single tenant of an installation without authentication.
+    const DEFAULT: &str = "default";
+
+    /// The single tenant of a server without tenants, and the tenant of the server's own sandboxes.
     pub fn default_tenant() -> Self {
-        Self("default".to_owned())
+        Self(Self::DEFAULT.to_owned())
+    }
+
+    pub fn is_default(&self) -> bool {
+        self.0 == Self::DEFAULT
     }
 }
 

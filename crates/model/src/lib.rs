@@ -11,6 +11,6 @@ mod spec;
 mod state;
 
 pub use code::ErrorCode;
-pub use id::{IdError, ImageName, SandboxId, SandboxName, TenantId};
+pub use id::{IdError, ImageName, KeyId, SandboxId, SandboxName, TenantId};
 pub use spec::{IdlePolicy, NetworkMode, Resources, SandboxSpec, SpecError, VolumeMount};
 pub use state::SandboxState;

@@ -5,6 +5,8 @@ mod memory;
 mod postgres;
 mod reserve;
 mod sqlite;
+mod sqlite_tenants;
+mod tenants;
 mod unreadable;
 mod writer;
 
@@ -19,6 +21,7 @@ use thiserror::Error;
 pub use memory::MemoryStore;
 pub use postgres::{AddressError, PostgresAddress, PostgresStore};
 pub use sqlite::SqliteStore;
+pub use tenants::{RemovedTenant, TenantStore};
 
 use crate::{ControlError, Sandbox};
 
@@ -109,6 +112,10 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// [`StoreError::NotEmpty`] without `replace`, if there are rows; [`StoreError::Taken`] if an id or a name repeats.
     async fn import(&self, rows: Vec<Sandbox>, replace: bool) -> Result<(), StoreError>;
+    /// The same store for tenants; none if it keeps only sandboxes.
+    fn tenant_store(self: Arc<Self>) -> Option<Arc<dyn TenantStore>> {
+        None
+    }
     /// Notes for the operator, as text.
     fn notes(&self) -> Vec<String> {
         Vec::new()

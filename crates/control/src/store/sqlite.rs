@@ -13,7 +13,7 @@ use rusqlite::{Connection, OpenFlags, TransactionBehavior, params};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::writer::Writer;
-use super::{Answer, Op, Store, StoreError, check_version, to_json, unreadable};
+use super::{Answer, Op, Store, StoreError, TenantStore, check_version, sqlite_tenants, to_json, unreadable};
 use crate::{ControlError, Sandbox};
 
 /// Queue of writes for the thread; beyond it, callers wait to enqueue.
@@ -22,7 +22,8 @@ const QUEUE: usize = 256;
 const LOCKED: Duration = Duration::from_millis(700);
 
 /// Each migrates the schema from its index to the next. Released ones are never edited; append new ones.
-const MIGRATIONS: [&str; 1] = ["
+const MIGRATIONS: [&str; 2] = [
+    "
     CREATE TABLE sandboxes (
         id           TEXT PRIMARY KEY,
         tenant       TEXT NOT NULL,
@@ -39,7 +40,9 @@ const MIGRATIONS: [&str; 1] = ["
         expires_at   INTEGER,
         UNIQUE (tenant, name)
     ) WITHOUT ROWID;
-"];
+",
+    sqlite_tenants::SCHEMA,
+];
 
 /// Sandboxes in a SQLite file.
 pub struct SqliteStore {
@@ -50,9 +53,17 @@ pub struct SqliteStore {
 }
 
 pub(super) struct Job {
-    pub(super) op: Op,
+    pub(super) work: Work,
     pub(super) reply: oneshot::Sender<Answer>,
     _permit: OwnedSemaphorePermit,
+}
+
+/// A transaction that keeps its own result.
+pub(super) type Transaction = Box<dyn Fn(&Connection) -> Result<(), StoreError> + Send>;
+
+pub(super) enum Work {
+    Rows(Op),
+    Transaction(Transaction),
 }
 
 impl SqliteStore {
@@ -115,9 +126,13 @@ impl SqliteStore {
     }
 
     async fn ask(&self, op: Op) -> Answer {
+        self.carry_out(Work::Rows(op)).await
+    }
+
+    pub(super) async fn carry_out(&self, work: Work) -> Answer {
         let (reply, answer) = oneshot::channel();
         let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(|_| StoreError::Closed)?;
-        self.jobs.send(Job { op, reply, _permit: permit }).map_err(|_| StoreError::Closed)?;
+        self.jobs.send(Job { work, reply, _permit: permit }).map_err(|_| StoreError::Closed)?;
         answer.await.unwrap_or(Err(StoreError::Closed))
     }
 }
@@ -306,6 +321,10 @@ impl Store for SqliteStore {
 
     async fn import(&self, rows: Vec<Sandbox>, replace: bool) -> Result<(), StoreError> {
         self.ask(Op::Import { rows, replace }).await.map(drop)
+    }
+
+    fn tenant_store(self: Arc<Self>) -> Option<Arc<dyn TenantStore>> {
+        Some(self)
     }
 
     fn notes(&self) -> Vec<String> {

@@ -12,7 +12,7 @@ use arenite_model::SandboxId;
 use rusqlite::{Connection, ErrorCode, MAIN_DB, TransactionBehavior};
 
 use super::reserve::Reserve;
-use super::sqlite::{Job, apply, connect};
+use super::sqlite::{Job, Transaction, Work, apply, connect};
 use super::{Answer, Op, StoreError};
 
 /// Maximum number of changes in one transaction.
@@ -59,7 +59,7 @@ impl Writer {
             {
                 batch.push(job);
             }
-            let closes = batch.iter().any(|job| matches!(job.op, Op::Close));
+            let closes = batch.iter().any(|job| matches!(job.work, Work::Rows(Op::Close)));
             self.serve(&mut batch);
             if closes {
                 break;
@@ -89,27 +89,32 @@ impl Writer {
             return;
         }
         for job in batch.drain(..) {
-            let answer = self.write(&job.op);
+            let answer = match &job.work {
+                Work::Rows(op) => self.write(op),
+                Work::Transaction(work) => self.transact(work),
+            };
             let _ = job.reply.send(answer);
         }
     }
 
     /// Writes all jobs in one transaction. `None` if one failed and nothing was written. For some errors of one statement,
     /// SQLite rolls the transaction back, for others not, so the batch is then written one by one.
-    fn write_together(&mut self, batch: &[Job]) -> Option<Vec<Answer>> {
-        if batch.iter().any(|job| matches!(job.op, Op::Insert(_))) && !self.reserve.take() {
-            return None;
-        }
-        // An import is undone alone if it fails.
-        if batch.iter().any(|job| matches!(job.op, Op::Import { .. })) {
+    fn write_together<'a>(&mut self, batch: &'a [Job]) -> Option<Vec<Answer>> {
+        // Imports and other transactions are undone alone if they fail.
+        let op = |job: &'a Job| match &job.work {
+            Work::Rows(Op::Import { .. }) | Work::Transaction(_) => None,
+            Work::Rows(op) => Some(op),
+        };
+        let ops: Vec<&Op> = batch.iter().map(op).collect::<Option<_>>()?;
+        if ops.iter().any(|op| matches!(op, Op::Insert(_))) && !self.reserve.take() {
             return None;
         }
         let change = self.db.transaction_with_behavior(TransactionBehavior::Immediate).ok()?;
-        let mut answers = Vec::with_capacity(batch.len());
-        for job in batch {
-            let answer = match job.op {
+        let mut answers = Vec::with_capacity(ops.len());
+        for op in ops {
+            let answer = match op {
                 Op::Check => Ok(Vec::new()),
-                _ => apply(&change, &job.op),
+                _ => apply(&change, op),
             };
             if matches!(&answer, Err(error) if !matches!(error, StoreError::Taken)) {
                 return None;
@@ -150,6 +155,13 @@ impl Writer {
                 Ok(Vec::new())
             }
         }
+    }
+
+    fn transact(&mut self, work: &Transaction) -> Answer {
+        self.passable()?;
+        self.reopen_if_needed();
+        let done = transact(&mut self.db, work);
+        self.note(done)
     }
 
     /// Fails right after another process's lock made an attempt fail, since each attempt waits for the lock.
@@ -239,6 +251,14 @@ fn import(db: &mut Connection, op: &Op) -> Answer {
     let answer = apply(&change, op)?;
     change.commit()?;
     Ok(answer)
+}
+
+/// A store that can only be read still answers transactions that only read.
+fn transact(db: &mut Connection, work: &Transaction) -> Answer {
+    let change = db.transaction_with_behavior(TransactionBehavior::Deferred)?;
+    work(&change)?;
+    change.commit()?;
+    Ok(Vec::new())
 }
 
 fn try_owed(db: &mut Connection, owed: &BTreeSet<SandboxId>) -> Result<(), StoreError> {

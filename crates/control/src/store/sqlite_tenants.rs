@@ -1,0 +1,308 @@
+//! Tenants, keys and the audit log in the SQLite file.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arenite_model::{KeyId, TenantId};
+use async_trait::async_trait;
+use jiff::Timestamp;
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::sqlite::Work;
+use super::tenants::{RemovedTenant, TenantStore};
+use super::{SqliteStore, StoreError};
+use crate::tenants::{ApiKey, AuditEntry, AuditQuery, AuditRow, Tenant};
+
+pub(super) const SCHEMA: &str = "
+    CREATE TABLE tenants (
+        name       TEXT PRIMARY KEY,
+        created_at INTEGER NOT NULL,
+        limits     TEXT NOT NULL,  -- JSON
+        disabled   INTEGER NOT NULL,
+        removed_at INTEGER
+    ) WITHOUT ROWID;
+    CREATE TABLE api_keys (
+        id         TEXT PRIMARY KEY,
+        tenant     TEXT NOT NULL,
+        name       TEXT NOT NULL,
+        role       TEXT NOT NULL,
+        operator   INTEGER NOT NULL,
+        hash       BLOB NOT NULL,  -- SHA-256 of the secret
+        bound      TEXT NOT NULL,  -- JSON
+        created_at INTEGER NOT NULL,
+        expires_at INTEGER,
+        revoked_at INTEGER
+    ) WITHOUT ROWID;
+    CREATE TABLE audit (
+        number  INTEGER PRIMARY KEY AUTOINCREMENT,
+        at      INTEGER NOT NULL,
+        tenant  TEXT NOT NULL,  -- empty: none
+        key     TEXT,
+        action  TEXT NOT NULL,
+        object  TEXT NOT NULL,
+        client  TEXT,
+        outcome TEXT NOT NULL
+    );
+    CREATE INDEX audit_by_tenant ON audit (tenant, number);
+";
+
+impl SqliteStore {
+    /// Runs a transaction on the store's thread.
+    async fn transaction<T: Send + 'static>(
+        &self,
+        work: impl Fn(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let result = Arc::new(Mutex::new(None));
+        let write = Arc::clone(&result);
+        let work = move |db: &Connection| {
+            let done = work(db)?;
+            *write.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
+            Ok(())
+        };
+        self.carry_out(Work::Transaction(Box::new(work))).await?;
+        let done = result.lock().unwrap_or_else(PoisonError::into_inner).take();
+        done.ok_or(StoreError::Closed)
+    }
+}
+
+fn time(micros: i64) -> Result<Timestamp, StoreError> {
+    Timestamp::from_microsecond(micros).map_err(|error| StoreError::Database(error.to_string()))
+}
+
+fn unreadable(id: &str, reason: impl ToString) -> StoreError {
+    StoreError::BadRow { id: id.to_owned(), reason: reason.to_string() }
+}
+
+fn read_tenant(row: &Row<'_>) -> Result<Tenant, StoreError> {
+    let name: String = row.get(0)?;
+    Ok(Tenant {
+        name: name.parse().map_err(|error| unreadable(&name, error))?,
+        created_at: time(row.get(1)?)?,
+        limits: row.get(2)?,
+        disabled: row.get(3)?,
+    })
+}
+
+fn read_key(row: &Row<'_>) -> Result<ApiKey, StoreError> {
+    let id: String = row.get(0)?;
+    let (tenant, role, bound): (String, String, String) = (row.get(1)?, row.get(3)?, row.get(6)?);
+    let optional = |at: usize| row.get::<_, Option<i64>>(at)?.map(time).transpose();
+    Ok(ApiKey {
+        tenant: tenant.parse().map_err(|error| unreadable(&id, error))?,
+        name: row.get(2)?,
+        role: role.parse().map_err(|error: String| unreadable(&id, error))?,
+        operator: row.get(4)?,
+        hash: row.get(5)?,
+        bound: serde_json::from_str(&bound).map_err(|error| unreadable(&id, error))?,
+        created_at: time(row.get(7)?)?,
+        expires_at: optional(8)?,
+        revoked_at: optional(9)?,
+        id: id.parse().map_err(|error| unreadable(&id, error))?,
+    })
+}
+
+fn insert_key(db: &Connection, key: &ApiKey) -> Result<(), StoreError> {
+    let bound = serde_json::to_string(&key.bound).map_err(|error| StoreError::Database(error.to_string()))?;
+    db.prepare_cached(
+        "INSERT INTO api_keys (id, tenant, name, role, operator, hash, bound, created_at, expires_at, revoked_at)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+    )?
+    .execute(params![
+        key.id.as_str(),
+        key.tenant.as_str(),
+        key.name,
+        key.role.as_str(),
+        key.operator,
+        key.hash,
+        bound,
+        key.created_at.as_microsecond(),
+        key.expires_at.map(Timestamp::as_microsecond),
+        key.revoked_at.map(Timestamp::as_microsecond),
+    ])?;
+    Ok(())
+}
+
+fn delete_keys(db: &Connection, ids: &[KeyId]) -> Result<(), StoreError> {
+    let mut delete = db.prepare_cached("DELETE FROM api_keys WHERE id = ?1")?;
+    for id in ids {
+        delete.execute([id.as_str()])?;
+    }
+    Ok(())
+}
+
+fn text_of(tenant: Option<&TenantId>) -> &str {
+    tenant.map_or("", TenantId::as_str)
+}
+
+fn read_audit(row: &Row<'_>) -> Result<AuditRow, StoreError> {
+    let number: i64 = row.get(0)?;
+    let (tenant, key): (String, Option<String>) = (row.get(2)?, row.get(3)?);
+    let bad = |error: arenite_model::IdError| unreadable(&number.to_string(), error);
+    Ok(AuditRow {
+        number: number.unsigned_abs(),
+        entry: AuditEntry {
+            at: time(row.get(1)?)?,
+            tenant: (!tenant.is_empty()).then(|| tenant.parse()).transpose().map_err(bad)?,
+            key: key.map(|key| key.parse()).transpose().map_err(bad)?,
+            action: row.get(4)?,
+            object: row.get(5)?,
+            client: row.get(6)?,
+            outcome: row.get(7)?,
+        },
+    })
+}
+
+#[async_trait]
+impl TenantStore for SqliteStore {
+    async fn tenants(&self) -> Result<Vec<Tenant>, StoreError> {
+        self.transaction(|db| {
+            let mut select = db.prepare("SELECT name, created_at, limits, disabled FROM tenants WHERE removed_at IS NULL")?;
+            let mut rows = select.query([])?;
+            let mut all = Vec::new();
+            while let Some(row) = rows.next()? {
+                all.push(read_tenant(row)?);
+            }
+            Ok(all)
+        })
+        .await
+    }
+
+    async fn create_tenant(&self, tenant: &Tenant) -> Result<(), StoreError> {
+        let tenant = tenant.clone();
+        self.transaction(move |db| {
+            let Tenant { name, created_at, limits, disabled } = &tenant;
+            db.execute(
+                "INSERT INTO tenants (name, created_at, limits, disabled) VALUES (?1, ?2, ?3, ?4)",
+                params![name.as_str(), created_at.as_microsecond(), limits, disabled],
+            )?;
+            Ok(())
+        })
+        .await
+    }
+
+    async fn set_tenant(&self, tenant: &Tenant) -> Result<(), StoreError> {
+        let tenant = tenant.clone();
+        self.transaction(move |db| {
+            let values = params![tenant.name.as_str(), tenant.limits, tenant.disabled];
+            db.execute("UPDATE tenants SET limits = ?2, disabled = ?3 WHERE name = ?1", values)?;
+            Ok(())
+        })
+        .await
+    }
+
+    async fn remove_tenant(&self, name: &TenantId, at: Timestamp) -> Result<RemovedTenant, StoreError> {
+        let name = name.clone();
+        self.transaction(move |db| {
+            let count = "SELECT count(*) FROM sandboxes WHERE tenant = ?1";
+            let sandboxes: i64 = db.query_row(count, [name.as_str()], |row| row.get(0))?;
+            if sandboxes > 0 {
+                return Ok(RemovedTenant::HasSandboxes(sandboxes.unsigned_abs()));
+            }
+            let removed = "UPDATE tenants SET removed_at = ?2 WHERE name = ?1";
+            db.execute(removed, params![name.as_str(), at.as_microsecond()])?;
+            db.execute("DELETE FROM api_keys WHERE tenant = ?1", [name.as_str()])?;
+            Ok(RemovedTenant::Removed)
+        })
+        .await
+    }
+
+    async fn keys(&self) -> Result<Vec<ApiKey>, StoreError> {
+        self.transaction(|db| {
+            let mut select = db.prepare(
+                "SELECT id, tenant, name, role, operator, hash, bound, created_at, expires_at, revoked_at FROM api_keys",
+            )?;
+            let mut rows = select.query([])?;
+            let mut all = Vec::new();
+            while let Some(row) = rows.next()? {
+                all.push(read_key(row)?);
+            }
+            Ok(all)
+        })
+        .await
+    }
+
+    async fn create_key(&self, key: &ApiKey, ended: &[KeyId]) -> Result<(), StoreError> {
+        let (key, ended) = (key.clone(), ended.to_vec());
+        self.transaction(move |db| {
+            delete_keys(db, &ended)?;
+            insert_key(db, &key)
+        })
+        .await
+    }
+
+    async fn rotate_key(&self, old: &ApiKey, new: &ApiKey, ended: &[KeyId]) -> Result<(), StoreError> {
+        let (old, new, ended) = (old.clone(), new.clone(), ended.to_vec());
+        self.transaction(move |db| {
+            delete_keys(db, &ended)?;
+            let end = old.expires_at.map(Timestamp::as_microsecond);
+            db.execute("UPDATE api_keys SET expires_at = ?2 WHERE id = ?1", params![old.id.as_str(), end])?;
+            insert_key(db, &new)
+        })
+        .await
+    }
+
+    async fn revoke_key(&self, key: &ApiKey) -> Result<(), StoreError> {
+        let key = key.clone();
+        self.transaction(move |db| {
+            let at = key.revoked_at.map(Timestamp::as_microsecond);
+            db.execute("UPDATE api_keys SET revoked_at = ?2 WHERE id = ?1", params![key.id.as_str(), at])?;
+            Ok(())
+        })
+        .await
+    }
+
+    async fn append_audit(&self, rows: Vec<AuditEntry>) -> Result<(), StoreError> {
+        self.transaction(move |db| {
+            let mut insert = db.prepare_cached(
+                "INSERT INTO audit (at, tenant, key, action, object, client, outcome) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            )?;
+            for row in &rows {
+                insert.execute(params![
+                    row.at.as_microsecond(),
+                    text_of(row.tenant.as_ref()),
+                    row.key.as_ref().map(KeyId::as_str),
+                    row.action,
+                    row.object,
+                    row.client,
+                    row.outcome,
+                ])?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn trim_audit(&self, tenant: Option<&TenantId>, keep: u64) -> Result<(), StoreError> {
+        let tenant = text_of(tenant).to_owned();
+        let keep = i64::try_from(keep).unwrap_or(i64::MAX);
+        self.transaction(move |db| {
+            let select = "SELECT number FROM audit WHERE tenant = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2";
+            let last: Option<i64> = db.query_row(select, params![tenant, keep], |row| row.get(0)).optional()?;
+            if let Some(last) = last {
+                db.execute("DELETE FROM audit WHERE tenant = ?1 AND number <= ?2", params![tenant, last])?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn audit(&self, query: AuditQuery) -> Result<Vec<AuditRow>, StoreError> {
+        self.transaction(move |db| {
+            let of_tenant = if query.tenant.is_some() { "tenant = ?1" } else { "?1 = ''" };
+            let mut select = db.prepare_cached(&format!(
+                "SELECT number, at, tenant, key, action, object, client, outcome FROM audit
+                 WHERE {of_tenant} AND number < ?2 AND at >= ?3 AND at <= ?4 ORDER BY number DESC LIMIT ?5"
+            ))?;
+            let micros = |time: Option<Timestamp>, unset: i64| time.map_or(unset, Timestamp::as_microsecond);
+            let before = query.before.and_then(|number| i64::try_from(number).ok()).unwrap_or(i64::MAX);
+            let limit = i64::try_from(query.limit).unwrap_or(i64::MAX);
+            let (since, until) = (micros(query.since, i64::MIN), micros(query.until, i64::MAX));
+            let mut rows = select.query(params![text_of(query.tenant.as_ref()), before, since, until, limit])?;
+            let mut all = Vec::new();
+            while let Some(row) = rows.next()? {
+                all.push(read_audit(row)?);
+            }
+            Ok(all)
+        })
+        .await
+    }
+}
