@@ -76,6 +76,8 @@ pub trait StepLog: Send + Sync {
         found: &mut Verification,
         see: &mut dyn FnMut(u64, BlobRef),
     ) -> Result<(), TrajectoryError>;
+    /// Whether a step refers to the body.
+    fn refers(&self, key: &TrajectoryKey, digest: &str) -> Result<bool, TrajectoryError>;
     /// The number of the last step, and whether the end was recorded; `(0, false)` without a log.
     fn stand(&self, key: &TrajectoryKey) -> Result<(u64, bool), TrajectoryError>;
     /// Calls `see` with each digest that any record of any tenant refers to.
@@ -497,6 +499,10 @@ impl StepLog for FileLog {
         see: &mut dyn FnMut(u64, BlobRef),
     ) -> Result<(), TrajectoryError> {
         self.read(key, |file, len| read::verify(file, len, found, see))
+    }
+
+    fn refers(&self, key: &TrajectoryKey, digest: &str) -> Result<bool, TrajectoryError> {
+        self.read(key, |file, len| read::refers(file, len, digest))
     }
 
     fn stand(&self, key: &TrajectoryKey) -> Result<(u64, bool), TrajectoryError> {

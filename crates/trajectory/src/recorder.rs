@@ -301,6 +301,15 @@ impl Recorder {
         Ok(file)
     }
 
+    /// Checks that a trajectory refers to a body. Reads all of its log.
+    ///
+    /// # Errors
+    /// [`TrajectoryError::NoBlob`] if it does not, also if another trajectory does.
+    pub fn check_blob(&self, tenant: &TenantId, trajectory: &str, digest: &str) -> Result<(), TrajectoryError> {
+        let refers = self.inner.log.refers(&TrajectoryKey::new(tenant, trajectory)?, digest)?;
+        if refers { Ok(()) } else { Err(TrajectoryError::NoBlob { digest: digest.chars().take(80).collect() }) }
+    }
+
     /// Records the start or end of a session of the trajectory's worker.
     pub fn note_session(&self, tenant: &TenantId, trajectory: &str, event: SessionEvent) -> Result<(), TrajectoryError> {
         self.inner.log.session(&TrajectoryKey::new(tenant, trajectory)?, event)

@@ -148,31 +148,16 @@ pub(super) fn verify(file: File, len: u64, found: &mut Verification, see: &mut d
             found.note(number, None, "the line is no record");
             continue;
         };
-        let bodies = match head.kind {
-            Kind::Intent => {
-                while next < head.step {
-                    found.note(number, Some(next), "the step is missing");
-                    next += 1;
-                }
-                next = next.max(head.step + 1);
-                IntentRecord::parse(line).map(|record| vec![record.arguments])
+        if head.kind == Kind::Intent {
+            while next < head.step {
+                found.note(number, Some(next), "the step is missing");
+                next += 1;
             }
-            Kind::Outcome => serde_json::from_slice::<OutcomeRecord>(line).ok().map(|record| {
-                let parts = record.calls.into_iter().flat_map(|part| [part.arguments, part.observation]);
-                [record.arguments, record.observation].into_iter().chain(parts).collect()
-            }),
-            Kind::End | Kind::Session => continue,
-        };
-        let Some(bodies) = bodies else {
-            found.note(number, Some(head.step), "the line is no record");
-            continue;
-        };
-        for body in bodies.into_iter().flatten() {
-            if let Body::Blob(blob) = body
-                && blob.kept
-            {
-                see(head.step, blob);
-            }
+            next = next.max(head.step + 1);
+        }
+        match blobs(head.kind, line) {
+            Some(blobs) => blobs.into_iter().filter(|blob| blob.kept).for_each(|blob| see(head.step, blob)),
+            None => found.note(number, Some(head.step), "the line is no record"),
         }
     }
     if torn.is_some() {
@@ -180,6 +165,35 @@ pub(super) fn verify(file: File, len: u64, found: &mut Verification, see: &mut d
     }
     found.steps = next - 1;
     Ok(())
+}
+
+/// The references to bodies in a line. None: it is no record of this kind.
+fn blobs(kind: Kind, line: &[u8]) -> Option<Vec<BlobRef>> {
+    let bodies = match kind {
+        Kind::Intent => vec![IntentRecord::parse(line)?.arguments],
+        Kind::Outcome => {
+            let record: OutcomeRecord = serde_json::from_slice(line).ok()?;
+            let parts = record.calls.into_iter().flat_map(|part| [part.arguments, part.observation]);
+            [record.arguments, record.observation].into_iter().chain(parts).collect()
+        }
+        Kind::End | Kind::Session => Vec::new(),
+    };
+    let blob = |body| if let Body::Blob(blob) = body { Some(blob) } else { None };
+    Some(bodies.into_iter().flatten().filter_map(blob).collect())
+}
+
+/// Whether a step refers to a body. A digest in the text of a body is no reference.
+pub(super) fn refers(file: File, len: u64, digest: &str) -> io::Result<bool> {
+    let mut lines = Lines::new(file, 0, len)?;
+    while let Some((_, line)) = lines.next_line()? {
+        if std::str::from_utf8(line).is_ok_and(|text| text.contains(digest))
+            && let Some(head) = Head::parse(line)
+            && blobs(head.kind, line).is_some_and(|blobs| blobs.iter().any(|blob| blob.blake3 == digest))
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The start of a line that comes after no intent of a step beyond `after`. Intents are in the order of their numbers, so
