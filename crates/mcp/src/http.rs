@@ -103,10 +103,18 @@ impl<T: Tools> Server<T> {
         self.transports.stop.cancel();
     }
 
-    /// Answers a request with a body that was already read.
-    pub async fn serve(&self, endpoint: Endpoint, mut parts: Parts, body: Bytes, caller: T::Caller) -> Response<Body> {
+    /// Answers a request with a body that was already read. `owner` identifies the caller: a session belongs to the owner that
+    /// started it, and does not exist for others.
+    pub async fn serve(
+        &self,
+        endpoint: Endpoint,
+        mut parts: Parts,
+        body: Bytes,
+        caller: T::Caller,
+        owner: &str,
+    ) -> Response<Body> {
         parts.extensions.insert(caller);
-        self.transports.serve(endpoint, parts, body).await
+        self.transports.serve(endpoint, parts, body, owner).await
     }
 }
 
@@ -132,19 +140,24 @@ impl Transports {
         }
     }
 
-    async fn serve(&self, endpoint: Endpoint, parts: Parts, body: Bytes) -> Response<Body> {
+    async fn serve(&self, endpoint: Endpoint, parts: Parts, body: Bytes, owner: &str) -> Response<Body> {
         match endpoint {
-            Endpoint::Streamable if parts.method == Method::POST => self.post(parts, body).await,
-            Endpoint::Streamable => self.other(parts).await,
-            Endpoint::Stream(messages) if parts.method == Method::GET => self.older.open(messages),
+            Endpoint::Streamable
+                if text(&parts.headers, &SESSION).is_some_and(|session| !self.sessions.belongs_to(&session, owner)) =>
+            {
+                no_session()
+            }
+            Endpoint::Streamable if parts.method == Method::POST => self.post(parts, body, owner).await,
+            Endpoint::Streamable => self.other(parts, owner).await,
+            Endpoint::Stream(messages) if parts.method == Method::GET => self.older.open(messages, owner),
             Endpoint::Stream(_) => not_allowed("GET", "this is where an older client's answers come; requests go to /mcp"),
-            Endpoint::Messages if parts.method == Method::POST => self.older.take(parts, &body).await,
+            Endpoint::Messages if parts.method == Method::POST => self.older.take(parts, &body, owner).await,
             Endpoint::Messages => not_allowed("POST", "an older client's requests are posted here"),
         }
     }
 
     /// Handles a message, with or without a session.
-    async fn post(&self, mut parts: Parts, body: Bytes) -> Response<Body> {
+    async fn post(&self, mut parts: Parts, body: Bytes, owner: &str) -> Response<Body> {
         let glimpse: Glimpse<'_> = match serde_json::from_slice(&body) {
             Ok(glimpse) => glimpse,
             Err(error) if error.is_data() => {
@@ -172,13 +185,13 @@ impl Transports {
             return self.single.handle(request).await.map(Body::new);
         }
         if let Some(session) = &session {
-            self.touch(session, false).await;
+            self.touch(session, owner, false).await;
         }
         let answer = self.lasting.handle(request).await;
         match session {
             None => {
                 if let Some(made) = text(answer.headers(), &SESSION) {
-                    self.touch(&made, false).await;
+                    self.touch(&made, owner, false).await;
                 }
                 answer.map(Body::new)
             }
@@ -198,7 +211,7 @@ impl Transports {
     }
 
     /// Handles a session's stream, or its deletion.
-    async fn other(&self, mut parts: Parts) -> Response<Body> {
+    async fn other(&self, mut parts: Parts, owner: &str) -> Response<Body> {
         let Some(session) = text(&parts.headers, &SESSION) else {
             let why = "without a session there is nothing to read: POST a message. Older clients (SSE) connect to …/mcp/sse";
             return not_allowed("POST", why);
@@ -208,10 +221,9 @@ impl Transports {
         }
         let ends = parts.method == Method::DELETE;
         if ends && !self.is_there(&session).await {
-            let why = "there is no such session, or not any more\n".to_owned();
-            return plain(StatusCode::NOT_FOUND, HeaderValue::from_static("text/plain; charset=utf-8"), why);
+            return no_session();
         }
-        self.touch(&session, parts.headers.contains_key(LAST_EVENT)).await;
+        self.touch(&session, owner, parts.headers.contains_key(LAST_EVENT)).await;
         let mut answer = self.lasting.handle(Request::from_parts(parts, Full::new(Bytes::new()))).await;
         if ends {
             self.sessions.forget(&session);
@@ -228,11 +240,16 @@ impl Transports {
     }
 
     /// Notes the use of a session that exists. Names that clients invent are not kept.
-    async fn touch(&self, session: &str, resumes: bool) {
+    async fn touch(&self, session: &str, owner: &str, resumes: bool) {
         if self.is_there(session).await {
-            self.sessions.touch(session, resumes).await;
+            self.sessions.touch(session, owner, resumes).await;
         }
     }
+}
+
+fn no_session() -> Response<Body> {
+    let why = "there is no such session, or not any more\n".to_owned();
+    plain(StatusCode::NOT_FOUND, HeaderValue::from_static("text/plain; charset=utf-8"), why)
 }
 
 fn text(headers: &HeaderMap, name: &HeaderName) -> Option<String> {

@@ -27,7 +27,8 @@ const WAITING: usize = 64;
 /// Time for a message to be accepted.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-type Inboxes = Arc<Mutex<HashMap<String, mpsc::Sender<ClientJsonRpcMessage>>>>;
+/// By the connections' ids, with their owners.
+type Inboxes = Arc<Mutex<HashMap<String, (Box<str>, mpsc::Sender<ClientJsonRpcMessage>)>>>;
 
 pub(crate) struct Older {
     handler: Handler,
@@ -55,7 +56,7 @@ impl Older {
     }
 
     /// Opens a client's stream: first the relative address that it posts to, then the answers.
-    pub(crate) fn open(&self, messages: &str) -> Response<Body> {
+    pub(crate) fn open(&self, messages: &str, owner: &str) -> Response<Body> {
         let (Ok(high), Ok(low)) = (getrandom::u64(), getrandom::u64()) else {
             return text(StatusCode::SERVICE_UNAVAILABLE, "no connection could be made");
         };
@@ -66,7 +67,7 @@ impl Older {
             if inboxes.len() >= MAX_CONNECTIONS {
                 return text(StatusCode::SERVICE_UNAVAILABLE, "there are too many connections of older clients; close one");
             }
-            inboxes.insert(id.clone(), inbox);
+            inboxes.insert(id.clone(), (owner.into(), inbox));
         }
         let (outbox, outgoing) = mpsc::channel::<ServerJsonRpcMessage>(WAITING);
         let connection = Connection { id, inboxes: Arc::clone(&self.inboxes), end: self.stop.child_token() };
@@ -95,12 +96,14 @@ impl Older {
     }
 
     /// Accepts one of its requests.
-    pub(crate) async fn take(&self, parts: Parts, body: &[u8]) -> Response<Body> {
+    pub(crate) async fn take(&self, parts: Parts, body: &[u8], owner: &str) -> Response<Body> {
         let query = parts.uri.query().unwrap_or_default().split('&');
         let id = query.filter_map(|pair| pair.split_once('=')).find(|(name, _)| matches!(*name, "session_id" | "sessionId"));
         let Some((_, id)) = id else { return text(StatusCode::BAD_REQUEST, "session_id is missing") };
         let inbox = self.inboxes.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned();
-        let Some(inbox) = inbox else { return text(StatusCode::NOT_FOUND, "there is no such session: open the stream again") };
+        let Some((_, inbox)) = inbox.filter(|(of, _)| **of == *owner) else {
+            return text(StatusCode::NOT_FOUND, "there is no such session: open the stream again");
+        };
         let mut message: ClientJsonRpcMessage = match serde_json::from_slice(body) {
             Ok(message) => message,
             Err(error) => return refusal(-32700, &format!("the body is not a message: {error}")),

@@ -29,6 +29,7 @@ pub(crate) struct Sessions {
 }
 
 struct Used {
+    owner: Box<str>,
     last: Instant,
     /// When it last resumed an answer.
     resumed: Option<Instant>,
@@ -48,8 +49,12 @@ impl Sessions {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(crate) fn belongs_to(&self, id: &str, owner: &str) -> bool {
+        self.lock().get(id).is_some_and(|session| *session.owner == *owner)
+    }
+
     /// Notes a use of the session. A new session may evict others.
-    pub(crate) async fn touch(self: &Arc<Self>, id: &str, resumes: bool) {
+    pub(crate) async fn touch(self: &Arc<Self>, id: &str, owner: &str, resumes: bool) {
         if !self.sweeps.swap(true, Ordering::Relaxed) {
             tokio::spawn(sweep(Arc::downgrade(self)));
         }
@@ -65,7 +70,7 @@ impl Sessions {
                     }
                 }
                 None => {
-                    used.insert(id.into(), Used { last: now, resumed: None });
+                    used.insert(id.into(), Used { owner: owner.into(), last: now, resumed: None });
                     while used.len() > MAX_SESSIONS {
                         let oldest = used.iter().min_by_key(|(_, session)| session.last).map(|(id, _)| SessionId::clone(id));
                         let Some(oldest) = oldest else { break };

@@ -58,7 +58,7 @@ pub(crate) fn router(api: Router) -> Router {
         any(move |request: Request| async move {
             let (parts, body) = request.into_parts();
             match to_bytes(body, MAX_BODY).await {
-                Ok(body) => server.serve(endpoint, parts, body, ()).await,
+                Ok(body) => server.serve(endpoint, parts, body, (), "").await,
                 Err(_) => {
                     let why = format!("the body is cut off or larger than {MAX_BODY} bytes");
                     ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, why).into_response()
