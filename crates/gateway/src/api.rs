@@ -23,6 +23,7 @@ use crate::gateway::{Context, Gateway};
 use crate::lifecycle::{self, LifecycleAnswer, LifecycleCall, Transition};
 use crate::proxy::{self, InternalAnswer};
 use crate::refusal::{Refusal, json_response};
+use crate::target::{self, SandboxRef};
 use crate::{follow, trajectories};
 
 use types::{
@@ -78,12 +79,12 @@ impl CreateSandbox {
 /// What there is, for a path that leads to nothing.
 pub(crate) async fn unknown(exchange: &mut Exchange) -> Answered {
     Err(Refusal::not_found(format!("there is no {}", exchange.path.decoded)).hint(
-        "there are info, templates, templates/{name}, images, corpora, workers, quarantine, sandboxes and sandboxes/{name}/{pause,resume,start,usage,logs,steps}",
+        "there are info, me, templates, templates/{name}, images, corpora, workers, quarantine, tenants, keys, audit, sandboxes and sandboxes/{name}/{pause,resume,start,usage,logs,steps}",
     ))
 }
 
 pub(crate) async fn workers(exchange: &mut Exchange) -> Answered {
-    let workers = exchange.gateway.synthesis()?.overview(&exchange.context.tenant);
+    let workers = exchange.gateway.synthesis()?.overview(exchange.context.tenant());
     Ok(json_response(StatusCode::OK, &json!(WorkerList { workers })))
 }
 
@@ -102,7 +103,7 @@ fn named(exchange: &Exchange) -> Result<SandboxName, Refusal> {
 
 /// The sandbox in the path.
 async fn find(exchange: &Exchange) -> Result<Sandbox, Refusal> {
-    Ok(exchange.gateway.control.get(&exchange.context.tenant, &named(exchange)?).await?)
+    target::look_up(&exchange.gateway.control, &exchange.context, &SandboxRef::Name(named(exchange)?)).await
 }
 
 pub(crate) async fn get(exchange: &mut Exchange) -> Answered {
@@ -167,9 +168,13 @@ pub(crate) async fn read(body: Body) -> Result<bytes::Bytes, Refusal> {
 pub(crate) async fn info(exchange: &mut Exchange) -> Answered {
     let gateway = &exchange.gateway;
     let engine = gateway.control.engine();
-    let capacity = engine.capacity().await.ok();
-    let mut warnings: Vec<String> = gateway.config.warnings.iter().cloned().chain(gateway.control.warnings()).collect();
-    warnings.extend(gateway.control.problems().await.iter().cloned());
+    let (mut capacity, mut warnings) = (None, Vec::new());
+    // They say what other tenants use.
+    if exchange.context.principal.operator {
+        capacity = engine.capacity().await.ok();
+        warnings.extend(gateway.config.warnings.iter().cloned().chain(gateway.control.warnings()));
+        warnings.extend(gateway.control.problems().await.iter().cloned());
+    }
     Ok(json_response(
         StatusCode::OK,
         &ServerInfo {
@@ -202,9 +207,9 @@ pub(crate) async fn images(exchange: &mut Exchange) -> Answered {
 pub(crate) async fn list(exchange: &mut Exchange) -> Answered {
     let Exchange { gateway, context, parts, .. } = exchange;
     if follow::is_wanted(parts) {
-        return Ok(follow::changes(gateway, context.tenant.clone()));
+        return follow::changes(gateway, context).await;
     }
-    let all = gateway.control.list(&context.tenant).await?;
+    let all = target::list(&gateway.control, context).await?;
     let sandboxes = all.into_iter().map(|sandbox| described(gateway, context, sandbox)).collect();
     Ok(json_response(StatusCode::OK, &SandboxList { sandboxes }))
 }
@@ -251,7 +256,7 @@ async fn transition(exchange: &mut Exchange, transition: Transition, verb: &str)
 
 pub(crate) async fn usage(exchange: &mut Exchange) -> Answered {
     let sandbox = find(exchange).await?;
-    let usage = exchange.gateway.control.usage(&exchange.context.tenant, &sandbox.name).await?;
+    let usage = exchange.gateway.control.usage(exchange.context.tenant(), &sandbox.name).await?;
     Ok(json_response(
         StatusCode::OK,
         &SandboxUsage {
@@ -270,7 +275,7 @@ pub(crate) async fn logs(exchange: &mut Exchange) -> Answered {
     // A lease would create the sandbox `default`.
     let name = find(exchange).await?.name;
     let gateway = &exchange.gateway;
-    let lease = gateway.control.lease(&exchange.context.tenant, &name).await?;
+    let lease = target::lease(gateway, &exchange.context, &SandboxRef::Name(name.clone())).await?;
     let (link, answer) = proxy::internal_get(gateway, &lease.sandbox.id, MAIN_LOG).await?;
     let body = match answer.status() {
         StatusCode::OK => {
@@ -306,7 +311,7 @@ pub(crate) fn shape(gateway: &Gateway, context: &Context, sandbox: Sandbox) -> V
 fn described(gateway: &Gateway, context: &Context, sandbox: Sandbox) -> SandboxInfo {
     SandboxInfo {
         urls: urls(gateway, context, &sandbox),
-        deadline: gateway.control.next_deadline(&context.tenant, &sandbox.id),
+        deadline: gateway.control.next_deadline(context.tenant(), &sandbox.id),
         stages: sandbox.stages.into_iter().map(|(name, ms)| Stage { name, ms }).collect(),
         id: sandbox.id,
         name: sandbox.name,

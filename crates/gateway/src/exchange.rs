@@ -1,15 +1,14 @@
 //! One request on its way to its answer.
 //!
 //! ```text
-//! host ──► route ──► origin ──► caller ──► admission ──► method ──► handler of the route
+//! host ──► route ──► origin ──► caller ──► rights ──► admission ──► method ──► handler of the route
 //! ```
 
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use arenite_model::TenantId;
 use axum::body::Body;
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS,
@@ -31,9 +30,11 @@ use crate::refusal::Refusal;
 use crate::routes::{self, Found, Params, Route};
 use crate::target::{self, Target};
 use crate::timing::Timing;
-use crate::{GatewayConfig, api, auth, dialect, guard, health, origin, own_host, preview, proxy};
+use crate::{GatewayConfig, api, audit, auth, dialect, guard, health, origin, own_host, preview, proxy};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// How long a call may still take when its caller's key ends: it may be the one that revokes the key.
+const LAST_ANSWER: Duration = Duration::from_millis(300);
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 /// A handler's answer.
@@ -78,8 +79,9 @@ impl Exchange {
                 (path, found)
             }
         };
+        let caller = Identity::nobody();
         let context = Context {
-            tenant: TenantId::default_tenant(),
+            principal: Arc::clone(&caller.principal),
             dialect: "aio",
             request_id: request_id.to_owned(),
             client: Some(client.address.to_string()),
@@ -90,7 +92,7 @@ impl Exchange {
             gateway: Arc::clone(gateway),
             context,
             host,
-            caller: Identity::nobody(),
+            caller,
             route: found.route,
             path,
             timing: Timing::start(),
@@ -106,25 +108,42 @@ impl Exchange {
     }
 
     async fn run(&mut self) -> Answered {
+        let answered = match self.enter().await {
+            Ok(None) => self.handle().await,
+            Ok(Some(answer)) => Ok(answer),
+            Err(refusal) => Err(refusal),
+        };
+        answered.inspect_err(|refusal| audit::record_refusal(self, refusal))
+    }
+
+    /// Checks everything that comes before the handler, which may not be needed for the answer.
+    async fn enter(&mut self) -> Result<Option<Response<Body>>, Refusal> {
         self.allowed_origin =
             guard::origin(&self.gateway.config, &self.host, &self.parts, self.route.page && self.is_navigation)?;
         if self.route.runs_in_sandbox {
             guard::worker(&self.host, &self.parts)?;
         }
         if self.is_preflight() {
-            return Ok(preflight(&self.parts.headers));
+            return Ok(Some(preflight(&self.parts.headers)));
         }
         match auth::identify(self) {
-            Some(caller) => self.caller = caller,
+            Some(caller) => {
+                self.context.principal = Arc::clone(&caller.principal);
+                self.caller = caller;
+            }
             // They are public, or check credentials themselves.
             None if self.route.public => {}
-            None if health::is_public_ping(self) => return health::ping(self),
+            None if health::is_public_ping(self) => return health::ping(self).map(Some),
             None => {
-                let page = auth::page(self).filter(|_| self.route.signs_in);
-                return page.ok_or_else(auth::unauthorized);
+                let refusal = auth::unauthorized();
+                let Some(page) = auth::page(self).filter(|_| self.route.signs_in) else { return Err(refusal) };
+                audit::record_refusal(self, &refusal);
+                return Ok(Some(page));
             }
         }
-        self.context.tenant = self.caller.tenant.clone();
+        if !self.route.public {
+            auth::check_rights(&self.context.principal, self.route, &self.parts.method)?;
+        }
         // Public routes are answered even when all slots are taken.
         if !self.route.public
             && let Some(connection) = self.parts.extensions.get::<Arc<Connection>>()
@@ -137,15 +156,28 @@ impl Exchange {
             self.preview.is_some() || self.host.kind != HostKind::Server && own_host::program(&self.path.decoded).is_some();
         auth::take_off(&self.gateway, &self.host, &mut self.parts, is_website);
         if self.route.page
-            && let Some(answer) = auth::enter(self, query.as_deref())?
+            && let Some(answer) = auth::enter(self, query.as_deref()).await?
         {
-            return Ok(answer);
+            return Ok(Some(answer));
         }
         self.timing.mark("target");
         if let Some(refusal) = self.wrong_method.take() {
-            return (self.route.surface.wrong_method)(self, refusal);
+            return (self.route.surface.wrong_method)(self, refusal).map(Some);
         }
-        (self.route.handler)(self).await
+        Ok(None)
+    }
+
+    /// Runs the handler, until the caller's key ends.
+    async fn handle(&mut self) -> Answered {
+        let Some(ended) = self.gateway.ended(&self.context.principal) else { return (self.route.handler)(self).await };
+        let overdue = async {
+            ended.await;
+            tokio::time::sleep(LAST_ANSWER).await;
+        };
+        tokio::select! {
+            answered = (self.route.handler)(self) => answered,
+            () = overdue => Err(auth::unauthorized()),
+        }
     }
 
     /// A part of the path that the route's pattern names; empty for an unknown name.
@@ -202,6 +234,9 @@ pub(crate) async fn answer(gateway: Arc<Gateway>, peer: IpAddr, request: Request
         Ok(mut exchange) => {
             let answered = exchange.run().await;
             let mut answer = answered.unwrap_or_else(|refusal| refused(&refusal, exchange.route));
+            if let Some(ended) = gateway.ended(&exchange.context.principal) {
+                answer = answer.map(|body| auth::until_ended(body, ended));
+            }
             if let Some(origin) = exchange.allowed_origin.take() {
                 name_origin(answer.headers_mut(), origin);
             }

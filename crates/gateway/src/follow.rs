@@ -10,10 +10,13 @@
 //!
 //! A comment every 15 s shows that the connection is alive.
 
+use std::collections::HashSet;
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
-use arenite_model::TenantId;
+use arenite_control::{Change, Control};
+use arenite_model::SandboxId;
 use arenite_trajectory::{Follow, News};
 use axum::body::Body;
 use bytes::Bytes;
@@ -25,8 +28,10 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
-use crate::gateway::Gateway;
+use crate::exchange::Answered;
+use crate::gateway::{Context, Gateway};
 use crate::path::query_value;
+use crate::target::{self, SandboxRef};
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// Reads of steps, or changes, queued for one reader.
@@ -48,18 +53,24 @@ pub(crate) fn steps(gateway: &Gateway, follow: Follow) -> Response<Body> {
     stream(gateway, |sender| tell_steps(follow, sender))
 }
 
-/// Streams the creation, changes and deletion of sandboxes.
-pub(crate) fn changes(gateway: &Gateway, tenant: TenantId) -> Response<Body> {
+/// Streams the creation, changes and deletion of the caller's sandboxes.
+pub(crate) async fn changes(gateway: &Gateway, context: &Context) -> Answered {
     let mut changes = gateway.control.subscribe();
-    stream(gateway, |sender| async move {
+    let (control, context) = (Arc::clone(&gateway.control), context.clone());
+    // Sandboxes within the bounds of the caller's key, to report their deletion.
+    let listed = if context.principal.is_bound() { target::list(&control, &context).await? } else { Vec::new() };
+    let mut seen: HashSet<SandboxId> = listed.into_iter().map(|sandbox| sandbox.id).collect();
+    Ok(stream(gateway, |sender| async move {
         let mut beat = beat();
         loop {
             let piece = tokio::select! {
                 change = changes.recv() => match change {
-                    Ok(change) if change.tenant == tenant => {
+                    Ok(change) => {
+                        if !is_visible(&control, &context, &change, &mut seen).await {
+                            continue;
+                        }
                         event("change", &json!({ "name": change.name, "id": change.id, "state": change.state }))
                     }
-                    Ok(_) => continue,
                     Err(RecvError::Lagged(_)) => {
                         let _ = sender.send(behind()).await;
                         return;
@@ -72,7 +83,22 @@ pub(crate) fn changes(gateway: &Gateway, tenant: TenantId) -> Response<Body> {
                 return;
             }
         }
-    })
+    }))
+}
+
+/// Whether a change concerns a sandbox that exists for the caller. `seen`: those of a bound key.
+async fn is_visible(control: &Control, context: &Context, change: &Change, seen: &mut HashSet<SandboxId>) -> bool {
+    if change.tenant != *context.tenant() || !context.principal.is_bound() {
+        return change.tenant == *context.tenant();
+    }
+    if change.state.is_none() {
+        return seen.remove(&change.id);
+    }
+    let is_seen = target::look_up(control, context, &SandboxRef::Id(change.id.clone())).await.is_ok();
+    if is_seen {
+        seen.insert(change.id.clone());
+    }
+    is_seen
 }
 
 async fn tell_steps(mut follow: Follow, sender: mpsc::Sender<String>) {
@@ -173,6 +199,7 @@ where
 mod tests {
     use super::*;
     use crate::harness::Harness;
+    use arenite_model::TenantId;
     use arenite_trajectory::{Intent, OpenStep, Origin, Outcome, OutcomeKind};
     use http_body_util::BodyExt;
     use serde_json::Value;
@@ -251,7 +278,7 @@ mod tests {
     #[tokio::test]
     async fn sandboxes_are_told_of_until_the_server_stops() {
         let harness = Harness::new().await;
-        let mut answer = changes(&harness.gateway, TenantId::default_tenant());
+        let mut answer = changes(&harness.gateway, &Harness::context()).await.unwrap();
         next(&mut answer).await;
         let made = harness.call("POST", "/api/v2/sandboxes", json!({ "name": "told" })).await.json;
         let mut told = Value::Null;

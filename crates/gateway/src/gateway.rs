@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use arenite_control::Control;
+use arenite_control::tenants::Principal;
 use arenite_model::{ErrorCode, TenantId};
 use arenite_synthesis::Synthesis;
 use arenite_synthesis::config::Switches;
@@ -96,6 +97,17 @@ impl Gateway {
         }
     }
 
+    /// Whether callers need credentials.
+    pub(crate) fn needs_credentials(&self) -> bool {
+        self.config.auth.is_required() || self.control.tenants().is_some()
+    }
+
+    /// Completes when the caller's key is no longer accepted. None: it never ends.
+    pub(crate) fn ended(&self, principal: &Principal) -> Option<impl Future<Output = ()> + Send + use<>> {
+        let tenants = self.control.tenants().filter(|_| principal.key.is_some())?;
+        Some(tenants.ended(principal))
+    }
+
     /// AgentFlow's workers.
     pub(crate) fn synthesis(&self) -> Result<&Arc<Synthesis>, Refusal> {
         self.synthesis.get().ok_or_else(|| Refusal::new(ErrorCode::Unsupported, "this server has no workers"))
@@ -131,7 +143,8 @@ impl Gateway {
 /// Context of one request, known before it is answered.
 #[derive(Debug, Clone)]
 pub(crate) struct Context {
-    pub(crate) tenant: TenantId,
+    /// The caller, with its tenant and its rights.
+    pub(crate) principal: Arc<Principal>,
     /// The dialect of a call to a sandbox, for its step.
     pub(crate) dialect: &'static str,
     /// Arenite's id, in `x-request-id` of the answer and in the step.
@@ -146,6 +159,10 @@ pub(crate) struct Context {
 }
 
 impl Context {
+    pub(crate) fn tenant(&self) -> &TenantId {
+        &self.principal.tenant
+    }
+
     /// The server's address for the client. A caller without one reaches the server on this host.
     pub(crate) fn base_url(&self) -> &str {
         self.base_url.as_deref().unwrap_or("http://localhost")

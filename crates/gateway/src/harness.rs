@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use arenite_control::fake_engine::FakeEngine;
+use arenite_control::tenants::Principal;
 use arenite_control::{Control, ControlConfig};
-use arenite_trajectory::{Limits, Recorder};
+use arenite_trajectory::{Limits, Origin, Recorder};
 use axum::body::Body;
 use http::header::HOST;
 use http::{HeaderMap, Request};
 use http_body_util::BodyExt;
 use serde_json::Value;
 
-use crate::gateway::Gateway;
+use crate::gateway::{Context, Gateway};
 use crate::{GatewayConfig, exchange};
 
 pub(crate) struct Harness {
@@ -47,6 +48,18 @@ impl Harness {
         let control = Control::start(control, Arc::clone(&engine) as _).await.unwrap();
         let recorder = Recorder::open(dir.path().join("trajectories"), limits).unwrap();
         Self { gateway: Arc::new(Gateway::new(config, control, recorder)), engine, _dir: dir }
+    }
+
+    /// Of a call by the operator.
+    pub(crate) fn context() -> Context {
+        Context {
+            principal: Arc::new(Principal::operator()),
+            dialect: "aio",
+            request_id: String::new(),
+            client: None,
+            origin: Origin::Agent,
+            base_url: None,
+        }
     }
 
     pub(crate) async fn call(&self, method: &str, path: &str, body: Value) -> TestResponse {

@@ -20,14 +20,17 @@ pub(crate) struct Health {
     version: &'static str,
 }
 
-/// The first four fields are AgentFlow's.
+/// The first four fields are AgentFlow's. Counts of all tenants are for operators.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Ready {
     status: &'static str,
     tools_count: usize,
-    active_workers: usize,
-    total_sessions: usize,
-    sandboxes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    active_workers: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    total_sessions: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sandboxes: Option<u64>,
     engine: &'static str,
     version: &'static str,
 }
@@ -62,6 +65,7 @@ pub(crate) async fn ready(exchange: &mut Exchange) -> Answered {
     let synthesis = gateway.synthesis.get();
     let (active_workers, total_sessions) = synthesis.map(|synthesis| synthesis.counts()).unwrap_or_default();
     let sandboxes = gateway.control.counters().sandboxes;
+    let counted = gateway.control.tenants().is_none() || exchange.context.principal.operator;
     let live = |(state, count): (SandboxState, u64)| match state {
         SandboxState::Creating | SandboxState::Running | SandboxState::Paused => count,
         SandboxState::Deleting | SandboxState::Failed | SandboxState::Lost => 0,
@@ -71,9 +75,9 @@ pub(crate) async fn ready(exchange: &mut Exchange) -> Answered {
         &Ready {
             status: "ready",
             tools_count: synthesis.map_or(0, |synthesis| synthesis.tools_count()),
-            active_workers,
-            total_sessions,
-            sandboxes: sandboxes.into_iter().map(live).sum(),
+            active_workers: counted.then_some(active_workers),
+            total_sessions: counted.then_some(total_sessions),
+            sandboxes: counted.then(|| sandboxes.into_iter().map(live).sum()),
             engine: gateway.control.engine().name(),
             version: VERSION,
         },

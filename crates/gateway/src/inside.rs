@@ -42,7 +42,7 @@ struct Whose {
 pub(crate) async fn follow(gateway: Arc<Gateway>) {
     let mut readers: HashMap<SandboxId, CancellationToken> = HashMap::new();
     let mut changes = gateway.control.subscribe();
-    reconcile(&gateway, &mut readers).await;
+    reconcile(&gateway, &mut readers);
     loop {
         let change = tokio::select! {
             change = changes.recv() => change,
@@ -51,7 +51,7 @@ pub(crate) async fn follow(gateway: Arc<Gateway>) {
         match change {
             Ok(change) => apply(&gateway, &mut readers, change),
             // Changes were missed: check everything again.
-            Err(RecvError::Lagged(_)) => reconcile(&gateway, &mut readers).await,
+            Err(RecvError::Lagged(_)) => reconcile(&gateway, &mut readers),
             Err(RecvError::Closed) => return,
         }
     }
@@ -80,15 +80,8 @@ fn apply(gateway: &Arc<Gateway>, readers: &mut HashMap<SandboxId, CancellationTo
     }
 }
 
-async fn reconcile(gateway: &Arc<Gateway>, readers: &mut HashMap<SandboxId, CancellationToken>) {
-    // Only one tenant, because there are no others yet.
-    let listed = match gateway.control.list(&TenantId::default_tenant()).await {
-        Ok(listed) => listed,
-        Err(error) => {
-            tracing::warn!(%error, "could not list sandboxes to read their inside steps");
-            return;
-        }
-    };
+fn reconcile(gateway: &Arc<Gateway>, readers: &mut HashMap<SandboxId, CancellationToken>) {
+    let listed = gateway.control.list_all();
     readers.retain(|id, reader| {
         let there = listed.iter().any(|s| s.id == *id && matches!(s.state, SandboxState::Running | SandboxState::Paused));
         if !there {

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod api;
+mod audit;
 mod auth;
 mod config;
 mod connections;
@@ -44,6 +45,7 @@ mod routes;
 mod server;
 mod steps;
 mod target;
+mod tenants;
 mod timing;
 mod trajectories;
 mod workers;
@@ -52,4 +54,6 @@ pub use auth::{AuthError, Authentication, TICKET_TTL};
 pub use config::{GatewayConfig, GuestDescription, ImageCatalog, ImageEntry};
 pub use connections::ConnectionLimits;
 pub use pages::openapi::documents;
+#[doc(hidden)]
+pub use routes::{RouteFacts, route_facts};
 pub use server::{GatewayError, Server, listen_on, serve};

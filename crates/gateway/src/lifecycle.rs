@@ -4,18 +4,21 @@
 //! without its client, even if it still waits for its turn. `Control` detaches each change as well: a lease makes changes too,
 //! and runs in no such task.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 
 use arenite_control::{ControlError, CreateRequest, Sandbox};
-use arenite_model::{ErrorCode, SandboxId, SandboxName};
+use arenite_model::{ErrorCode, SandboxId, SandboxName, TenantId};
 use arenite_trajectory::{Intent, OpenStep, Origin, Outcome, OutcomeKind, TrajectoryError, without_userinfo};
 use http::StatusCode;
 use serde_json::Value;
 
 use crate::api::types::RemovedSandbox;
+use crate::audit;
 use crate::gateway::{Context, Gateway};
 use crate::refusal::Refusal;
+use crate::target::{self, SandboxRef};
 
 /// The caller of a lifecycle change, and its dialect.
 #[derive(Debug, Clone)]
@@ -39,12 +42,14 @@ pub(crate) async fn create(
     answer: impl FnOnce(Sandbox) -> LifecycleAnswer + Send + 'static,
 ) -> Result<LifecycleAnswer, Refusal> {
     let (gateway, context) = (Arc::clone(gateway), context.clone());
-    detached(&Arc::clone(&gateway), async move {
-        let sandbox = gateway.control.create(&context.tenant, request).await?;
+    let object = request.name.as_ref().map(SandboxName::to_string);
+    audited(&Arc::clone(&gateway), &context.clone(), "sandbox.create", object, async move {
+        check_create(&context, &request)?;
+        let sandbox = gateway.control.create(context.tenant(), request).await?;
         let step = match begin(&gateway, &context, &sandbox, call) {
             Ok(step) => step,
             Err(error) => {
-                if let Err(left) = gateway.control.delete(&context.tenant, &sandbox.name).await {
+                if let Err(left) = gateway.control.delete(context.tenant(), &sandbox.name).await {
                     tracing::error!(sandbox = %sandbox.id, %left, "a sandbox without a record could not be removed");
                 }
                 return Err(error.into());
@@ -64,12 +69,12 @@ pub(crate) async fn delete(
     answer: impl FnOnce(Sandbox) -> LifecycleAnswer + Send + 'static,
 ) -> Result<LifecycleAnswer, Refusal> {
     let (gateway, context) = (Arc::clone(gateway), context.clone());
-    detached(&Arc::clone(&gateway), async move {
-        let sandbox = gateway.control.get(&context.tenant, &name).await?;
+    audited(&Arc::clone(&gateway), &context.clone(), "sandbox.delete", Some(name.to_string()), async move {
+        let sandbox = target::look_up(&gateway.control, &context, &SandboxRef::Name(name.clone())).await?;
         let step = begin(&gateway, &context, &sandbox, call)
             .inspect_err(|error| tracing::error!(sandbox = %sandbox.id, %error, "a delete is not recorded"))
             .ok();
-        if let Err(error) = gateway.control.delete(&context.tenant, &name).await {
+        if let Err(error) = gateway.control.delete(context.tenant(), &name).await {
             return Err(match step {
                 Some(step) => failed(step, error),
                 None => error.into(),
@@ -81,7 +86,7 @@ pub(crate) async fn delete(
             Some(step) => done(step, answer),
             None => answer,
         };
-        gateway.recorder.close_trajectory(&context.tenant, &id);
+        gateway.recorder.close_trajectory(context.tenant(), &id);
         Ok(answer)
     })
     .await
@@ -105,13 +110,18 @@ pub(crate) async fn transition(
     answer: impl FnOnce(Sandbox) -> LifecycleAnswer + Send + 'static,
 ) -> Result<LifecycleAnswer, Refusal> {
     let (gateway, context) = (Arc::clone(gateway), context.clone());
-    detached(&Arc::clone(&gateway), async move {
-        let sandbox = gateway.control.get(&context.tenant, &name).await?;
+    let action = match transition {
+        Transition::Pause => "sandbox.pause",
+        Transition::Resume => "sandbox.resume",
+        Transition::Start => "sandbox.start",
+    };
+    audited(&Arc::clone(&gateway), &context.clone(), action, Some(name.to_string()), async move {
+        let sandbox = target::look_up(&gateway.control, &context, &SandboxRef::Name(name.clone())).await?;
         let step = begin(&gateway, &context, &sandbox, call)?;
         let changed = match transition {
-            Transition::Pause => gateway.control.pause(&context.tenant, &name).await,
-            Transition::Resume => gateway.control.resume(&context.tenant, &name).await,
-            Transition::Start => gateway.control.start_sandbox(&context.tenant, &name).await,
+            Transition::Pause => gateway.control.pause(context.tenant(), &name).await,
+            Transition::Resume => gateway.control.resume(context.tenant(), &name).await,
+            Transition::Start => gateway.control.start_sandbox(context.tenant(), &name).await,
         };
         match changed {
             Ok(sandbox) => Ok(done(step, answer(sandbox))),
@@ -131,8 +141,8 @@ pub(crate) async fn adopt(
     answer: impl FnOnce(Sandbox) -> LifecycleAnswer + Send + 'static,
 ) -> Result<LifecycleAnswer, Refusal> {
     let (gateway, context) = (Arc::clone(gateway), context.clone());
-    detached(&Arc::clone(&gateway), async move {
-        let sandbox = gateway.control.adopt_quarantined(&context.tenant, &id, name).await?;
+    audited(&Arc::clone(&gateway), &context.clone(), "quarantine.adopt", Some(id.to_string()), async move {
+        let sandbox = gateway.control.adopt_quarantined(context.tenant(), &id, name).await?;
         let step = begin(&gateway, &context, &sandbox, call);
         let answer = answer(sandbox);
         match step {
@@ -154,43 +164,69 @@ pub(crate) async fn remove_quarantined(
     id: SandboxId,
 ) -> Result<LifecycleAnswer, Refusal> {
     let (gateway, context) = (Arc::clone(gateway), context.clone());
-    detached(&Arc::clone(&gateway), async move {
-        gateway.control.remove_quarantined(&id).await?;
+    audited(&Arc::clone(&gateway), &context.clone(), "quarantine.remove", Some(id.to_string()), async move {
+        let owner = gateway.control.remove_quarantined(&id).await?;
+        let owner = owner.unwrap_or_else(|| context.tenant().clone());
         let answer = (StatusCode::OK, serde_json::json!(RemovedSandbox { id: id.clone(), deleted: true }));
-        let answer = match begin_at(&gateway, &context, id.as_str(), id.as_str(), call) {
+        let answer = match begin_at(&gateway, &context, (&owner, id.as_str(), id.as_str()), call) {
             Ok(step) => done(step, answer),
             Err(error) => {
                 tracing::error!(sandbox = %id, %error, "a delete is not recorded");
                 answer
             }
         };
-        gateway.recorder.close_trajectory(&context.tenant, id.as_str());
+        gateway.recorder.close_trajectory(&owner, id.as_str());
         Ok(answer)
     })
     .await
 }
 
-async fn detached(
-    gateway: &Gateway,
-    act: impl Future<Output = Result<LifecycleAnswer, Refusal>> + Send + 'static,
+/// Refuses creates that the caller may not make: beyond the bounds of its key, or with directories of the host, which would
+/// be shared by tenants.
+fn check_create(context: &Context, request: &CreateRequest) -> Result<(), Refusal> {
+    let principal = &context.principal;
+    let none = BTreeMap::new();
+    if !principal.covers(request.name.as_ref(), request.spec.labels.as_ref().unwrap_or(&none)) {
+        return Err(Refusal::new(ErrorCode::Forbidden, "the caller's key is bound to sandboxes, and this would be another")
+            .hint("create one with a name or a label that the key is bound to"));
+    }
+    if request.spec.volumes.as_ref().is_some_and(|volumes| !volumes.is_empty()) && !principal.operator {
+        return Err(Refusal::new(ErrorCode::Forbidden, "directories of the host are mounted with an operator's key only")
+            .hint("an operator can declare them in a template"));
+    }
+    Ok(())
+}
+
+/// Runs a change to its end, whether or not its client waits for it, and records it in the audit log.
+async fn audited(
+    gateway: &Arc<Gateway>,
+    context: &Context,
+    action: &'static str,
+    object: Option<String>,
+    change: impl Future<Output = Result<LifecycleAnswer, Refusal>> + Send + 'static,
 ) -> Result<LifecycleAnswer, Refusal> {
-    let ended = gateway.tasks.spawn(act).await;
-    ended.unwrap_or_else(|error| Err(Refusal::new(ErrorCode::Internal, format!("the call broke off: {error}"))))
+    let (shared, context) = (Arc::clone(gateway), context.clone());
+    let ended = gateway.tasks.spawn(async move {
+        let changed = change.await;
+        let object = object.or_else(|| changed.as_ref().ok().and_then(|(_, answer)| Some(answer["name"].as_str()?.to_owned())));
+        audit::record_result(&shared, &context, action, object.as_deref().unwrap_or("-"), changed).await
+    });
+    ended.await.unwrap_or_else(|error| Err(Refusal::new(ErrorCode::Internal, format!("the call broke off: {error}"))))
 }
 
 fn begin(gateway: &Gateway, context: &Context, sandbox: &Sandbox, call: LifecycleCall) -> Result<OpenStep, TrajectoryError> {
-    begin_at(gateway, context, sandbox.id.as_str(), sandbox.name.as_str(), call)
+    // A sandbox in quarantine may be another tenant's than the operator's.
+    begin_at(gateway, context, (&sandbox.tenant, sandbox.id.as_str(), sandbox.name.as_str()), call)
 }
 
 fn begin_at(
     gateway: &Gateway,
     context: &Context,
-    id: &str,
-    name: &str,
+    (tenant, id, name): (&TenantId, &str, &str),
     call: LifecycleCall,
 ) -> Result<OpenStep, TrajectoryError> {
     gateway.recorder.begin(Intent {
-        tenant: context.tenant.clone(),
+        tenant: tenant.clone(),
         trajectory: id.to_owned(),
         sandbox_name: name.to_owned(),
         dialect: call.dialect,

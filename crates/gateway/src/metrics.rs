@@ -171,6 +171,10 @@ pub(crate) async fn serve(exchange: &mut Exchange) -> Answered {
         page.labelled("arenite_http_connections", &[("state", state)], count);
     }
     control(&mut page, &gateway.control.counters());
+    if let Some(tenants) = gateway.control.tenants() {
+        let help = "Refusals that the audit log lacks, since too many came at once.";
+        page.single("arenite_audit_dropped_total", "counter", help, tenants.dropped_refusals());
+    }
     recorder(&mut page, &gateway.recorder.counters());
     process(&mut page);
     host(&mut page);

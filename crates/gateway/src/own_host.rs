@@ -4,6 +4,8 @@
 //! These are pages of a sandbox's ports (`{port}-{id}.{domain}`, see `preview`), and VS Code and JupyterLab (`{id}.{domain}`),
 //! which need cookies and WebSockets, and run what a sandbox has written.
 
+use std::sync::Arc;
+
 use arenite_model::{ErrorCode, SandboxId};
 use axum::body::Body;
 use http::header::{ACCEPT, CACHE_CONTROL, HeaderName, LOCATION};
@@ -40,12 +42,13 @@ pub(crate) fn domain(exchange: &Exchange) -> Option<String> {
 pub(crate) fn lead(exchange: &Exchange, authority: &str, path: &str) -> Result<Option<Response<Body>>, Refusal> {
     let Exchange { gateway, context, parts, caller, .. } = exchange;
     let mut query = parts.uri.query().map_or_else(String::new, |query| format!("?{query}"));
-    if gateway.config.auth.is_required() {
+    if gateway.needs_credentials() {
         // The server's cookie is not sent there.
         let until = std::time::Instant::now() + crate::auth::TICKET_TTL;
         let until = caller.until.map_or(until, |end| until.min(end));
-        let (tenant, scope) = (caller.tenant.clone(), Scope::Host(authority.to_owned()));
-        let ticket = gateway.handovers.issue(Grant { tenant, until, scope, maker_until: caller.until })?;
+        let (principal, scope) = (Arc::clone(&caller.principal), Scope::Host(authority.to_owned()));
+        let (maker_until, by_ticket) = (caller.until, caller.by_ticket);
+        let ticket = gateway.handovers.issue(Grant { principal, until, scope, maker_until, by_ticket })?;
         let sign = if query.is_empty() { '?' } else { '&' };
         query.push_str(&format!("{sign}ticket={ticket}"));
     }

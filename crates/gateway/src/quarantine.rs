@@ -1,6 +1,6 @@
 //! `/api/v2/quarantine`: sandboxes that could not be explained when the server started.
 //!
-//! Only the operator may manage them: like shutdown, these routes need a key or a session, and tickets can't use them.
+//! Only the operator may manage them, and not with a ticket.
 
 use std::sync::Arc;
 

@@ -22,6 +22,8 @@ pub(crate) struct Refusal {
     /// In seconds.
     pub(crate) retry_after: Option<u64>,
     pub(crate) allow: Option<String>,
+    /// The audit log has it.
+    pub(crate) is_audited: bool,
 }
 
 impl Refusal {
@@ -33,6 +35,7 @@ impl Refusal {
             hint: None,
             retry_after: None,
             allow: None,
+            is_audited: false,
         }
     }
 

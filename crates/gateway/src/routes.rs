@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 
 use arenite_control::Template;
+use arenite_control::tenants::Role;
 use arenite_model::ErrorCode;
 use arenite_synthesis::ToolInfo;
 use arenite_trajectory::Verification;
@@ -11,10 +12,12 @@ use http::Method;
 use matchit::Router;
 
 use crate::api::types::{
-    AdoptSandbox, ApiError, CorpusInfo, CorpusList, CreateSandbox, DeletedSandbox, FoundPassages, ImageList, Nothing,
-    QuarantineList, RemovedSandbox, SandboxInfo, SandboxList, SandboxUsage, SearchCorpus, ServerInfo, SessionList, StepPage,
-    TemplateList, TrajectoryList, WorkerList,
+    AdoptSandbox, ApiError, AuditPage, ChangeTenant, CorpusInfo, CorpusList, CreateKey, CreateSandbox, CreateTenant,
+    DeletedSandbox, FoundPassages, ImageList, KeyInfo, KeyList, Me, NewKeyInfo, Nothing, QuarantineList, RemovedSandbox,
+    RemovedTenant, RotateKey, SandboxInfo, SandboxList, SandboxUsage, SearchCorpus, ServerInfo, SessionList, StepPage,
+    TemplateList, TenantInfo, TenantList, TrajectoryList, WorkerList,
 };
+use crate::auth::Need;
 use crate::dialect::agentflow::types::{
     ActiveSessions, BatchResults, CreatedSession, DestroyedSession, DisconnectedWorker, Envelope, ExecuteBatchRequest,
     ExecuteRequest, Failure, InitBatchRequest, InitFromConfigRequest, InitResourceRequest, InitializedBatch, InitializedResource,
@@ -30,7 +33,7 @@ use crate::health::{Health, Ready};
 use crate::operation::{Operation, Query, SchemaOf, schema_of};
 use crate::path::is_under;
 use crate::refusal::Refusal;
-use crate::{api, auth, corpora, health, metrics, pages, proxy, quarantine, trajectories};
+use crate::{api, auth, corpora, health, metrics, pages, proxy, quarantine, tenants, trajectories};
 
 /// Answers a request of a route.
 pub(crate) type Handler = for<'a> fn(&'a mut Exchange) -> BoxFuture<'a, Answered>;
@@ -49,6 +52,10 @@ pub(crate) struct Route {
     pub(crate) surface: &'static Surface,
     /// It needs no credentials, or checks them itself.
     pub(crate) public: bool,
+    /// None: `read` for GET and HEAD, otherwise `manage`.
+    needs: Option<Need>,
+    /// It concerns more than single sandboxes, so a key that is bound to some can't use it.
+    for_whole_tenant: bool,
     /// People open it in a browser, so links from elsewhere may lead to it.
     pub(crate) page: bool,
     /// A browser without credentials gets the page to sign in.
@@ -84,6 +91,8 @@ pub(crate) struct Surface {
     pub(crate) frugal: bool,
     /// AgentFlow's document describes it, and a setting for AgentFlow's clients closes the connection after its answers.
     pub(crate) is_agentflow: bool,
+    /// All its routes concern more than single sandboxes.
+    is_for_whole_tenant: bool,
     /// `GET` implies `HEAD`.
     has_head: bool,
     /// Its paths may end with a slash.
@@ -97,9 +106,17 @@ pub(crate) struct Surface {
 impl Surface {
     /// For sandboxes and pages.
     const fn aio(name: &'static str) -> Self {
-        let (frugal, is_agentflow, has_head, has_slash) = (false, false, true, false);
-        let error = schema_of::<ApiError>;
-        Self { name, envelope: true, frugal, is_agentflow, has_head, has_slash, error, wrong_method: |_, refusal| Err(refusal) }
+        Self {
+            name,
+            envelope: true,
+            frugal: false,
+            is_agentflow: false,
+            is_for_whole_tenant: false,
+            has_head: true,
+            has_slash: false,
+            error: schema_of::<ApiError>,
+            wrong_method: |_, refusal| Err(refusal),
+        }
     }
 
     const fn agentflow(name: &'static str) -> Self {
@@ -123,7 +140,7 @@ static AGENT_SANDBOX: Surface = Surface {
     wrong_method: agent_sandbox::wrong_method,
     ..Surface::own("agent_sandbox")
 };
-static AGENTFLOW: Surface = Surface { has_slash: true, ..Surface::agentflow("agentflow") };
+static AGENTFLOW: Surface = Surface { has_slash: true, is_for_whole_tenant: true, ..Surface::agentflow("agentflow") };
 static TRAJECTORIES: Surface = Surface::own("trajectories");
 static API: Surface = Surface { frugal: true, ..Surface::own("api") };
 static HEALTH: Surface = Surface::agentflow("health");
@@ -140,6 +157,7 @@ static UNKNOWN: Surface = Surface::aio("unknown");
 const GET: Option<&[Method]> = Some(&[Method::GET]);
 const POST: Option<&[Method]> = Some(&[Method::POST]);
 const DELETE: Option<&[Method]> = Some(&[Method::DELETE]);
+const PATCH: Option<&[Method]> = Some(&[Method::PATCH]);
 const ANY: Option<&[Method]> = None;
 
 impl Route {
@@ -150,9 +168,45 @@ impl Route {
         pattern: &'static str,
         handler: Handler,
     ) -> Self {
-        let (public, page, signs_in, runs_in_sandbox, leads_into_sandbox) = (false, false, false, false, false);
-        let operation = None;
-        Self { pattern, methods, at, surface, public, page, signs_in, runs_in_sandbox, leads_into_sandbox, handler, operation }
+        Self {
+            pattern,
+            methods,
+            at,
+            surface,
+            public: false,
+            needs: None,
+            for_whole_tenant: false,
+            page: false,
+            signs_in: false,
+            runs_in_sandbox: false,
+            leads_into_sandbox: false,
+            handler,
+            operation: None,
+        }
+    }
+
+    /// The least role of its callers.
+    const fn needs(self, role: Role) -> Self {
+        Self { needs: Some(Need::Role(role)), ..self }
+    }
+
+    const fn needs_operator(self) -> Self {
+        Self { needs: Some(Need::Operator), ..self }
+    }
+
+    const fn for_whole_tenant(self) -> Self {
+        Self { for_whole_tenant: true, ..self }
+    }
+
+    /// The right that it needs for a method.
+    pub(crate) fn need(&self, method: &Method) -> Need {
+        let is_read = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
+        self.needs.unwrap_or(Need::Role(if is_read { Role::Read } else { Role::Manage }))
+    }
+
+    /// Whether it concerns more than single sandboxes, as everything does that only admins and operators may do.
+    pub(crate) fn is_for_whole_tenant(&self, need: Need) -> bool {
+        self.for_whole_tenant || self.surface.is_for_whole_tenant || matches!(need, Need::Operator | Need::Role(Role::Admin))
     }
 
     const fn public(self) -> Self {
@@ -181,7 +235,15 @@ impl Route {
 
     /// Everything below a path of the sandbox's guest.
     const fn guest(pattern: &'static str) -> Self {
-        Self::new(At::Both, &AIO, ANY, pattern, |e| Box::pin(proxy::serve(e))).leads_into_sandbox().runs_in_sandbox()
+        let route = Self::new(At::Both, &AIO, ANY, pattern, |e| Box::pin(proxy::serve(e)));
+        route.needs(Role::Use).leads_into_sandbox().runs_in_sandbox()
+    }
+
+    /// Its pattern, and for AgentFlow's the shorter one.
+    fn patterns(&self) -> impl Iterator<Item = &'static str> + use<> {
+        let short = self.pattern.strip_prefix(agentflow::ROOT);
+        let short = short.filter(|short| std::ptr::eq(self.surface, &AGENTFLOW) && !short.ends_with("/**"));
+        std::iter::once(self.pattern).chain(short)
     }
 
     /// What is below the prefix of a pattern that ends with `/**`.
@@ -217,11 +279,11 @@ static ROUTES: &[Route] = &[
         .doc(Operation::new("Health", "get_health", "Whether the server answers").answers::<Health>(200)),
     Route::new(At::Server, &HEALTH, GET, "/ready", |e| Box::pin(health::ready(e))).public()
         .doc(Operation::new("Health", "get_ready", "Whether it is ready, and how many tools, workers and sessions it has").answers::<Ready>(200)),
-    Route::new(At::Server, &METRICS, GET, "/metrics", |e| Box::pin(metrics::serve(e))).signs_in(),
+    Route::new(At::Server, &METRICS, GET, "/metrics", |e| Box::pin(metrics::serve(e))).signs_in().needs_operator(),
     // Signing in.
     Route::new(At::Server, &AUTH, POST, "/login", |e| Box::pin(auth::sign_in(e))).public(),
     Route::new(At::Server, &AUTH, POST, "/logout", |e| Box::pin(auth::sign_out(e))).public(),
-    Route::new(At::Both, &AUTH, POST, "/tickets", |e| Box::pin(auth::create_ticket(e))),
+    Route::new(At::Both, &AUTH, POST, "/tickets", |e| Box::pin(auth::create_ticket(e))).needs(Role::Read),
     Route::new(At::Both, &AUTH, GET, "/auth", |e| Box::pin(auth::authenticate(e))).public(),
     // Pages of a sandbox.
     Route::new(At::Sandbox, &CONSOLE, GET, "/", |e| Box::pin(pages::dashboard::serve(e))).page(),
@@ -241,13 +303,13 @@ static ROUTES: &[Route] = &[
     Route::new(At::Both, &TRAJECTORIES, GET, "/steps/{number}/{part}", |e| Box::pin(trajectories::own_step(e))),
     Route::new(At::Both, &TRAJECTORIES, ANY, "/steps/**", |e| Box::pin(trajectories::unknown(e))),
     // MCP.
-    Route::new(At::Both, &MCP, ANY, "/mcp", |e| Box::pin(mcp::serve(e))),
-    Route::new(At::Both, &MCP, ANY, "/mcp/", |e| Box::pin(mcp::serve(e))),
-    Route::new(At::Both, &MCP, ANY, "/v1/mcp", |e| Box::pin(mcp::serve(e))),
-    Route::new(At::Both, &MCP, ANY, "/v1/mcp/", |e| Box::pin(mcp::serve(e))),
-    Route::new(At::Both, &MCP, ANY, "/mcp/sse", |e| Box::pin(mcp::serve(e))),
-    Route::new(At::Both, &MCP, ANY, "/sse", |e| Box::pin(mcp::serve(e))),
-    Route::new(At::Both, &MCP, ANY, "/mcp/messages", |e| Box::pin(mcp::serve(e))),
+    Route::new(At::Both, &MCP, ANY, "/mcp", |e| Box::pin(mcp::serve(e))).needs(Role::Use),
+    Route::new(At::Both, &MCP, ANY, "/mcp/", |e| Box::pin(mcp::serve(e))).needs(Role::Use),
+    Route::new(At::Both, &MCP, ANY, "/v1/mcp", |e| Box::pin(mcp::serve(e))).needs(Role::Use),
+    Route::new(At::Both, &MCP, ANY, "/v1/mcp/", |e| Box::pin(mcp::serve(e))).needs(Role::Use),
+    Route::new(At::Both, &MCP, ANY, "/mcp/sse", |e| Box::pin(mcp::serve(e))).needs(Role::Use),
+    Route::new(At::Both, &MCP, ANY, "/sse", |e| Box::pin(mcp::serve(e))).needs(Role::Use),
+    Route::new(At::Both, &MCP, ANY, "/mcp/messages", |e| Box::pin(mcp::serve(e))).needs(Role::Use),
     // AIO's paths that the guest answers.
     Route::guest("/v1/**"),
     Route::guest("/cdp/**").page(),
@@ -264,7 +326,7 @@ static ROUTES: &[Route] = &[
     Route::new(At::Server, &OPENAPI, GET, "/api/v2/openapi.json", |e| Box::pin(pages::openapi::of_server(e))).signs_in(),
     Route::new(At::Server, &API, GET, "/api/v2/info", |e| Box::pin(api::info(e)))
         .doc(Operation::new("server", "get_info", "Describes the server, its capacity and its problems").answers::<ServerInfo>(200)),
-    Route::new(At::Server, &API, GET, "/api/v2/workers", |e| Box::pin(api::workers(e)))
+    Route::new(At::Server, &API, GET, "/api/v2/workers", |e| Box::pin(api::workers(e))).for_whole_tenant()
         .doc(Operation::new("server", "list_workers", "Lists AgentFlow's workers with their sessions").answers::<WorkerList>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/templates", |e| Box::pin(api::templates(e)))
         .doc(Operation::new("server", "list_templates", "Lists the templates for sandboxes").answers::<TemplateList>(200)),
@@ -288,23 +350,47 @@ static ROUTES: &[Route] = &[
         .doc(Operation::new("sandboxes", "start_sandbox", "Runs a failed or lost sandbox again with its files").takes::<Nothing>().answers::<SandboxInfo>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/sandboxes/{name}/usage", |e| Box::pin(api::usage(e)))
         .doc(Operation::new("sandboxes", "get_usage", "Measures a sandbox's resource usage").answers::<SandboxUsage>(200)),
-    Route::new(At::Server, &API, GET, "/api/v2/sandboxes/{name}/logs", |e| Box::pin(api::logs(e)))
+    Route::new(At::Server, &API, GET, "/api/v2/sandboxes/{name}/logs", |e| Box::pin(api::logs(e))).needs(Role::Use)
         .doc(Operation::new("sandboxes", "get_logs", "Returns the output of a sandbox's main command").sends("text/plain")),
     Route::new(At::Server, &API, GET, "/api/v2/sandboxes/{name}/steps", |e| Box::pin(api::steps(e)))
         .doc(Operation::new("sandboxes", "list_sandbox_steps", "Returns the steps of a sandbox").query(STEPS).answers::<StepPage>(200).also(&[EVENTS, LINES])),
     Route::new(At::Server, &API, GET, "/api/v2/sandboxes/{name}/steps/{number}/{part}", |e| Box::pin(api::step(e)))
         .doc(Operation::new("sandboxes", "get_sandbox_step", "Returns the `arguments` or the `observation` of a step")),
-    Route::new(At::Server, &API, GET, "/api/v2/quarantine", |e| Box::pin(quarantine::list(e)))
+    Route::new(At::Server, &API, GET, "/api/v2/quarantine", |e| Box::pin(quarantine::list(e))).needs_operator()
         .doc(Operation::new("quarantine", "list_quarantine", "Lists the sandboxes that the server could not explain when it started").answers::<QuarantineList>(200)),
-    Route::new(At::Server, &API, DELETE, "/api/v2/quarantine/{id}", |e| Box::pin(quarantine::remove(e)))
+    Route::new(At::Server, &API, DELETE, "/api/v2/quarantine/{id}", |e| Box::pin(quarantine::remove(e))).needs_operator()
         .doc(Operation::new("quarantine", "remove_quarantined", "Removes a quarantined sandbox").answers::<RemovedSandbox>(200)),
-    Route::new(At::Server, &API, POST, "/api/v2/quarantine/{id}/adopt", |e| Box::pin(quarantine::adopt(e)))
+    Route::new(At::Server, &API, POST, "/api/v2/quarantine/{id}/adopt", |e| Box::pin(quarantine::adopt(e))).needs_operator()
         .doc(Operation::new("quarantine", "adopt_quarantined", "Takes a sandbox out of quarantine").takes::<AdoptSandbox>().answers::<SandboxInfo>(200)),
+    Route::new(At::Server, &API, GET, "/api/v2/me", |e| Box::pin(tenants::me(e)))
+        .doc(Operation::new("tenants", "get_me", "Describes the caller: its tenant and its rights").answers::<Me>(200)),
+    Route::new(At::Server, &API, GET, "/api/v2/tenants", |e| Box::pin(tenants::list(e))).needs_operator()
+        .doc(Operation::new("tenants", "list_tenants", "Lists the tenants").answers::<TenantList>(200)),
+    Route::new(At::Server, &API, POST, "/api/v2/tenants", |e| Box::pin(tenants::create(e))).needs_operator()
+        .doc(Operation::new("tenants", "create_tenant", "Creates a tenant").takes::<CreateTenant>().answers::<TenantInfo>(201)),
+    Route::new(At::Server, &API, GET, "/api/v2/tenants/{name}", |e| Box::pin(tenants::get(e))).needs_operator()
+        .doc(Operation::new("tenants", "get_tenant", "Describes a tenant").answers::<TenantInfo>(200)),
+    Route::new(At::Server, &API, PATCH, "/api/v2/tenants/{name}", |e| Box::pin(tenants::change(e))).needs_operator()
+        .doc(Operation::new("tenants", "change_tenant", "Changes a tenant").takes::<ChangeTenant>().answers::<TenantInfo>(200)),
+    Route::new(At::Server, &API, DELETE, "/api/v2/tenants/{name}", |e| Box::pin(tenants::remove(e))).needs_operator()
+        .doc(Operation::new("tenants", "remove_tenant", "Removes a tenant with its keys; its trajectories stay").query(&[("force", "boolean", "Deletes its sandboxes, which otherwise prevent the removal")]).answers::<RemovedTenant>(200)),
+    Route::new(At::Server, &API, GET, "/api/v2/keys", |e| Box::pin(tenants::keys(e))).needs(Role::Admin)
+        .doc(Operation::new("keys", "list_keys", "Lists the keys of a tenant").query(&[TENANT]).answers::<KeyList>(200)),
+    Route::new(At::Server, &API, POST, "/api/v2/keys", |e| Box::pin(tenants::create_key(e))).needs(Role::Admin)
+        .doc(Operation::new("keys", "create_key", "Creates a key; its text is shown only in this answer").takes::<CreateKey>().answers::<NewKeyInfo>(201)),
+    Route::new(At::Server, &API, GET, "/api/v2/keys/{id}", |e| Box::pin(tenants::get_key(e))).needs(Role::Admin)
+        .doc(Operation::new("keys", "get_key", "Describes a key").answers::<KeyInfo>(200)),
+    Route::new(At::Server, &API, DELETE, "/api/v2/keys/{id}", |e| Box::pin(tenants::revoke_key(e))).needs(Role::Admin)
+        .doc(Operation::new("keys", "revoke_key", "Revokes a key at once, with everything that was opened with it").answers::<KeyInfo>(200)),
+    Route::new(At::Server, &API, POST, "/api/v2/keys/{id}/rotate", |e| Box::pin(tenants::rotate_key(e))).needs(Role::Admin)
+        .doc(Operation::new("keys", "rotate_key", "Creates a key with the same rights, and ends the old one after an overlap").takes::<RotateKey>().answers::<NewKeyInfo>(201)),
+    Route::new(At::Server, &API, GET, "/api/v2/audit", |e| Box::pin(tenants::audit(e))).needs(Role::Admin)
+        .doc(Operation::new("audit", "list_audit", "Returns rows of the audit log, the newest first").query(AUDIT).answers::<AuditPage>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/corpora", |e| Box::pin(corpora::list(e)))
         .doc(Operation::new("corpora", "list_corpora", "Lists the corpora").answers::<CorpusList>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/corpora/{name}", |e| Box::pin(corpora::get(e)))
         .doc(Operation::new("corpora", "get_corpus", "Describes a corpus").answers::<CorpusInfo>(200)),
-    Route::new(At::Server, &API, POST, "/api/v2/corpora/{name}/search", |e| Box::pin(corpora::search(e)))
+    Route::new(At::Server, &API, POST, "/api/v2/corpora/{name}/search", |e| Box::pin(corpora::search(e))).needs(Role::Read)
         .doc(Operation::new("corpora", "search_corpus", "Searches a corpus").takes::<SearchCorpus>().answers::<FoundPassages>(200)),
     Route::new(At::Server, &API, ANY, "/api/v2/**", |e| Box::pin(api::unknown(e))),
     // Trajectories.
@@ -340,41 +426,41 @@ static ROUTES: &[Route] = &[
     Route::new(At::Server, &AGENTFLOW, GET, "/docs", |e| Box::pin(pages::docs::serve(e))).page(),
     Route::new(At::Server, &AGENTFLOW, GET, "/redoc", |e| Box::pin(pages::docs::serve(e))).page(),
     Route::new(At::Server, &AGENTFLOW, GET, "/openapi.json", |e| Box::pin(pages::openapi::of_agentflow(e))),
-    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/execute", |e| Box::pin(agentflow::execute(e)))
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/execute", |e| Box::pin(agentflow::execute(e))).needs(Role::Use)
         .doc(Operation::new("Execute", "post_execute", "Runs a tool").takes::<ExecuteRequest>().takes_also::<Message>().answers::<Envelope>(200)),
-    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/execute/batch", |e| Box::pin(agentflow::execute_batch(e)))
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/execute/batch", |e| Box::pin(agentflow::execute_batch(e))).needs(Role::Use)
         .doc(Operation::new("Execute", "post_execute_batch", "Runs several tools").takes::<ExecuteBatchRequest>().takes_also::<Message>().envelops::<Envelope, BatchResults>().partial()),
     Route::new(At::Server, &AGENTFLOW, GET, "/api/v1/tools", |e| Box::pin(agentflow::tools(e)))
         .doc(Operation::new("Tools", "get_tools", "Lists the tools with their parameters").query(TOOLS).answers::<ToolList>(200)),
     Route::new(At::Server, &AGENTFLOW, GET, "/api/v1/tools/{tool_name}/schema", |e| Box::pin(agentflow::tool_schema(e)))
         .doc(Operation::new("Tools", "get_tools__tool_name__schema", "Describes one tool").answers::<ToolInfo>(200)),
-    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/session/create", |e| Box::pin(agentflow::session_create(e)))
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/session/create", |e| Box::pin(agentflow::session_create(e))).needs(Role::Manage)
         .doc(Operation::new("Sessions", "post_session_create", "Creates a worker's session").takes::<SessionCreateRequest>().envelops::<Envelope, CreatedSession>()),
-    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/session/destroy", |e| Box::pin(agentflow::session_destroy(e)))
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/session/destroy", |e| Box::pin(agentflow::session_destroy(e))).needs(Role::Manage)
         .doc(Operation::new("Sessions", "post_session_destroy", "Ends a session").takes::<SessionDestroyRequest>().envelops::<Envelope, DestroyedSession>()),
-    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/session/list", |e| Box::pin(agentflow::session_list(e)))
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/session/list", |e| Box::pin(agentflow::session_list(e))).needs(Role::Read)
         .doc(Operation::new("Sessions", "post_session_list", "Lists a worker's sessions").takes::<WorkerRequest>().envelops::<Envelope, WorkerSessions>()),
-    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/session/refresh", |e| Box::pin(agentflow::session_refresh(e)))
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/session/refresh", |e| Box::pin(agentflow::session_refresh(e))).needs(Role::Use)
         .doc(Operation::new("Sessions", "post_session_refresh", "Restarts the life time of one session, or of all").takes::<SessionRefreshRequest>().envelops::<Envelope, RefreshedSessions>()),
-    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/lifecycle/heartbeat", |e| Box::pin(agentflow::heartbeat(e)))
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/lifecycle/heartbeat", |e| Box::pin(agentflow::heartbeat(e))).needs(Role::Use)
         .doc(Operation::new("Sessions", "post_lifecycle_heartbeat", "Lists the active sessions of a worker").takes::<WorkerRequest>().envelops::<Envelope, ActiveSessions>()),
-    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/lifecycle/status", |e| Box::pin(agentflow::status(e)))
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/lifecycle/status", |e| Box::pin(agentflow::status(e))).needs(Role::Read)
         .doc(Operation::new("Sessions", "post_lifecycle_status", "Reports the state of a worker's sessions").takes::<WorkerRequest>().envelops::<Envelope, WorkerStatus>()),
-    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/worker/disconnect", |e| Box::pin(agentflow::disconnect(e)))
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/worker/disconnect", |e| Box::pin(agentflow::disconnect(e))).needs(Role::Manage)
         .doc(Operation::new("Sessions", "post_worker_disconnect", "Ends all sessions of a worker").takes::<WorkerDisconnectRequest>().envelops::<Envelope, DisconnectedWorker>()),
-    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/init/resource", |e| Box::pin(agentflow::init(e)))
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/init/resource", |e| Box::pin(agentflow::init(e))).needs(Role::Manage)
         .doc(Operation::new("Sessions", "post_init_resource", "Creates a session, or finds it").takes::<InitResourceRequest>().envelops::<Envelope, InitializedResource>()),
-    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/init/batch", |e| Box::pin(agentflow::init_batch(e)))
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/init/batch", |e| Box::pin(agentflow::init_batch(e))).needs(Role::Manage)
         .doc(Operation::new("Sessions", "post_init_batch", "Creates several sessions").takes::<InitBatchRequest>().envelops::<Envelope, InitializedBatch>().partial()),
-    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/init/from-config", |e| Box::pin(agentflow::init_from_config(e)))
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/init/from-config", |e| Box::pin(agentflow::init_from_config(e))).needs_operator()
         .doc(Operation::new("Sessions", "post_init_from_config", "Reads a configuration file of the server").takes::<InitFromConfigRequest>().envelops::<Envelope, LoadedConfig>()),
-    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/warmup", |e| Box::pin(agentflow::warmup(e)))
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/warmup", |e| Box::pin(agentflow::warmup(e))).needs(Role::Use)
         .doc(Operation::new("Server", "post_warmup", "Prepares backends").takes::<WarmupRequest>().answers::<WarmedBackends>(200)),
     Route::new(At::Server, &AGENTFLOW, GET, "/api/v1/warmup/status", |e| Box::pin(agentflow::warmup_status(e)))
         .doc(Operation::new("Server", "get_warmup_status", "Lists which backends are prepared").answers::<WarmupStatus>(200)),
-    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/server/shutdown", |e| Box::pin(agentflow::shutdown(e)))
+    Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/server/shutdown", |e| Box::pin(agentflow::shutdown(e))).needs_operator()
         .doc(Operation::new("Server", "post_server_shutdown", "Stops the server").takes::<ShutdownRequest>().answers::<ServerShutdown>(200)),
-    Route::new(At::Server, &AGENTFLOW, POST, "/shutdown", |e| Box::pin(agentflow::shutdown(e))),
+    Route::new(At::Server, &AGENTFLOW, POST, "/shutdown", |e| Box::pin(agentflow::shutdown(e))).needs_operator(),
     Route::new(At::Server, &AGENTFLOW, ANY, "/api/v1/**", |e| Box::pin(agentflow::unknown(e))),
     Route::new(At::Server, &AGENTFLOW, ANY, "/execute/**", |e| Box::pin(agentflow::unknown(e))),
     Route::new(At::Server, &AGENTFLOW, ANY, "/session/**", |e| Box::pin(agentflow::unknown(e))),
@@ -395,6 +481,14 @@ const LINES: &str = "application/x-ndjson";
 const FOLLOW: Query = ("follow", "boolean", "Sends events as they come, instead of what there is");
 const ORIGIN: Query = ("origin", "string", "Only steps of these causes: `agent`, `person`, `system`, separated by commas");
 const RESULT: Query = ("result", "string", "Only `failed` or `succeeded` steps");
+const TENANT: Query = ("tenant", "string", "Another tenant than the caller's; for operators");
+const AUDIT: &[Query] = &[
+    ("tenant", "string", "Only rows of this tenant; without it, operators get the rows of all tenants"),
+    ("since", "string", "Only rows from this time on, in RFC 3339"),
+    ("until", "string", "Only rows up to this time, in RFC 3339"),
+    ("limit", "integer", "The most rows, from 1 to 1000; 100 by default"),
+    ("cursor", "string", "`next_cursor` of the page before"),
+];
 const STEPS: &[Query] = &[
     ("after", "integer", "The number of the step before the first one"),
     ("limit", "integer", "The most steps, from 1 to 1000; 100 by default"),
@@ -412,7 +506,8 @@ const TOOLS: &[Query] = &[
 ];
 
 static NOWHERE: Route = Route::new(At::Both, &UNKNOWN, ANY, OTHER, |e| Box::pin(unknown(e)));
-static PORT: Route = Route::new(At::Both, &PREVIEW, ANY, OTHER, |e| Box::pin(proxy::preview::serve(e))).page().runs_in_sandbox();
+static PORT: Route =
+    Route::new(At::Both, &PREVIEW, ANY, OTHER, |e| Box::pin(proxy::preview::serve(e))).needs(Role::Use).page().runs_in_sandbox();
 
 /// The name in metrics of a path without its own route.
 const OTHER: &str = "other";
@@ -428,13 +523,7 @@ impl Table {
     fn new(kinds: [At; 2]) -> Self {
         let mut table = Self { exact: Router::new(), below: Vec::new() };
         for route in ROUTES.iter().filter(|route| kinds.contains(&route.at)) {
-            table.insert(route.pattern, route);
-            if let Some(short) = route.pattern.strip_prefix(agentflow::ROOT)
-                && std::ptr::eq(route.surface, &AGENTFLOW)
-                && !short.ends_with("/**")
-            {
-                table.insert(short, route);
-            }
+            route.patterns().for_each(|pattern| table.insert(pattern, route));
         }
         table.below.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
         table
@@ -500,6 +589,41 @@ impl Found {
 pub(crate) fn described(is_agentflow: bool) -> impl Iterator<Item = (&'static Route, &'static Operation)> {
     let routes = ROUTES.iter().filter(move |route| route.surface.is_agentflow == is_agentflow);
     routes.filter_map(|route| Some((route, route.operation.as_ref()?)))
+}
+
+/// A route as tests see it.
+#[derive(Debug, Clone)]
+pub struct RouteFacts {
+    pub pattern: String,
+    /// None: its handler, or a sandbox's guest, decides.
+    pub methods: Option<Vec<String>>,
+    /// It exists at the root of the server's own hosts.
+    pub at_server: bool,
+    /// It exists below `/sandbox/{name}` and on the sandbox's own host.
+    pub at_sandbox: bool,
+    pub public: bool,
+    /// The right that it needs, by method: a role, or `operator`.
+    pub need: fn(&RouteFacts, &str) -> String,
+    route: &'static Route,
+}
+
+/// All routes, also under their shorter paths: for the tests that call each of them.
+pub fn route_facts() -> Vec<RouteFacts> {
+    let need = |facts: &RouteFacts, method: &str| match facts.route.need(&method.parse().unwrap_or(Method::POST)) {
+        Need::Role(role) => role.to_string(),
+        Need::Operator => "operator".to_owned(),
+    };
+    let facts = |route: &'static Route, pattern: &str| RouteFacts {
+        pattern: pattern.to_owned(),
+        methods: route.methods.map(|methods| methods.iter().map(Method::to_string).collect()),
+        at_server: route.at != At::Sandbox,
+        at_sandbox: route.at != At::Server,
+        public: route.public,
+        need,
+        route,
+    };
+    let all = ROUTES.iter().flat_map(|route| route.patterns().map(move |pattern| facts(route, pattern)));
+    all.collect()
 }
 
 /// Finds the route of a decoded path.

@@ -60,7 +60,7 @@ pub(crate) fn intent(
     arguments: Option<Value>,
 ) -> Intent {
     Intent {
-        tenant: context.tenant.clone(),
+        tenant: context.tenant().clone(),
         trajectory: sandbox.id.to_string(),
         sandbox_name: sandbox.name.to_string(),
         dialect: context.dialect,

@@ -1,9 +1,16 @@
 //! Finds the sandbox of a request, and the part of the path that belongs to it.
+//!
+//! Handlers look sandboxes up only here, so that a caller reaches only those of its tenant, and with a bound key only those within
+//! its bounds. Others are not found, and are neither resumed nor marked as used.
 
-use arenite_control::{Control, Lease, Sandbox};
-use arenite_model::{SandboxId, SandboxName, TenantId};
+use std::collections::BTreeMap;
+
+use arenite_control::{Control, ControlError, Lease, Sandbox};
+use arenite_model::{ErrorCode, SandboxId, SandboxName};
 use http::HeaderMap;
 
+use crate::audit;
+use crate::gateway::{Context, Gateway};
 use crate::guard::HostKind;
 use crate::path::Path;
 use crate::refusal::Refusal;
@@ -81,20 +88,79 @@ fn parse(name: &str) -> Result<SandboxName, Refusal> {
     Ok(name.parse()?)
 }
 
-/// Holds the sandbox for the call. Resumes or creates it if needed.
-pub(crate) async fn lease(control: &Control, tenant: &TenantId, sandbox_ref: &SandboxRef) -> Result<Lease, Refusal> {
-    match sandbox_ref {
-        SandboxRef::Name(name) => Ok(control.lease(tenant, name).await?),
-        SandboxRef::Id(id) => Ok(control.lease_by_id(tenant, id).await?),
+impl SandboxRef {
+    fn is_default(&self) -> bool {
+        matches!(self, Self::Name(name) if name.is_default())
+    }
+
+    /// The refusal for a sandbox that does not exist.
+    fn absent(&self) -> Refusal {
+        match self {
+            Self::Name(name) => ControlError::NotFound { name: name.clone() }.into(),
+            Self::Id(id) => ControlError::NoSuchId { id: id.clone() }.into(),
+        }
+    }
+
+    /// Whether the bounds cover it if it does not exist.
+    fn may_exist_for(&self, context: &Context) -> bool {
+        match self {
+            Self::Name(name) => context.principal.covers(Some(name), &BTreeMap::new()),
+            Self::Id(_) => !context.principal.is_bound(),
+        }
     }
 }
 
-/// The sandbox in its current state: neither resumed nor created.
-pub(crate) async fn look_up(control: &Control, tenant: &TenantId, sandbox_ref: &SandboxRef) -> Result<Sandbox, Refusal> {
-    match sandbox_ref {
-        SandboxRef::Name(name) => Ok(control.get(tenant, name).await?),
-        SandboxRef::Id(id) => Ok(control.get_by_id(tenant, id).await?),
+/// Holds the sandbox for the call. Resumes or creates it if needed.
+pub(crate) async fn lease(gateway: &Gateway, context: &Context, sandbox_ref: &SandboxRef) -> Result<Lease, Refusal> {
+    let (control, tenant) = (&gateway.control, context.tenant());
+    let is_audited = sandbox_ref.is_default() && control.tenants().is_some();
+    let mut is_first = false;
+    if is_audited || context.principal.is_bound() {
+        match look_up(control, context, sandbox_ref).await {
+            Err(refusal) if refusal.code == ErrorCode::NotFound => {
+                // The first call creates it.
+                is_first = sandbox_ref.is_default() && sandbox_ref.may_exist_for(context);
+                if !is_first {
+                    return Err(refusal);
+                }
+            }
+            Err(refusal) if !sandbox_ref.may_exist_for(context) => return Err(refusal),
+            _ => {}
+        }
     }
+    let leased = match sandbox_ref {
+        SandboxRef::Name(name) => control.lease(tenant, name).await,
+        SandboxRef::Id(id) => control.lease_by_id(tenant, id).await,
+    };
+    let leased = leased.map_err(Refusal::from);
+    let lease = match is_first {
+        true => audit::record_result(gateway, context, "sandbox.create", SandboxName::DEFAULT, leased).await?,
+        false => leased?,
+    };
+    // Another sandbox may have got its name since.
+    if context.principal.sees(&lease.sandbox) { Ok(lease) } else { Err(sandbox_ref.absent()) }
+}
+
+/// The sandbox in its current state: neither resumed nor created.
+pub(crate) async fn look_up(control: &Control, context: &Context, sandbox_ref: &SandboxRef) -> Result<Sandbox, Refusal> {
+    let found = match sandbox_ref {
+        SandboxRef::Name(name) => control.get(context.tenant(), name).await,
+        SandboxRef::Id(id) => control.get_by_id(context.tenant(), id).await,
+    };
+    match found {
+        Ok(sandbox) if context.principal.sees(&sandbox) => Ok(sandbox),
+        // Also for one in quarantine.
+        Ok(_) => Err(sandbox_ref.absent()),
+        Err(_) if !sandbox_ref.may_exist_for(context) => Err(sandbox_ref.absent()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The caller's sandboxes, the oldest first.
+pub(crate) async fn list(control: &Control, context: &Context) -> Result<Vec<Sandbox>, Refusal> {
+    let mut all = control.list(context.tenant()).await?;
+    all.retain(|sandbox| context.principal.sees(sandbox));
+    Ok(all)
 }
 
 #[cfg(test)]

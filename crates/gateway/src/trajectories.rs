@@ -13,7 +13,8 @@ use crate::api::types::{SessionList, StepPage, TrajectoryList};
 use crate::exchange::{Answered, Exchange};
 use crate::path::query_value;
 use crate::refusal::{Refusal, json_response};
-use crate::{export, follow, target};
+use crate::target::{self, SandboxRef};
+use crate::{export, follow};
 
 const DEFAULT_PAGE: usize = 100;
 const MAX_PAGE: usize = 1000;
@@ -29,7 +30,7 @@ pub(crate) async fn unknown(_: &mut Exchange) -> Answered {
 
 /// Starts and ends of the sessions of its steps.
 pub(crate) async fn sessions(exchange: &mut Exchange) -> Answered {
-    let (recorder, tenant, id) = recorded(exchange);
+    let (recorder, tenant, id) = recorded(exchange).await?;
     let trajectory = id.clone();
     let sessions = blocking(move || recorder.sessions(&tenant, &id)).await?;
     Ok(json_response(StatusCode::OK, &SessionList { trajectory, sessions }))
@@ -37,32 +38,49 @@ pub(crate) async fn sessions(exchange: &mut Exchange) -> Answered {
 
 /// Checks it, and lists what was altered.
 pub(crate) async fn verify(exchange: &mut Exchange) -> Answered {
-    let (recorder, tenant, id) = recorded(exchange);
+    let (recorder, tenant, id) = recorded(exchange).await?;
     let found = blocking(move || recorder.verify(&tenant, &id)).await?;
     Ok(json_response(StatusCode::OK, &found))
 }
 
 pub(crate) async fn export(exchange: &mut Exchange) -> Answered {
-    let (recorder, tenant, id) = recorded(exchange);
+    let (recorder, tenant, id) = recorded(exchange).await?;
     export::serve(recorder, tenant, id, &exchange.parts).await
 }
 
 pub(crate) async fn blob(exchange: &mut Exchange) -> Answered {
-    let (recorder, tenant, id) = recorded(exchange);
-    kept(recorder, tenant, id, exchange.param("digest").to_owned()).await
+    let (recorder, tenant, id) = recorded(exchange).await?;
+    let digest = exchange.param("digest").to_owned();
+    let (from, owner, trajectory, wanted) = (recorder.clone(), tenant.clone(), id.clone(), digest.clone());
+    // A client may know the hash of another tenant's body.
+    blocking(move || from.check_blob(&owner, &trajectory, &wanted)).await?;
+    kept(recorder, digest).await
 }
 
 pub(crate) async fn steps(exchange: &mut Exchange) -> Answered {
-    serve_steps(exchange, exchange.param("id").to_owned()).await
+    let (_, _, id) = recorded(exchange).await?;
+    serve_steps(exchange, id).await
 }
 
 pub(crate) async fn step(exchange: &mut Exchange) -> Answered {
-    serve_step(exchange, exchange.param("id").to_owned()).await
+    let (_, _, id) = recorded(exchange).await?;
+    serve_step(exchange, id).await
 }
 
-/// The trajectory that the path names.
-fn recorded(exchange: &Exchange) -> (Recorder, TenantId, String) {
-    (exchange.gateway.recorder.clone(), exchange.context.tenant.clone(), exchange.param("id").to_owned())
+/// The trajectory that the path names. With a bound key, only those of sandboxes that exist within its bounds.
+async fn recorded(exchange: &Exchange) -> Result<(Recorder, TenantId, String), Refusal> {
+    let Exchange { gateway, context, .. } = exchange;
+    let id = exchange.param("id").to_owned();
+    if context.principal.is_bound() {
+        let sandbox = async {
+            let sandbox_ref = SandboxRef::Id(id.parse().ok()?);
+            target::look_up(&gateway.control, context, &sandbox_ref).await.ok()
+        };
+        if sandbox.await.is_none() {
+            return Err(refused(TrajectoryError::NoTrajectory { trajectory: id }));
+        }
+    }
+    Ok((gateway.recorder.clone(), context.tenant().clone(), id))
 }
 
 /// The filter that `origin` and `result` request; `usual` is the default for `origin`.
@@ -83,10 +101,14 @@ pub(crate) fn filter(parts: &Parts, usual: Filter) -> Result<Filter, Refusal> {
 /// All trajectories, or those of a worker and of a task.
 pub(crate) async fn list(exchange: &mut Exchange) -> Answered {
     let [worker, task] = ["worker", "task"].map(|key| exchange.query(key));
-    let (recorder, tenant) = (exchange.gateway.recorder.clone(), exchange.context.tenant.clone());
+    let (recorder, tenant) = (exchange.gateway.recorder.clone(), exchange.context.tenant().clone());
     let mut listed = blocking(move || recorder.list(&tenant)).await?;
     let fits = |wanted: &Option<String>, found: &Option<String>| wanted.is_none() || wanted == found;
     listed.retain(|summary| fits(&worker, &summary.worker) && fits(&task, &summary.task));
+    if exchange.context.principal.is_bound() {
+        let sandboxes = target::list(&exchange.gateway.control, &exchange.context).await?;
+        listed.retain(|summary| sandboxes.iter().any(|sandbox| sandbox.id.as_str() == summary.trajectory));
+    }
     Ok(json_response(StatusCode::OK, &TrajectoryList { trajectories: listed }))
 }
 
@@ -105,7 +127,7 @@ pub(crate) async fn own_step(exchange: &mut Exchange) -> Answered {
 
 async fn own_sandbox(exchange: &Exchange) -> Result<Sandbox, Refusal> {
     let target = exchange.target()?;
-    target::look_up(&exchange.gateway.control, &exchange.context.tenant, &target.sandbox_ref).await
+    target::look_up(&exchange.gateway.control, &exchange.context, &target.sandbox_ref).await
 }
 
 /// The steps of a sandbox that exists. It may not have been called yet: then it has none.
@@ -124,7 +146,7 @@ pub(crate) async fn steps_of_sandbox(exchange: &Exchange, sandbox: &Sandbox) -> 
 
 /// The steps of a trajectory: a page of them, a file, or events as they come.
 async fn serve_steps(exchange: &Exchange, id: String) -> Answered {
-    let (recorder, tenant) = (exchange.gateway.recorder.clone(), exchange.context.tenant.clone());
+    let (recorder, tenant) = (exchange.gateway.recorder.clone(), exchange.context.tenant().clone());
     if follow::is_wanted(&exchange.parts) {
         let trajectory = id.clone();
         blocking(move || recorder.steps(&tenant, &trajectory, 0, 1)).await?;
@@ -140,7 +162,7 @@ pub(crate) async fn serve_step(exchange: &Exchange, id: String) -> Answered {
         return Err(Refusal::not_found("a step has arguments and an observation, nothing else"));
     }
     let number: u64 = number.parse().map_err(|_| Refusal::bad_request(format!("step {number:?} is not a number")))?;
-    let (recorder, tenant) = (exchange.gateway.recorder.clone(), exchange.context.tenant.clone());
+    let (recorder, tenant) = (exchange.gateway.recorder.clone(), exchange.context.tenant().clone());
     step_body(recorder, tenant, id, number, part == "observation").await
 }
 
@@ -148,7 +170,7 @@ async fn begin_to_follow(exchange: &Exchange, id: String) -> Answered {
     let Exchange { gateway, context, parts, .. } = exchange;
     let after = follow::last_event(parts).map_or_else(|| number(parts, "after", 0), Ok)?;
     let tail = query_value(parts.uri.query(), "tail").map(|_| number(parts, "tail", 0)).transpose()?;
-    let (recorder, tenant) = (gateway.recorder.clone(), context.tenant.clone());
+    let (recorder, tenant) = (gateway.recorder.clone(), context.tenant().clone());
     let begun = blocking(move || recorder.follow(&tenant, &id, after, tail)).await?;
     Ok(follow::steps(gateway, begun))
 }
@@ -212,7 +234,7 @@ async fn step_body(
     let step = blocking(move || from.steps(&owner, &trajectory, number.saturating_sub(1), 1)).await?.pop();
     let step = step.filter(|step| step.step == number).ok_or_else(|| Refusal::not_found(format!("there is no step {number}")))?;
     let text = match if observed { step.observation } else { step.arguments } {
-        Some(Recorded::Blob(body)) => return kept(recorder, tenant, id, body.blake3).await,
+        Some(Recorded::Blob(body)) => return kept(recorder, body.blake3).await,
         Some(Recorded::Json(raw)) => raw.get().to_owned(),
         Some(Recorded::Text(text) | Recorded::Base64(text)) => text,
         None => return Err(Refusal::not_found(format!("step {number} has no {which}, or not yet"))),
@@ -223,10 +245,8 @@ async fn step_body(
 }
 
 /// A kept body, sent as bytes: content from a sandbox must not become a page of this server.
-async fn kept(recorder: Recorder, tenant: TenantId, id: String, digest: String) -> Answered {
+async fn kept(recorder: Recorder, digest: String) -> Answered {
     let (file, length) = blocking(move || {
-        // The trajectory must belong to the tenant. A digest can't be guessed, only known.
-        recorder.steps(&tenant, &id, 0, 1)?;
         let file = recorder.read_blob(&digest)?;
         let length = file.metadata().map(|m| m.len()).ok();
         Ok((file, length))

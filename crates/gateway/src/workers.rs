@@ -1,9 +1,10 @@
 //! The sandboxes of AgentFlow's workers: created, called and removed like all others, and recorded in the same way.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use arenite_control::tenants::Principal;
 use arenite_control::{CreateRequest, ResourcesOverlay, SpecOverlay};
 use arenite_model::{ImageName, SandboxName, SandboxState, TenantId};
 use arenite_synthesis::{Caller, GuestAnswer, GuestRequest, SandboxRequest, Sandboxes, SynthesisError};
@@ -65,7 +66,8 @@ impl WorkerSandboxes {
 
 fn context(caller: &Caller) -> Context {
     Context {
-        tenant: caller.tenant.clone(),
+        // The rights were checked where the call came in.
+        principal: Arc::new(Principal::server(caller.tenant.clone())),
         dialect: DIALECT,
         request_id: caller.request_id.clone(),
         client: caller.origin.clone(),
@@ -165,6 +167,12 @@ impl Sandboxes for WorkerSandboxes {
         let (Ok(gateway), Ok(name)) = (self.gateway(), name.parse::<SandboxName>()) else { return false };
         let found = gateway.control.get(&caller.tenant, &name).await;
         found.is_ok_and(|sandbox| matches!(sandbox.state, SandboxState::Running | SandboxState::Paused))
+    }
+
+    async fn tenants(&self) -> Vec<TenantId> {
+        let Ok(gateway) = self.gateway() else { return Vec::new() };
+        let tenants: BTreeSet<TenantId> = gateway.control.list_all().into_iter().map(|sandbox| sandbox.tenant).collect();
+        tenants.into_iter().collect()
     }
 
     async fn labelled(&self, tenant: &TenantId, label: &str) -> Vec<String> {

@@ -28,6 +28,10 @@ impl Sandboxes for NoSandboxes {
     async fn is_there(&self, _: &Caller, _: &str) -> bool {
         false
     }
+    async fn tenants(&self) -> Vec<TenantId> {
+        Vec::new()
+    }
+
     async fn labelled(&self, _: &TenantId, _: &str) -> Vec<String> {
         Vec::new()
     }

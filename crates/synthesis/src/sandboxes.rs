@@ -153,6 +153,8 @@ pub trait Sandboxes: Send + Sync {
     async fn remove(&self, caller: &Caller, name: &str);
     /// Whether it exists, and could answer.
     async fn is_there(&self, caller: &Caller, name: &str) -> bool;
+    /// The tenants that have sandboxes.
+    async fn tenants(&self) -> Vec<TenantId>;
     /// Names of all sandboxes with the label.
     async fn labelled(&self, tenant: &TenantId, label: &str) -> Vec<String>;
     /// Calls a path of a sandbox's own API. GET without a body.

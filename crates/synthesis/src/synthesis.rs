@@ -160,7 +160,9 @@ impl Synthesis {
 
     /// Removes what a killed server left behind, then ends expired sessions, until `stop`.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
-        self.remove_leftovers(&TenantId::default_tenant()).await;
+        for tenant in self.sandboxes.tenants().await {
+            self.remove_leftovers(&tenant).await;
+        }
         while stop.run_until_cancelled(tokio::time::sleep(SWEEP)).await.is_some() {
             let now = Timestamp::now();
             for ((tenant, _), worker) in self.all() {
@@ -187,7 +189,7 @@ impl Synthesis {
     async fn remove_leftovers(&self, tenant: &TenantId) {
         let caller = own(tenant.clone());
         let mut wanted: Vec<String> = Vec::new();
-        for (_, worker) in self.all() {
+        for (_, worker) in self.all().into_iter().filter(|((theirs, _), _)| theirs == tenant) {
             wanted.extend(worker.sessions().iter().filter_map(|session| session.sandbox()));
         }
         // All are listed first, then those that are kept ready: one that is created in between is not only in the first list.

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use arenite_control::tenants::{Binding, Role};
 use arenite_control::{Deadline, QuarantinedSandbox, ResourcesOverlay, Template};
 use arenite_engine::HostCapacity;
 use arenite_model::{
-    ErrorCode, IdlePolicy, ImageName, NetworkMode, Resources, SandboxId, SandboxName, SandboxSpec, SandboxState, VolumeMount,
+    ErrorCode, IdlePolicy, ImageName, KeyId, NetworkMode, Resources, SandboxId, SandboxName, SandboxSpec, SandboxState, TenantId,
+    VolumeMount,
 };
 use arenite_synthesis::WorkerInfo;
 use arenite_trajectory::{SessionEvent, Step, Summary};
@@ -125,8 +127,9 @@ pub(crate) struct ServerInfo {
     pub(super) version: &'static str,
     pub(super) engine: String,
     pub(super) uptime_seconds: u64,
+    /// For operators.
     pub(super) capacity: Option<HostCapacity>,
-    /// Problems that the operator should know.
+    /// Problems that the operator should know; empty for others.
     pub(super) warnings: Vec<String>,
 }
 
@@ -144,6 +147,157 @@ pub(crate) struct ImageList {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct WorkerList {
     pub(super) workers: Vec<WorkerInfo>,
+}
+
+/// The caller.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Me {
+    pub(crate) tenant: TenantId,
+    /// Null: the configured key, or a server without keys.
+    pub(crate) key: Option<KeyId>,
+    /// The key's name.
+    pub(crate) name: Option<String>,
+    pub(crate) role: Option<Role>,
+    /// It may act on what belongs to the server.
+    pub(crate) operator: bool,
+    /// The sandboxes that it is restricted to, as names and `KEY=VALUE`; empty: all of its tenant.
+    #[schema(value_type = Vec<String>)]
+    pub(crate) bound: Vec<Binding>,
+    pub(crate) expires_at: Option<Timestamp>,
+    /// Whether the server keeps tenants.
+    pub(crate) tenants: bool,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct TenantInfo {
+    pub(crate) name: TenantId,
+    pub(crate) created_at: Timestamp,
+    /// Its keys are refused.
+    pub(crate) disabled: bool,
+    pub(crate) sandboxes: usize,
+    pub(crate) keys: usize,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct TenantList {
+    pub(crate) tenants: Vec<TenantInfo>,
+}
+
+/// A request for a tenant.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct CreateTenant {
+    /// Lower-case letters, digits and inner hyphens. Names of removed tenants can't be used again.
+    #[schema(required)]
+    pub(crate) name: Option<TenantId>,
+}
+
+/// Changes of a tenant. Absent fields stay as they are.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct ChangeTenant {
+    /// Whether its keys are refused. Its sandboxes stay as they are.
+    pub(crate) disabled: Option<bool>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct RemovedTenant {
+    pub(crate) name: TenantId,
+    pub(crate) removed: bool,
+    /// The number of sandboxes that were deleted with it.
+    pub(crate) deleted_sandboxes: usize,
+}
+
+/// A key, without its text.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct KeyInfo {
+    pub(crate) id: KeyId,
+    pub(crate) tenant: TenantId,
+    pub(crate) name: String,
+    pub(crate) role: Role,
+    pub(crate) operator: bool,
+    /// The sandboxes that it is restricted to, as names and `KEY=VALUE`; empty: all of its tenant.
+    #[schema(value_type = Vec<String>)]
+    pub(crate) bound: Vec<Binding>,
+    pub(crate) state: KeyState,
+    pub(crate) created_at: Timestamp,
+    /// Null: it does not expire.
+    pub(crate) expires_at: Option<Timestamp>,
+    pub(crate) revoked_at: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum KeyState {
+    Valid,
+    Expired,
+    Revoked,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct KeyList {
+    pub(crate) keys: Vec<KeyInfo>,
+}
+
+/// A new key.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct NewKeyInfo {
+    /// Its text, which can't be read again.
+    pub(crate) key: String,
+    #[serde(flatten)]
+    pub(crate) info: KeyInfo,
+}
+
+/// A request for a key.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct CreateKey {
+    /// Absent: the caller's. Only operators name another.
+    pub(crate) tenant: Option<TenantId>,
+    /// For people.
+    #[schema(required)]
+    pub(crate) name: Option<String>,
+    #[schema(required)]
+    pub(crate) role: Option<Role>,
+    /// Absent: it does not expire.
+    pub(crate) expires_in_seconds: Option<u64>,
+    /// Restricts it to sandboxes, by names and labels (`KEY=VALUE`).
+    #[schema(value_type = Vec<String>)]
+    pub(crate) bound: Vec<Binding>,
+    /// It may act on what belongs to the server.
+    pub(crate) operator: bool,
+}
+
+/// A request to replace a key.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct RotateKey {
+    /// How long the old key is still accepted; 0 by default.
+    pub(crate) overlap_seconds: u64,
+}
+
+/// A row of the audit log.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct AuditInfo {
+    pub(crate) time: Timestamp,
+    /// Null: the caller did not identify itself.
+    pub(crate) tenant: Option<TenantId>,
+    /// The key's id, or `-`.
+    pub(crate) key: String,
+    /// Such as `sandbox.create`; `request` for a refused one.
+    pub(crate) action: String,
+    pub(crate) object: String,
+    /// The client's address, or `-`.
+    pub(crate) client: String,
+    /// `ok`, or the code of the error.
+    pub(crate) outcome: String,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct AuditPage {
+    pub(crate) rows: Vec<AuditInfo>,
+    /// `cursor` of the next page; null at the end.
+    pub(crate) next_cursor: Option<String>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]

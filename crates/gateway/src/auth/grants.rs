@@ -2,10 +2,11 @@
 //! knows none.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use arenite_model::{ErrorCode, TenantId};
+use arenite_control::tenants::Principal;
+use arenite_model::ErrorCode;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
@@ -18,11 +19,14 @@ const MOST: usize = 10_000;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Grant {
-    pub(crate) tenant: TenantId,
+    /// It ends when the principal's key does.
+    pub(crate) principal: Arc<Principal>,
     pub(crate) until: Instant,
     pub(crate) scope: Scope,
     /// When the credential behind the grant expires; none: never. Nothing derived from the grant lasts longer.
     pub(crate) maker_until: Option<Instant>,
+    /// It is a ticket, or was derived from one.
+    pub(crate) by_ticket: bool,
 }
 
 /// The hosts on which a grant is valid.
@@ -100,7 +104,7 @@ mod tests {
 
     fn grant(seconds: u64, scope: Scope) -> Grant {
         let until = Instant::now() + Duration::from_secs(seconds);
-        Grant { tenant: TenantId::default_tenant(), until, scope, maker_until: None }
+        Grant { principal: Arc::new(Principal::operator()), until, scope, maker_until: None, by_ticket: false }
     }
 
     fn host(authority: &str, kind: HostKind) -> Host {

@@ -5,27 +5,35 @@
 //!                                         └── refused: 401, or the page to sign in on
 //! ```
 //!
-//! While neither a key nor a token's key is configured, no credentials are required.
+//! While neither a key nor a token's key is configured, and the server keeps no tenants, no credentials are required.
+//!
+//! A credential identifies a `Principal`: a tenant, and the rights of a key. The configured key and tokens identify the operator.
 
 mod grants;
 mod presented;
+mod rights;
 mod sign_in;
 mod tickets;
 mod token;
+mod until_ended;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arenite_model::TenantId;
+use arenite_control::tenants::Principal;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use thiserror::Error;
 
+use crate::gateway::Gateway;
 use token::TokenKey;
 
 pub(crate) use grants::{Grant, Grants, Scope};
-pub(crate) use presented::{COOKIE_NAME, Credential, Identity, identify, take_off, unauthorized};
+pub(crate) use presented::{COOKIE_NAME, Credential, Identity, ended_key, identify, take_off, unauthorized};
+pub(crate) use rights::{Need, check_rights, refuse_tickets};
 pub(crate) use sign_in::{enter, page, sign_in, sign_out};
 pub(crate) use tickets::{AuthApi, authenticate, create_ticket};
+pub(crate) use until_ended::until_ended;
 
 /// Default lifetime of a ticket.
 pub const TICKET_TTL: Duration = Duration::from_secs(30);
@@ -92,14 +100,31 @@ impl Authentication {
         self.key.is_some_and(|key| key.ct_eq(&digest(given)).into())
     }
 
-    /// The caller that the key or token identifies, and until when it is valid.
-    fn check(&self, given: &str, shown: Credential) -> Option<Identity> {
-        let tenant = TenantId::default_tenant();
-        if self.is_key(given) {
-            return Some(Identity { tenant, until: None, shown });
+    /// How long a token is valid.
+    fn check_token(&self, given: &str) -> Option<Duration> {
+        self.token.as_ref()?.check(given)
+    }
+}
+
+/// The caller that a key or a token identifies, and until when it is valid.
+fn check(gateway: &Gateway, given: &str, shown: Credential) -> Option<Identity> {
+    let auth = &gateway.config.auth;
+    let known = |principal, left: Option<Duration>| {
+        let until = left.and_then(|left| Instant::now().checked_add(left));
+        Some(Identity { principal, until, shown, by_ticket: false })
+    };
+    let operator = || Arc::new(Principal::operator());
+    if auth.is_key(given) {
+        return known(operator(), None);
+    }
+    match gateway.control.tenants() {
+        // Tokens name no tenant.
+        None => known(operator(), Some(auth.check_token(given)?)),
+        Some(tenants) => {
+            let principal = tenants.authenticate(given).ok()?;
+            let left = tenants.remaining(&principal);
+            known(principal, left)
         }
-        let left = self.token.as_ref()?.check(given)?;
-        Some(Identity { tenant, until: Instant::now().checked_add(left), shown })
     }
 }
 

@@ -1,8 +1,10 @@
 //! The credentials in a request: finds them, checks them, and removes them before the request goes on.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arenite_model::{ErrorCode, TenantId};
+use arenite_control::tenants::{Denied, Principal};
+use arenite_model::ErrorCode;
 use http::header::{AUTHORIZATION, COOKIE, HeaderName};
 use http::request::Parts;
 use http::uri::PathAndQuery;
@@ -25,10 +27,12 @@ const MAX_TRIED: usize = 8;
 /// An identified caller.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
-    pub(crate) tenant: TenantId,
+    pub(crate) principal: Arc<Principal>,
     /// When the presented credential expires; none: never.
     pub(crate) until: Option<Instant>,
     pub(crate) shown: Credential,
+    /// A ticket is among the credentials that it was derived from.
+    pub(crate) by_ticket: bool,
 }
 
 /// How a caller is identified.
@@ -51,16 +55,19 @@ pub(crate) enum Credential {
 impl Identity {
     /// For public routes.
     pub(crate) fn nobody() -> Self {
-        Self { tenant: TenantId::default_tenant(), until: None, shown: Credential::Nothing }
+        Self { principal: Arc::new(Principal::nobody()), until: None, shown: Credential::Nothing, by_ticket: false }
     }
 
     /// For callers of a server without a key.
     pub(crate) fn open() -> Self {
-        Self { shown: Credential::Open, ..Self::nobody() }
+        Self { principal: Arc::new(Principal::operator()), shown: Credential::Open, ..Self::nobody() }
     }
 
-    pub(super) fn granted(grant: super::Grant, shown: Credential) -> Self {
-        Self { tenant: grant.tenant, until: Some(grant.until), shown }
+    /// None: the key behind the grant has ended.
+    pub(super) fn granted(gateway: &Gateway, grant: super::Grant, shown: Credential) -> Option<Self> {
+        let is_accepted = gateway.control.tenants().is_none_or(|tenants| tenants.is_accepted(&grant.principal));
+        let identity = Self { principal: grant.principal, until: Some(grant.until), shown, by_ticket: grant.by_ticket };
+        is_accepted.then_some(identity)
     }
 
     /// Whether it is more than a ticket. Only then may it create tickets and stop the server.
@@ -84,10 +91,10 @@ pub(crate) fn unauthorized() -> Refusal {
 /// Identifies the caller. None: not authorized.
 pub(crate) fn identify(exchange: &Exchange) -> Option<Identity> {
     let Exchange { gateway, host, parts, .. } = exchange;
-    if !gateway.config.auth.is_required() {
+    if !gateway.needs_credentials() {
         return Some(Identity::open());
     }
-    let session = |word| Some(Identity::granted(gateway.sessions.find(word, host)?, Credential::Session));
+    let session = |word| Identity::granted(gateway, gateway.sessions.find(word, host)?, Credential::Session);
     of_headers(gateway, &parts.headers)
         .or_else(|| of_query(gateway, host, parts.uri.query()))
         .or_else(|| of_handover(exchange, parts.uri.query()))
@@ -95,19 +102,36 @@ pub(crate) fn identify(exchange: &Exchange) -> Option<Identity> {
 }
 
 fn of_headers(gateway: &Gateway, headers: &HeaderMap) -> Option<Identity> {
+    keys_in(headers).find_map(|given| super::check(gateway, given, Credential::Header))
+}
+
+/// Keys and tokens in headers.
+fn keys_in(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     let keys = KEY_HEADERS.into_iter().flat_map(|name| headers.get_all(name)).filter_map(|value| value.to_str().ok());
-    keys.chain(headers.get_all(AUTHORIZATION).iter().filter_map(bearer))
-        .take(MAX_TRIED)
-        .find_map(|given| gateway.config.auth.check(given, Credential::Header))
+    keys.chain(headers.get_all(AUTHORIZATION).iter().filter_map(bearer)).take(MAX_TRIED)
+}
+
+/// The owner of a presented key that is no longer accepted, for the audit log.
+pub(crate) fn ended_key(gateway: &Gateway, parts: &Parts) -> Option<Arc<Principal>> {
+    let tenants = gateway.control.tenants()?;
+    let ended = |given: &str| match tenants.authenticate(given) {
+        Err(Denied::Ended(principal)) => Some(principal),
+        _ => None,
+    };
+    let in_query = || {
+        let pairs = query_pairs(parts.uri.query()?).filter(|(name, _)| name == KEY_IN_QUERY).take(MAX_TRIED);
+        pairs.map(|(_, value)| value).find_map(|given| ended(&given))
+    };
+    keys_in(&parts.headers).find_map(ended).or_else(in_query)
 }
 
 /// Identifies by a query, which may be another address's.
 pub(super) fn of_query(gateway: &Gateway, host: &Host, query: Option<&str>) -> Option<Identity> {
     query_pairs(query?).filter(|(name, _)| is_ours(name)).take(MAX_TRIED).find_map(|(name, value)| {
         if name == KEY_IN_QUERY {
-            return gateway.config.auth.check(&value, Credential::Key);
+            return super::check(gateway, &value, Credential::Key);
         }
-        Some(Identity::granted(gateway.tickets.find(&value, host)?, Credential::Ticket))
+        Identity::granted(gateway, gateway.tickets.find(&value, host)?, Credential::Ticket)
     })
 }
 
@@ -120,7 +144,8 @@ pub(super) fn of_handover(exchange: &Exchange, query: Option<&str>) -> Option<Id
     let words = query_pairs(query?).filter(|(name, _)| name == TICKET_IN_QUERY).take(MAX_TRIED);
     words.map(|(_, word)| word).find_map(|word| {
         let grant = exchange.gateway.handovers.find(&word, &exchange.host)?;
-        Some(Identity { tenant: grant.tenant, until: grant.maker_until, shown: Credential::Handover })
+        let until = grant.maker_until;
+        Some(Identity { until, ..Identity::granted(&exchange.gateway, grant, Credential::Handover)? })
     })
 }
 
@@ -143,8 +168,7 @@ pub(super) fn sessions(headers: &HeaderMap) -> impl Iterator<Item = &str> {
 /// Removes credentials from a request. `foreign`: the target has its own callers and credentials, so only credentials that are
 /// valid here are removed. Otherwise, everything that could be a credential is removed.
 pub(crate) fn take_off(gateway: &Gateway, host: &Host, parts: &mut Parts, foreign: bool) {
-    let is_valid_key =
-        |given: &str| gateway.config.auth.is_required() && gateway.config.auth.check(given, Credential::Key).is_some();
+    let is_valid_key = |given: &str| gateway.needs_credentials() && super::check(gateway, given, Credential::Key).is_some();
     if let Some(query) = parts.uri.query() {
         let goes = |pair: &str| {
             let Some((name, value)) = query_pairs(pair).next() else { return false };

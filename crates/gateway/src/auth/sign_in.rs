@@ -2,6 +2,8 @@
 //!
 //! The cookie belongs to one host, is not readable by scripts, and is never passed on to a sandbox.
 
+use std::sync::Arc;
+
 use axum::body::Body;
 use http::header::{ACCEPT, CACHE_CONTROL, LOCATION, SET_COOKIE};
 use http::{HeaderValue, Method, Response, StatusCode};
@@ -10,6 +12,7 @@ use serde::Deserialize;
 
 use super::presented::{COOKIE_NAME, Credential, Identity, of_handover, of_query, sessions, unauthorized};
 use super::{Grant, SESSION_TTL, Scope};
+use crate::audit;
 use crate::exchange::{Answered, Exchange};
 use crate::guard::HostKind;
 use crate::pages;
@@ -53,8 +56,9 @@ pub(crate) async fn sign_in(exchange: &mut Exchange) -> Answered {
         .to_bytes();
     let shown: Shown = serde_json::from_slice(&body).map_err(|_| Refusal::bad_request("the body is not {\"key\": text}"))?;
     let given = shown.key.trim();
-    let ticket = || Some(Identity::granted(gateway.tickets.find(given, &exchange.host)?, Credential::Ticket));
-    let who = gateway.config.auth.check(given, Credential::Key).or_else(ticket).ok_or_else(unauthorized)?;
+    let ticket = || Identity::granted(gateway, gateway.tickets.find(given, &exchange.host)?, Credential::Ticket);
+    let who = super::check(gateway, given, Credential::Key).or_else(ticket).ok_or_else(unauthorized)?;
+    audit::record(gateway, &who.principal, &exchange.context, "sign_in", "", "ok").await;
     let mut answer = Response::new(Body::empty());
     *answer.status_mut() = StatusCode::NO_CONTENT;
     answer.headers_mut().insert(SET_COOKIE, cookie(exchange, &who)?);
@@ -76,9 +80,9 @@ pub(crate) async fn sign_out(exchange: &mut Exchange) -> Answered {
 /// Handles a page that a person opened with a key or a ticket in its address: stores it as a cookie, and redirects to the same
 /// address without it, so that it stays in no address bar and no history. `query`: as received; the request's own has already
 /// lost it.
-pub(crate) fn enter(exchange: &Exchange, query: Option<&str>) -> Result<Option<Response<Body>>, Refusal> {
+pub(crate) async fn enter(exchange: &Exchange, query: Option<&str>) -> Result<Option<Response<Body>>, Refusal> {
     let Exchange { gateway, context, host, parts, .. } = exchange;
-    if !gateway.config.auth.is_required() || !exchange.is_opened {
+    if !gateway.needs_credentials() || !exchange.is_opened {
         return Ok(None);
     }
     let Some(who) = of_query(gateway, host, query).or_else(|| of_handover(exchange, query)) else {
@@ -94,6 +98,7 @@ pub(crate) fn enter(exchange: &Exchange, query: Option<&str>) -> Result<Option<R
     headers.insert(LOCATION, location);
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(SET_COOKIE, cookie(exchange, &who)?);
+    audit::record(gateway, &who.principal, context, "sign_in", &host.authority, "ok").await;
     Ok(Some(answer))
 }
 
@@ -102,7 +107,8 @@ fn cookie(exchange: &Exchange, who: &Identity) -> Result<HeaderValue, Refusal> {
     let Exchange { gateway, context, host, .. } = exchange;
     let until = who.end_of(SESSION_TTL);
     let scope = Scope::Host(host.authority.clone());
-    let word = gateway.sessions.issue(Grant { tenant: who.tenant.clone(), until, scope, maker_until: who.until })?;
+    let (principal, maker_until, by_ticket) = (Arc::clone(&who.principal), who.until, who.by_ticket);
+    let word = gateway.sessions.issue(Grant { principal, until, scope, maker_until, by_ticket })?;
     let seconds = until.saturating_duration_since(std::time::Instant::now()).as_secs();
     // People come to a sandbox's host by a link on the server's, which is another site to browsers.
     let same_site = if host.kind == HostKind::Server { "Strict" } else { "Lax" };

@@ -1,5 +1,6 @@
 //! `POST /tickets` and `GET /auth`: bodies are bare maps, as in AIO.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use arenite_model::ErrorCode;
@@ -30,7 +31,8 @@ pub(crate) async fn create_ticket(exchange: &mut Exchange) -> Answered {
             .hint("make it with the API key or a token"));
     }
     let until = who.end_of(gateway.config.auth.ticket_ttl());
-    let grant = Grant { tenant: who.tenant.clone(), until, scope: Scope::from_host(host), maker_until: who.until };
+    let (principal, scope) = (Arc::clone(&who.principal), Scope::from_host(host));
+    let grant = Grant { principal, until, scope, maker_until: who.until, by_ticket: true };
     let ticket = gateway.tickets.issue(grant)?;
     let left = until.saturating_duration_since(Instant::now());
     let seconds = (left.as_secs_f64().ceil() as u64).min(gateway.config.auth.ticket_ttl().as_secs());
@@ -50,7 +52,8 @@ pub(crate) async fn authenticate(exchange: &mut Exchange) -> Answered {
         Credential::Nothing => of_query(gateway, host, query).ok_or_else(unauthorized)?,
         _ => caller.clone(),
     };
-    let mut answer = json_response(StatusCode::OK, &json!({ "status": "authenticated", "tenant": who.tenant.to_string() }));
+    let mut answer =
+        json_response(StatusCode::OK, &json!({ "status": "authenticated", "tenant": who.principal.tenant.to_string() }));
     answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(answer)
 }

@@ -25,6 +25,7 @@ use crate::exchange::{Answered, Exchange};
 use crate::gateway::{Context, Gateway};
 use crate::lifecycle::{self, LifecycleAnswer, LifecycleCall};
 use crate::refusal::{Refusal, json_response};
+use crate::target::{self, SandboxRef};
 
 const PATH: &str = "/api/v1/sandbox";
 const DIALECT: &str = "agent_sandbox";
@@ -211,12 +212,13 @@ fn named(text: &str) -> Result<SandboxName, Refusal> {
 }
 
 pub(super) async fn list(gateway: &Arc<Gateway>, context: &Context) -> Result<LifecycleAnswer, Refusal> {
-    let all = gateway.control.list(&context.tenant).await?;
+    let all = target::list(&gateway.control, context).await?;
     Ok(success(all.into_iter().map(|sandbox| stored(gateway, context, sandbox)).collect()))
 }
 
 pub(super) async fn get(gateway: &Arc<Gateway>, context: &Context, name: &str) -> Result<LifecycleAnswer, Refusal> {
-    let found = gateway.control.get(&context.tenant, &named(name)?).await.map_err(|error| known(error.into(), name))?;
+    let found = target::look_up(&gateway.control, context, &SandboxRef::Name(named(name)?)).await;
+    let found = found.map_err(|refusal| known(refusal, name))?;
     Ok(success(stored(gateway, context, found)))
 }
 

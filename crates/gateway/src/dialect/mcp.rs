@@ -6,9 +6,10 @@
 
 use std::sync::Arc;
 
+use arenite_control::tenants::Role;
 use arenite_mcp::rmcp::model::{CallToolResult, ContentBlock, JsonObject, Tool, ToolAnnotations};
 use arenite_mcp::{Endpoint, Error, ToolResult, Tools, failed, hub_request, read_answer, read_list};
-use arenite_model::{SandboxName, SandboxState};
+use arenite_model::{ErrorCode, KeyId, SandboxName, SandboxState};
 use axum::body::Body;
 use http::{Method, Response};
 use serde::Deserialize;
@@ -16,6 +17,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::agent_sandbox;
+use crate::audit;
 use crate::exchange::{Answered, Exchange};
 use crate::gateway::{Context, Gateway};
 use crate::lifecycle::LifecycleCall;
@@ -65,7 +67,7 @@ pub(crate) async fn serve(exchange: &mut Exchange) -> Answered {
     let gateway = Arc::clone(&exchange.gateway);
     let is_default = matches!(&target.sandbox_ref, SandboxRef::Name(name) if name.is_default());
     if !is_default {
-        target::look_up(&gateway.control, &exchange.context.tenant, &target.sandbox_ref).await?;
+        target::look_up(&gateway.control, &exchange.context, &target.sandbox_ref).await?;
     }
     // The permit ends here: the request to the guest takes its own.
     let (bytes, _) = match exchange.parts.method {
@@ -76,8 +78,10 @@ pub(crate) async fn serve(exchange: &mut Exchange) -> Answered {
         _ => Default::default(),
     };
     let context = Context { dialect: DIALECT, ..exchange.context.clone() };
+    let principal = &context.principal;
+    let owner = format!("{}/{}", principal.tenant, principal.key.as_ref().map_or("-", KeyId::as_str));
     let caller = Caller(Arc::new(Call { gateway: Arc::clone(&gateway), context, target }));
-    Ok(gateway.mcp.serve(endpoint, exchange.take_parts(), bytes, caller).await)
+    Ok(gateway.mcp.serve(endpoint, exchange.take_parts(), bytes, caller, &owner).await)
 }
 
 impl Tools for Hub {
@@ -95,8 +99,9 @@ impl Tools for Hub {
             return tools_of(&call, call.target.sandbox_ref.clone(), &call.target.prefix).await;
         }
         let mut tools = lifecycle_tools(&call.gateway);
+        tools.retain(|tool| call.context.principal.may(role_for(&tool.name)));
         // Listing tools creates and resumes no sandbox.
-        let there = target::look_up(&call.gateway.control, &call.context.tenant, &call.target.sandbox_ref).await;
+        let there = target::look_up(&call.gateway.control, &call.context, &call.target.sandbox_ref).await;
         let mut theirs = match there {
             Ok(sandbox) if sandbox.state == SandboxState::Running => tools_of(&call, call.target.sandbox_ref.clone(), "").await?,
             _ => (call.gateway.config.guest.tools)(),
@@ -182,9 +187,20 @@ struct Execute {
     arguments: Option<Value>,
 }
 
+/// The role that a tool needs.
+fn role_for(tool: &str) -> Role {
+    if matches!(tool, "createSandbox" | "deleteSandbox") { Role::Manage } else { Role::Use }
+}
+
 /// Calls one of the five; none for any other tool.
 async fn lifecycle(call: &Call, name: &str, arguments: &JsonObject, news: Option<&mpsc::Sender<String>>) -> Option<ToolResult> {
     let (gateway, context) = (&call.gateway, &call.context);
+    let role = role_for(name);
+    if !context.principal.may(role) {
+        let refusal = Refusal::new(ErrorCode::Forbidden, format!("{name} needs a key with the role {role}"));
+        let refused = audit::record_result::<()>(gateway, context, &format!("mcp.{name}"), "-", Err(refusal)).await;
+        return Some(Ok(failed(refused.map_or_else(|refusal| said(&refusal), |()| String::new()))));
+    }
     let done = match name {
         "createSandbox" => match read(name, arguments) {
             Ok(create) => create_sandbox(call, create).await,

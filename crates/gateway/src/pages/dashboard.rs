@@ -5,6 +5,7 @@
 //! host, the page is the same, except for what the sandbox itself serves.
 
 use arenite_control::Sandbox;
+use arenite_control::tenants::Role;
 use arenite_model::{ErrorCode, IdlePolicy, SandboxName};
 use axum::body::Body;
 use http::header::LOCATION;
@@ -67,10 +68,11 @@ fn with_slash(exchange: &Exchange) -> Option<Response<Body>> {
 
 /// Only reads: neither resumes nor creates a sandbox, except `default`, which every call creates.
 async fn find_sandbox(exchange: &Exchange, target: &Target) -> Result<Sandbox, Refusal> {
-    let (control, tenant) = (&exchange.gateway.control, &exchange.context.tenant);
-    match target::look_up(control, tenant, &target.sandbox_ref).await {
-        Err(refusal) if refusal.code == ErrorCode::NotFound && is_default(&target.sandbox_ref) => {
-            Ok(target::lease(control, tenant, &target.sandbox_ref).await?.sandbox.as_ref().clone())
+    let Exchange { gateway, context, .. } = exchange;
+    let may_create = is_default(&target.sandbox_ref) && context.principal.may(Role::Use);
+    match target::look_up(&gateway.control, context, &target.sandbox_ref).await {
+        Err(refusal) if refusal.code == ErrorCode::NotFound && may_create => {
+            Ok(target::lease(gateway, context, &target.sandbox_ref).await?.sandbox.as_ref().clone())
         }
         other => other,
     }

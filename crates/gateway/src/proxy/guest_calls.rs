@@ -25,7 +25,7 @@ pub(crate) async fn call_guest(
     target: &Target,
     request: Request<Bytes>,
 ) -> Result<Response<Body>, Refusal> {
-    let lease = target::lease(&gateway.control, &context.tenant, &target.sandbox_ref).await?;
+    let lease = target::lease(gateway, context, &target.sandbox_ref).await?;
     let (parts, bytes) = request.into_parts();
     let given = incoming::hold(gateway, bytes.clone()).await?;
     let uri = uri(&target.path, parts.uri.query())?;
@@ -52,7 +52,7 @@ pub(crate) async fn call_port(
     request: Request<Bytes>,
 ) -> Result<Response<Body>, PortFailure> {
     preview.check()?;
-    let lease = target::lease(&gateway.control, &context.tenant, &preview.sandbox_ref).await?;
+    let lease = target::lease(gateway, context, &preview.sandbox_ref).await?;
     let (parts, bytes) = request.into_parts();
     let called = preview::call(gateway, context, preview, lease, &parts, Body::from(bytes)).await?;
     let headers = called.answer.headers().clone();

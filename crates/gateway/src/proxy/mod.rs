@@ -83,7 +83,7 @@ pub(crate) fn late_body() -> Refusal {
 /// Passes a request on to its sandbox's guest, and the answer back.
 pub(crate) async fn serve(exchange: &mut Exchange) -> Answered {
     let target = exchange.target()?;
-    let lease = target::lease(&exchange.gateway.control, &exchange.context.tenant, &target.sandbox_ref).await?;
+    let lease = target::lease(&exchange.gateway, &exchange.context, &target.sandbox_ref).await?;
     exchange.timing.mark("wake");
     if let Some(answer) = own_host::of_program(exchange, &target, &lease.sandbox.id)? {
         return Ok(answer);

@@ -31,7 +31,7 @@ use crate::target;
 pub(crate) async fn serve(exchange: &mut Exchange) -> Answered {
     let preview = exchange.take_preview()?;
     preview.check()?;
-    let lease = target::lease(&exchange.gateway.control, &exchange.context.tenant, &preview.sandbox_ref).await?;
+    let lease = target::lease(&exchange.gateway, &exchange.context, &preview.sandbox_ref).await?;
     exchange.timing.mark("wake");
     if let Some(answer) = preview.to_own_host(exchange, &lease.sandbox.id)? {
         return Ok(answer);

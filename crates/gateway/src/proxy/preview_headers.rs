@@ -155,7 +155,7 @@ mod tests {
 
     fn context(base_url: &str) -> Context {
         Context {
-            tenant: arenite_model::TenantId::default_tenant(),
+            principal: std::sync::Arc::new(arenite_control::tenants::Principal::operator()),
             dialect: "aio",
             request_id: "r1".to_owned(),
             client: Some("192.0.2.1".to_owned()),

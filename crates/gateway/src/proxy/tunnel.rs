@@ -58,14 +58,23 @@ pub(super) fn open(exchange: &mut Exchange, called: Called, head: HeaderMap) -> 
 
     let connection = exchange.parts.extensions.remove::<Arc<Connection>>();
     let shared = Arc::clone(&exchange.gateway);
+    let ended = exchange.gateway.ended(&exchange.context.principal);
     exchange.gateway.tasks.spawn(async move {
         let cut = shared.cut.clone();
+        let ended = async {
+            match ended {
+                Some(ended) => ended.await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             passed = pass(&shared, client, link, &record) => match passed {
                 Ok(()) => record.answered(101),
                 Err(error) => record.failed(Some(101), error.to_string()),
             },
             () = cut.cancelled() => record.failed(Some(101), "the server stopped"),
+            // Both connections close, so nothing that the client still sends is passed on.
+            () = ended => record.failed(Some(101), "the caller's key ended"),
         }
         drop((lease, connection));
     });

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arenite_control::fake_engine::FakeEngine;
+use arenite_control::tenants::{NewKey, Role};
 use arenite_control::{Control, ControlConfig, CreateRequest};
 use arenite_gateway::{GatewayConfig, Server};
-use arenite_model::{SandboxId, TenantId};
+use arenite_model::{KeyId, SandboxId, TenantId};
 use arenite_trajectory::{Limits, Recorder, Step};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::net::TcpStream;
@@ -40,10 +41,28 @@ impl Running {
         F: Fn(SandboxId, DuplexStream) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = ()> + Send + 'static,
     {
+        Self::launch(config, limits, false, guest).await
+    }
+
+    /// A server with tenants.
+    pub(crate) async fn with_tenants<F, Fut>(guest: F) -> Self
+    where
+        F: Fn(SandboxId, DuplexStream) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        Self::launch(GatewayConfig::default(), Limits::default(), true, guest).await
+    }
+
+    async fn launch<F, Fut>(config: GatewayConfig, limits: Limits, tenants: bool, guest: F) -> Self
+    where
+        F: Fn(SandboxId, DuplexStream) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
         let dir = tempfile::tempdir().unwrap();
         let engine = FakeEngine::new();
         engine.serve(guest);
-        let config_of_control = ControlConfig::new(dir.path().to_owned(), "base".parse().unwrap());
+        let mut config_of_control = ControlConfig::new(dir.path().to_owned(), "base".parse().unwrap());
+        config_of_control.tenants = tenants;
         let control = Control::start(config_of_control, engine.clone()).await.unwrap();
         let recorder = Recorder::open(dir.path().join("trajectories"), limits).unwrap();
         let config = GatewayConfig { listen: vec![([127, 0, 0, 1], 0).into()], drain: Duration::from_secs(1), ..config };
@@ -60,6 +79,26 @@ impl Running {
     pub(crate) async fn create(&self, name: &str) -> SandboxId {
         let request = CreateRequest { name: Some(name.parse().unwrap()), ..CreateRequest::default() };
         self.control.create(&TenantId::default_tenant(), request).await.unwrap().id
+    }
+
+    /// Creates a sandbox of a tenant.
+    pub(crate) async fn create_in(&self, tenant: &str, name: &str) -> SandboxId {
+        let request = CreateRequest { name: Some(name.parse().unwrap()), ..CreateRequest::default() };
+        self.control.create(&tenant.parse().unwrap(), request).await.unwrap().id
+    }
+
+    /// Creates a key of a tenant, and the tenant if needed. Returns its id and its text.
+    pub(crate) async fn key(&self, tenant: &str, role: Role, change: impl FnOnce(&mut NewKey)) -> (KeyId, String) {
+        let tenants = self.control.tenants().unwrap();
+        let tenant: TenantId = tenant.parse().unwrap();
+        if tenants.get(&tenant).is_err() {
+            tenants.create(tenant.clone()).await.unwrap();
+        }
+        let (bound, operator) = (Vec::new(), false);
+        let mut new = NewKey { tenant, name: "of a test".to_owned(), role, expires_in: None, bound, operator };
+        change(&mut new);
+        let (key, text) = tenants.create_key(new).await.unwrap();
+        (key.id, text.as_str().to_owned())
     }
 
     pub(crate) fn steps(&self, id: &SandboxId) -> Vec<Step> {

@@ -10,4 +10,6 @@ mod hostile;
 mod previews;
 mod programs;
 mod rights;
+mod strangers;
 mod streams;
+mod tenants;

@@ -96,7 +96,7 @@ const OTHERS: &[(&str, &str)] = &[
 ];
 
 /// Names the sandbox of this guest, also behind port 3000.
-async fn guest(id: SandboxId, mut stream: DuplexStream) {
+pub(crate) async fn guest(id: SandboxId, mut stream: DuplexStream) {
     while let Some(head) = read_head(&mut stream).await {
         if head.starts_with("GET /internal/ports/3000 ") {
             let _ = stream.write_all(b"HTTP/1.1 101 x\r\nconnection: upgrade\r\nupgrade: arenite-port\r\n\r\n").await;
@@ -165,13 +165,19 @@ impl Hosts {
 }
 
 /// One connection for many calls.
-struct Client<'a> {
+pub(crate) struct Client<'a> {
     running: &'a Running,
     stream: Option<TcpStream>,
 }
 
+impl<'a> Client<'a> {
+    pub(crate) fn new(running: &'a Running) -> Self {
+        Self { running, stream: None }
+    }
+}
+
 impl Client<'_> {
-    async fn call(&mut self, method: &str, path: &str, host: &str, headers: &str) -> TestResponse {
+    pub(crate) async fn call(&mut self, method: &str, path: &str, host: &str, headers: &str) -> TestResponse {
         let length = if method == "GET" { "" } else { "content-length: 0\r\n" };
         let request = format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\n{headers}{length}\r\n");
         for _ in 0..2 {
@@ -310,7 +316,7 @@ async fn no_credential_has_a_right_that_is_not_its_own() {
     let (a, b) = (running.create("a").await, running.create("b").await);
     let tenant = TenantId::default_tenant();
     let hosts = Hosts::new(&a, &b);
-    let mut client = Client { running: &running, stream: None };
+    let mut client = Client::new(&running);
     let nobody = [
         Credential::header("nothing", String::new(), &[]),
         Credential::header("a wrong key", "x-api-key: wrong\r\n".to_owned(), &[]),

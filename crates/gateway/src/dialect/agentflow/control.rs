@@ -381,7 +381,7 @@ impl Asked<'_> {
     /// Stops the server. If the server has keys, the caller needs one.
     async fn shutdown(&self) -> Result<Response<Body>, Refused> {
         let request: ShutdownRequest = self.optional(&Reply::new("shutdown"))?;
-        if self.exchange.gateway.config.auth.is_required() && !self.exchange.caller.is_lasting() {
+        if self.exchange.gateway.needs_credentials() && !self.exchange.caller.is_lasting() {
             return Ok(failed(StatusCode::FORBIDDEN, "the server is ended with a key, and not with a ticket"));
         }
         let cleanup = request.cleanup_sessions.unwrap_or(true);

@@ -65,7 +65,7 @@ impl<'a> Asked<'a> {
         let synthesis = exchange.gateway.synthesis()?;
         let context = &exchange.context;
         let caller =
-            Caller { tenant: context.tenant.clone(), request_id: context.request_id.clone(), origin: context.client.clone() };
+            Caller { tenant: context.tenant().clone(), request_id: context.request_id.clone(), origin: context.client.clone() };
         let worker = exchange.parts.headers.get(WORKER).and_then(|worker| worker.to_str().ok());
         let (body, permit) = proxy::read_whole(&exchange.gateway, &exchange.parts, body).await?;
         Ok(Self { exchange, synthesis, caller, worker: worker.filter(|worker| !worker.is_empty()), body, _permit: permit })

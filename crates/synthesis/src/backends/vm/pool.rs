@@ -219,6 +219,10 @@ mod tests {
             !self.removed.lock().unwrap().contains(&name.to_owned())
         }
 
+        async fn tenants(&self) -> Vec<TenantId> {
+            Vec::new()
+        }
+
         async fn labelled(&self, _: &TenantId, _: &str) -> Vec<String> {
             Vec::new()
         }

@@ -93,6 +93,10 @@ impl Sandboxes for FakeSandboxes {
     async fn is_there(&self, _: &Caller, _: &str) -> bool {
         true
     }
+    async fn tenants(&self) -> Vec<arenite_model::TenantId> {
+        Vec::new()
+    }
+
     async fn labelled(&self, _: &arenite_model::TenantId, _: &str) -> Vec<String> {
         Vec::new()
     }

@@ -1,0 +1,346 @@
+//! `/api/v2/me`, `/api/v2/tenants`, `/api/v2/keys` and `/api/v2/audit`.
+//!
+//! Admins manage the keys of their own tenant; operators those of all tenants, and the tenants. An admin who is no operator can't
+//! change an operator's key: a rotation would hand it out. Except for `me`, a ticket is not enough.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arenite_control::ControlError;
+use arenite_control::tenants::{ApiKey, AuditQuery, KeyText, NewKey, Principal, Tenant, Tenants};
+use arenite_model::{ErrorCode, KeyId, TenantId};
+use arenite_synthesis::Caller;
+use axum::body::Body;
+use http::header::CACHE_CONTROL;
+use http::{HeaderValue, Response, StatusCode};
+use jiff::Timestamp;
+use serde_json::json;
+
+use crate::api::types::{
+    AuditInfo, AuditPage, ChangeTenant, CreateKey, CreateTenant, KeyInfo, KeyList, KeyState, Me, NewKeyInfo, RemovedTenant,
+    RotateKey, TenantInfo, TenantList,
+};
+use crate::api::{DIALECT, PATH};
+use crate::exchange::{Answered, Exchange};
+use crate::gateway::{Context, Gateway};
+use crate::lifecycle::{self, LifecycleCall};
+use crate::refusal::{Refusal, json_response};
+use crate::{audit, auth};
+
+const DEFAULT_PAGE: usize = 100;
+const MAX_PAGE: usize = 1000;
+/// How long a removal waits for sandboxes that are being created or deleted.
+const REMOVAL: Duration = Duration::from_secs(60);
+
+/// The tenants of a server that keeps some, for a caller with more than a ticket.
+fn tenants(exchange: &Exchange) -> Result<Arc<Tenants>, Refusal> {
+    auth::refuse_tickets(&exchange.caller)?;
+    let tenants = exchange.gateway.control.tenants().cloned();
+    tenants.ok_or_else(|| {
+        Refusal::new(ErrorCode::Unsupported, "this server keeps no tenants and no keys")
+            .hint("start it with: arenite serve --tenants")
+    })
+}
+
+pub(crate) async fn me(exchange: &mut Exchange) -> Answered {
+    let principal = &exchange.context.principal;
+    let tenants = exchange.gateway.control.tenants();
+    let key = principal.key.as_ref().and_then(|id| tenants?.key(id).ok());
+    let me = Me {
+        tenant: principal.tenant.clone(),
+        key: principal.key.clone(),
+        role: principal.role,
+        operator: principal.operator,
+        bound: principal.bound.clone(),
+        expires_at: key.as_ref().and_then(|key| key.expires_at),
+        name: key.map(|key| key.name),
+        tenants: tenants.is_some(),
+    };
+    Ok(json_response(StatusCode::OK, &me))
+}
+
+async fn described(exchange: &Exchange, tenants: &Tenants, tenant: Tenant) -> Result<TenantInfo, Refusal> {
+    let now = Timestamp::now();
+    let keys = tenants.keys(Some(&tenant.name)).into_iter().filter(|key| key.is_valid_at(now)).count();
+    let Tenant { name, created_at, disabled, .. } = tenant;
+    let sandboxes = exchange.gateway.control.list(&name).await?.len();
+    Ok(TenantInfo { name, created_at, disabled, sandboxes, keys })
+}
+
+async fn answer_with(exchange: &Exchange, tenants: &Tenants, status: StatusCode, tenant: Tenant) -> Answered {
+    Ok(json_response(status, &described(exchange, tenants, tenant).await?))
+}
+
+pub(crate) async fn list(exchange: &mut Exchange) -> Answered {
+    let tenants = tenants(exchange)?;
+    let mut all = Vec::new();
+    for tenant in tenants.list() {
+        all.push(described(exchange, &tenants, tenant).await?);
+    }
+    Ok(json_response(StatusCode::OK, &TenantList { tenants: all }))
+}
+
+/// The tenant in the path. A text that is no valid name names none.
+fn named(exchange: &Exchange) -> Result<TenantId, Refusal> {
+    let given = exchange.param("name");
+    given.parse().map_err(|_| Refusal::not_found(format!("there is no tenant {:?}", given.chars().take(80).collect::<String>())))
+}
+
+pub(crate) async fn get(exchange: &mut Exchange) -> Answered {
+    let tenants = tenants(exchange)?;
+    let tenant = tenants.get(&named(exchange)?)?;
+    answer_with(exchange, &tenants, StatusCode::OK, tenant).await
+}
+
+pub(crate) async fn create(exchange: &mut Exchange) -> Answered {
+    let tenants = tenants(exchange)?;
+    let (CreateTenant { name }, _) = exchange.json().await?;
+    let name = name.ok_or_else(|| Refusal::bad_request("name is missing"))?;
+    let (shared, object) = (Arc::clone(&tenants), name.to_string());
+    let tenant = change_with(exchange, "tenant.create", object, async move { Ok(shared.create(name).await?) }).await?;
+    answer_with(exchange, &tenants, StatusCode::CREATED, tenant).await
+}
+
+pub(crate) async fn change(exchange: &mut Exchange) -> Answered {
+    let tenants = tenants(exchange)?;
+    let name = named(exchange)?;
+    let (ChangeTenant { disabled }, _) = exchange.json().await?;
+    let tenant = match disabled {
+        None => tenants.get(&name)?,
+        Some(disabled) => {
+            let action = if disabled { "tenant.disable" } else { "tenant.enable" };
+            let (shared, object) = (Arc::clone(&tenants), name.to_string());
+            change_with(exchange, action, object, async move { Ok(shared.set_disabled(&name, disabled).await?) }).await?
+        }
+    };
+    answer_with(exchange, &tenants, StatusCode::OK, tenant).await
+}
+
+pub(crate) async fn remove(exchange: &mut Exchange) -> Answered {
+    let tenants = tenants(exchange)?;
+    let name = named(exchange)?;
+    let force = exchange.query("force").is_some_and(|given| given == "true");
+    let (gateway, removed, of_caller) = (Arc::clone(&exchange.gateway), name.clone(), exchange.context.clone());
+    let removal = async move { remove_tenant(&gateway, &tenants, &of_caller, &removed, force).await };
+    let deleted_sandboxes = change_with(exchange, "tenant.remove", name.to_string(), removal).await?;
+    Ok(json_response(StatusCode::OK, &RemovedTenant { name, removed: true, deleted_sandboxes }))
+}
+
+/// Disables the tenant first, so that nothing new comes while its sandboxes are deleted.
+async fn remove_tenant(
+    gateway: &Arc<Gateway>,
+    tenants: &Tenants,
+    of_caller: &Context,
+    name: &TenantId,
+    force: bool,
+) -> Result<usize, Refusal> {
+    let was_disabled = tenants.get(name)?.disabled;
+    if name.is_default() {
+        return Err(ControlError::DefaultTenant.into());
+    }
+    let in_use = async || {
+        let sandboxes = gateway.control.list(name).await.map_or(0, |all| all.len()) as u64;
+        Refusal::from(ControlError::TenantInUse { name: name.clone(), sandboxes })
+    };
+    if !force && gateway.control.has_sandboxes(name) {
+        return Err(in_use().await);
+    }
+    let mut changes = gateway.control.subscribe();
+    tenants.set_disabled(name, true).await?;
+    if !force && gateway.control.has_sandboxes(name) {
+        // A create was faster.
+        tenants.set_disabled(name, was_disabled).await?;
+        return Err(in_use().await);
+    }
+    if let Some(synthesis) = gateway.synthesis.get() {
+        let (request_id, origin) = (of_caller.request_id.clone(), of_caller.client.clone());
+        synthesis.disconnect_all(&Caller { tenant: name.clone(), request_id, origin }).await;
+    }
+    let context = Context { principal: Arc::new(Principal::server(name.clone())), ..of_caller.clone() };
+    let mut deleted = 0;
+    let emptied = async {
+        while gateway.control.has_sandboxes(name) {
+            let sandboxes = gateway.control.list(name).await?;
+            for sandbox in sandboxes {
+                let action = format!("DELETE {PATH}/tenants/{name}");
+                let call = LifecycleCall { dialect: DIALECT, action, arguments: None };
+                match lifecycle::delete(gateway, &context, call, sandbox.name, |_| (StatusCode::OK, json!(null))).await {
+                    Ok(_) => deleted += 1,
+                    Err(refusal) if refusal.code == ErrorCode::NotFound => {}
+                    Err(refusal) => return Err(refusal),
+                }
+            }
+            if gateway.control.has_sandboxes(name) {
+                // A create that was admitted before ends in a change. One that fails early does not, so the wait is bounded.
+                let _ = tokio::time::timeout(Duration::from_millis(100), changes.recv()).await;
+            }
+        }
+        Ok(())
+    };
+    match tokio::time::timeout(REMOVAL, emptied).await {
+        Ok(emptied) => emptied?,
+        Err(_) => return Err(in_use().await),
+    }
+    tenants.remove(name).await?;
+    Ok(deleted)
+}
+
+/// Runs a change to its end, also if its client leaves or revokes its own key, and records it in the audit log.
+async fn change_with<T: Send + 'static>(
+    exchange: &Exchange,
+    action: &'static str,
+    object: String,
+    change: impl Future<Output = Result<T, Refusal>> + Send + 'static,
+) -> Result<T, Refusal> {
+    let (gateway, context) = (Arc::clone(&exchange.gateway), exchange.context.clone());
+    let changed = exchange.gateway.tasks.spawn(async move {
+        let changed = change.await;
+        audit::record_result(&gateway, &context, action, &object, changed).await
+    });
+    changed.await.unwrap_or_else(|error| Err(Refusal::new(ErrorCode::Internal, format!("the change broke off: {error}"))))
+}
+
+/// The tenant that a request is for: the caller's, or the one that an operator names.
+fn chosen(exchange: &Exchange, given: Option<TenantId>) -> Result<TenantId, Refusal> {
+    let principal = &exchange.context.principal;
+    match given {
+        Some(tenant) if tenant != principal.tenant && !principal.operator => {
+            Err(Refusal::new(ErrorCode::Forbidden, "only an operator's key may name another tenant"))
+        }
+        Some(tenant) => Ok(tenant),
+        None => Ok(principal.tenant.clone()),
+    }
+}
+
+fn tenant_in_query(exchange: &Exchange) -> Result<Option<TenantId>, Refusal> {
+    Ok(exchange.query("tenant").map(|given| given.parse()).transpose()?)
+}
+
+fn key_info(key: ApiKey) -> KeyInfo {
+    let state = match () {
+        () if key.revoked_at.is_some() => KeyState::Revoked,
+        () if key.is_valid_at(Timestamp::now()) => KeyState::Valid,
+        () => KeyState::Expired,
+    };
+    let ApiKey { id, tenant, name, role, operator, bound, created_at, expires_at, revoked_at, .. } = key;
+    KeyInfo { id, tenant, name, role, operator, bound, state, created_at, expires_at, revoked_at }
+}
+
+fn new_key((key, text): (ApiKey, KeyText)) -> Response<Body> {
+    let answer = NewKeyInfo { key: text.as_str().to_owned(), info: key_info(key) };
+    let mut answer = json_response(StatusCode::CREATED, &answer);
+    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    answer
+}
+
+pub(crate) async fn keys(exchange: &mut Exchange) -> Answered {
+    let tenants = tenants(exchange)?;
+    let tenant = chosen(exchange, tenant_in_query(exchange)?)?;
+    tenants.get(&tenant)?;
+    let keys = tenants.keys(Some(&tenant)).into_iter().map(key_info).collect();
+    Ok(json_response(StatusCode::OK, &KeyList { keys }))
+}
+
+pub(crate) async fn create_key(exchange: &mut Exchange) -> Answered {
+    let tenants = tenants(exchange)?;
+    let (create, _) = exchange.json::<CreateKey>().await?;
+    let missing = |field: &str| Refusal::bad_request(format!("{field} is missing"));
+    let new = NewKey {
+        tenant: chosen(exchange, create.tenant)?,
+        name: create.name.ok_or_else(|| missing("name"))?,
+        role: create.role.ok_or_else(|| missing("role"))?,
+        expires_in: create.expires_in_seconds.map(Duration::from_secs),
+        bound: create.bound,
+        operator: create.operator,
+    };
+    if new.operator && !exchange.context.principal.operator {
+        return Err(Refusal::new(ErrorCode::Forbidden, "only an operator's key creates another"));
+    }
+    let object = new.name.clone();
+    let created = change_with(exchange, "key.create", object, async move { Ok(tenants.create_key(new).await?) }).await?;
+    Ok(new_key(created))
+}
+
+/// The key in the path, if the caller may see it. Another tenant's is not found.
+fn find_key(exchange: &Exchange, tenants: &Tenants) -> Result<ApiKey, Refusal> {
+    let given = exchange.param("id");
+    let absent = || Refusal::not_found(format!("there is no key {:?}", given.chars().take(80).collect::<String>()));
+    let id: KeyId = given.parse().map_err(|_| absent())?;
+    let principal = &exchange.context.principal;
+    let key = tenants.key(&id).ok().filter(|key| principal.operator || key.tenant == principal.tenant);
+    key.ok_or_else(absent)
+}
+
+/// The same, if the caller may change it.
+fn find_own_key(exchange: &Exchange, tenants: &Tenants) -> Result<ApiKey, Refusal> {
+    let key = find_key(exchange, tenants)?;
+    if key.operator && !exchange.context.principal.operator {
+        return Err(Refusal::new(ErrorCode::Forbidden, "only an operator's key changes another"));
+    }
+    Ok(key)
+}
+
+pub(crate) async fn get_key(exchange: &mut Exchange) -> Answered {
+    let tenants = tenants(exchange)?;
+    Ok(json_response(StatusCode::OK, &key_info(find_key(exchange, &tenants)?)))
+}
+
+pub(crate) async fn revoke_key(exchange: &mut Exchange) -> Answered {
+    let tenants = tenants(exchange)?;
+    let key = find_own_key(exchange, &tenants)?;
+    let object = key.id.to_string();
+    let key = change_with(exchange, "key.revoke", object, async move { Ok(tenants.revoke_key(&key.id).await?) }).await?;
+    Ok(json_response(StatusCode::OK, &key_info(key)))
+}
+
+pub(crate) async fn rotate_key(exchange: &mut Exchange) -> Answered {
+    let tenants = tenants(exchange)?;
+    let key = find_own_key(exchange, &tenants)?;
+    let (RotateKey { overlap_seconds }, _) = exchange.json().await?;
+    let (object, overlap) = (key.id.to_string(), Duration::from_secs(overlap_seconds));
+    let rotated = async move { Ok(tenants.rotate_key(&key.id, overlap).await?) };
+    Ok(new_key(change_with(exchange, "key.rotate", object, rotated).await?))
+}
+
+pub(crate) async fn audit(exchange: &mut Exchange) -> Answered {
+    let tenants = tenants(exchange)?;
+    let given = tenant_in_query(exchange)?;
+    let tenant = match exchange.context.principal.operator {
+        true => given,
+        false => Some(chosen(exchange, given)?),
+    };
+    let time = |name: &str| {
+        let given: Option<Timestamp> = exchange
+            .query(name)
+            .map(|text| text.parse())
+            .transpose()
+            .map_err(|_| Refusal::bad_request(format!("{name} is no time in RFC 3339, such as 2026-01-31T00:00:00Z")))?;
+        Ok::<_, Refusal>(given)
+    };
+    let number = |name: &str| {
+        let given: Option<u64> = exchange
+            .query(name)
+            .map(|text| text.parse())
+            .transpose()
+            .map_err(|_| Refusal::bad_request(format!("{name} is no number of this list")))?;
+        Ok::<_, Refusal>(given)
+    };
+    let limit = number("limit")?.map_or(DEFAULT_PAGE, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    if !(1..=MAX_PAGE).contains(&limit) {
+        return Err(Refusal::bad_request(format!("limit is {limit}, outside 1 to {MAX_PAGE}")));
+    }
+    let query = AuditQuery { tenant, since: time("since")?, until: time("until")?, before: number("cursor")?, limit };
+    let rows = tenants.audit_page(query).await?;
+    let next_cursor = rows.last().filter(|_| rows.len() == limit).map(|row| row.number.to_string());
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let rows = rows.into_iter().map(|row| AuditInfo {
+        time: row.entry.at,
+        tenant: row.entry.tenant,
+        key: or_dash(row.entry.key.map(String::from)),
+        action: row.entry.action,
+        object: row.entry.object,
+        client: or_dash(row.entry.client),
+        outcome: row.entry.outcome,
+    });
+    Ok(json_response(StatusCode::OK, &AuditPage { rows: rows.collect(), next_cursor }))
+}
