@@ -5,6 +5,7 @@ mod rag;
 mod rollout;
 mod service;
 mod store;
+mod tenants;
 mod trajectory;
 mod vm;
 
@@ -23,6 +24,10 @@ pub(crate) use rag::{
 pub(crate) use rollout::{ResultFormat, RolloutCommand, RolloutRunArgs};
 pub(crate) use service::{CompletionsArgs, ManArgs, ServiceCommand, ServiceInstallArgs, ServiceUninstallArgs};
 pub(crate) use store::{StoreCommand, StoreExportArgs, StoreImportArgs, StoreSettings};
+pub(crate) use tenants::{
+    AuditArgs, KeyCommand, KeyCreateArgs, KeyLsArgs, KeyRevokeArgs, KeyRotateArgs, TenantCommand, TenantCreateArgs, TenantLsArgs,
+    TenantRmArgs, TenantSetArgs,
+};
 pub(crate) use trajectory::{
     TrajectoryCommand, TrajectoryExportArgs, TrajectoryLsArgs, TrajectoryReplayArgs, TrajectoryShowArgs, TrajectoryVerifyArgs,
 };
@@ -98,6 +103,14 @@ pub(crate) enum Command {
     /// Manage sandboxes that a server start quarantined
     #[command(subcommand)]
     Quarantine(QuarantineCommand),
+    /// Manage tenants, who don't see each other's sandboxes
+    #[command(subcommand)]
+    Tenant(TenantCommand),
+    /// Manage API keys
+    #[command(subcommand)]
+    Key(KeyCommand),
+    /// Show who changed what, and which requests were refused
+    Audit(AuditArgs),
     /// Build and manage images
     #[command(subcommand)]
     Image(ImageCommand),

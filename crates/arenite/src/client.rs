@@ -138,10 +138,23 @@ impl Client {
         self.send(Method::DELETE, path, None, empty()).await.map(drop)
     }
 
+    /// The same with its answer.
+    pub(crate) async fn delete_with<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+        decode(self.send(Method::DELETE, path, None, empty()).await?).await
+    }
+
     pub(crate) async fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
+        self.send_json(Method::POST, path, body).await
+    }
+
+    pub(crate) async fn patch<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
+        self.send_json(Method::PATCH, path, body).await
+    }
+
+    async fn send_json<T: DeserializeOwned>(&self, method: Method, path: &str, body: &impl Serialize) -> Result<T, Failure> {
         let json = serde_json::to_vec(body).map_err(|error| Failure::new(format!("could not write the request: {error}")))?;
         let body = Full::new(Bytes::from(json)).map_err(|never| match never {}).boxed_unsync();
-        decode(self.send(Method::POST, path, Some("application/json"), body).await?).await
+        decode(self.send(method, path, Some("application/json"), body).await?).await
     }
 
     /// The raw bytes of an answer, as they arrive.

@@ -126,6 +126,13 @@ async fn serve(
     let control = Control::start_with(control_config(&config), engine, store)
         .await
         .map_err(|error| failed("the sandboxes could not be taken over", &error, error.hint()))?;
+    if let Some(tenants) = control.tenants().filter(|_| !config.auth.is_required()) {
+        let made = tenants.first_operator_key().await.map_err(|error| failed("no key could be created", &error, error.hint()))?;
+        if let Some((key, text)) = made {
+            tracing::info!(id = %key.id, "created an operator's key, which is printed to stdout only now");
+            output::line(format_args!("operator key: {}", text.as_str()));
+        }
+    }
     let workers = match agentflow {
         Some(agentflow) => agentflow.workers(&config.data_dir).map_err(Failure::new)?,
         None => Workers::default_set(&config.data_dir),
@@ -250,6 +257,7 @@ fn net(range: &AddressRange) -> Option<IpNet> {
 
 fn control_config(config: &Config) -> ControlConfig {
     let mut control = ControlConfig::new(config.data_dir.clone(), config.default_image.clone());
+    control.tenants = config.tenants;
     control.templates_dir = config.templates_dir.clone();
     control.environments_file = config.environments_file.clone();
     control.pools = config.pool.iter().map(|pool| (pool.name.clone(), pool.number as usize)).collect();

@@ -111,6 +111,63 @@ pub(crate) struct Quarantined {
     pub(crate) has_record: bool,
 }
 
+#[derive(Debug, Deserialize)]
+pub(crate) struct Tenants {
+    pub(crate) tenants: Vec<Tenant>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Tenant {
+    pub(crate) name: String,
+    pub(crate) created_at: jiff::Timestamp,
+    pub(crate) disabled: bool,
+    pub(crate) sandboxes: u64,
+    pub(crate) keys: u64,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Keys {
+    pub(crate) keys: Vec<Key>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Key {
+    pub(crate) id: String,
+    pub(crate) tenant: String,
+    pub(crate) name: String,
+    pub(crate) role: String,
+    pub(crate) operator: bool,
+    pub(crate) bound: Vec<String>,
+    pub(crate) state: String,
+    pub(crate) created_at: jiff::Timestamp,
+    #[serde(default)]
+    pub(crate) expires_at: Option<jiff::Timestamp>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct NewKey {
+    pub(crate) key: String,
+    #[serde(flatten)]
+    pub(crate) about: Key,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Audit {
+    pub(crate) rows: Vec<AuditRow>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct AuditRow {
+    pub(crate) time: jiff::Timestamp,
+    #[serde(default)]
+    pub(crate) tenant: Option<String>,
+    pub(crate) key: String,
+    pub(crate) action: String,
+    pub(crate) object: String,
+    pub(crate) client: String,
+    pub(crate) outcome: String,
+}
+
 /// The next timeout of a sandbox.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Deadline {

@@ -15,6 +15,7 @@ pub(crate) mod service;
 pub(crate) mod shell;
 pub(crate) mod storage;
 pub(crate) mod store;
+pub(crate) mod tenants;
 pub(crate) mod terminal;
 pub(crate) mod trajectory;
 pub(crate) mod vm;

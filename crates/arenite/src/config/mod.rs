@@ -63,7 +63,7 @@ impl ConfigError {
             Self::Read { .. } => format!("--config names the file; without it {DEFAULT_FILE} is read when it exists"),
             Self::Syntax { .. } => "arenite serve --show-config prints every setting with its name and value".to_owned(),
             Self::Exposed { address } => format!(
-                "set a key (ARENITE_API_KEY, or api_key in the configuration file), or listen on 127.0.0.1:{0} and reach it through an SSH tunnel (ssh -L {0}:127.0.0.1:{0} HOST) or a proxy that authenticates",
+                "set a key (ARENITE_API_KEY, or api_key in the configuration file), keep tenants (--tenants), or listen on 127.0.0.1:{0} and reach it through an SSH tunnel (ssh -L {0}:127.0.0.1:{0} HOST) or a proxy that authenticates",
                 address.port()
             ),
             Self::Credentials { setting: "jwt_public_key", .. } => {
@@ -195,6 +195,9 @@ settings! {
     /// Public RSA key for callers' tokens (JWT, RS256): its PEM file in base64
     #[arg(long, env = "ARENITE_JWT_PUBLIC_KEY", value_name = "BASE64")]
     jwt_public_key: String,
+    /// Keep tenants, each with its own keys, sandboxes and trajectories; the first start prints an operator's key
+    #[arg(long, env = "ARENITE_TENANTS", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    tenants: bool,
     /// Lifetime of a ticket, in seconds [default: 30]
     #[arg(long, env = "ARENITE_TICKET_TTL_SECONDS", value_name = "SECONDS")]
     ticket_ttl_seconds: u32,
@@ -248,6 +251,7 @@ pub(crate) struct Config {
     pub(crate) allowed_host: Vec<String>,
     pub(crate) allowed_origin: Vec<String>,
     pub(crate) auth: Authentication,
+    pub(crate) tenants: bool,
     /// The key is short enough to guess.
     pub(crate) has_weak_key: bool,
     pub(crate) domain: Option<String>,
@@ -296,6 +300,7 @@ impl Settings {
             allowed_origin: Some(Vec::new()),
             api_key: None,
             jwt_public_key: None,
+            tenants: Some(false),
             ticket_ttl_seconds: Some(u32::try_from(arenite_gateway::TICKET_TTL.as_secs()).expect("the default is short")),
             domain: None,
             trusted_proxy: Some(Vec::new()),
@@ -402,6 +407,11 @@ impl Settings {
             let setting = if matches!(source, AuthError::TokenKey(_)) { "jwt_public_key" } else { "api_key" };
             ConfigError::Credentials { setting, source }
         })?;
+        let tenants = all.tenants.expect(complete);
+        if tenants && all.jwt_public_key.is_some() {
+            let rule = "tokens name no tenant, so they can't be used with tenants";
+            return Err(ConfigError::Refused { setting: "jwt_public_key", given: "set".to_owned(), rule });
+        }
         let config = Config {
             listen: all.listen.expect(complete),
             agentflow_listen: all.agentflow_listen.expect(complete),
@@ -430,6 +440,7 @@ impl Settings {
             allowed_origin: all.allowed_origin.expect(complete),
             has_weak_key: api_key.is_some_and(|key| key.len() < GUESSABLE),
             auth,
+            tenants,
             domain: all.domain,
             trusted_proxy: all.trusted_proxy.expect(complete),
             remove_sandboxes: all.remove_sandboxes.expect(complete),
@@ -458,7 +469,8 @@ impl Config {
         };
         // Anyone who reaches the port can use the sandboxes, unless callers have to authenticate.
         let mut all = self.listen.iter().copied().chain(agentflow);
-        if let Some(address) = all.find(|a| !a.ip().to_canonical().is_loopback() && !self.auth.is_required()) {
+        let needs_credentials = self.auth.is_required() || self.tenants;
+        if let Some(address) = all.find(|a| !a.ip().to_canonical().is_loopback() && !needs_credentials) {
             return Err(ConfigError::Exposed { address });
         }
         let numbers = [
@@ -559,6 +571,7 @@ mod tests {
                 assert!(error.hint().unwrap().contains("tunnel"));
             }
         }
+        parse("listen = [\"0.0.0.0:8080\"]\ntenants = true").resolve().unwrap();
         let with_key = "listen = [\"0.0.0.0:8080\"]\napi_key = \"0123456789abcdef\"";
         assert!(!parse(with_key).resolve().unwrap().has_weak_key);
         for address in ["127.0.0.1:0", "127.8.8.8:1", "[::1]:8080", "[::ffff:127.0.0.1]:80"] {

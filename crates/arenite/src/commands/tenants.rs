@@ -1,0 +1,200 @@
+//! `tenant`, `key` and `audit`.
+
+use std::process::ExitCode;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::cli::{
+    AuditArgs, KeyCommand, KeyCreateArgs, KeyLsArgs, KeyRevokeArgs, KeyRotateArgs, TenantCommand, TenantCreateArgs, TenantLsArgs,
+    TenantRmArgs, TenantSetArgs,
+};
+use crate::client::{Client, encoded};
+use crate::failure::{Failure, Outcome};
+use crate::{output, wire};
+
+const TENANTS: &str = "/api/v2/tenants";
+const KEYS: &str = "/api/v2/keys";
+const AUDIT: &str = "/api/v2/audit";
+
+pub(crate) async fn tenant(command: TenantCommand) -> Outcome {
+    match command {
+        TenantCommand::Create(args) => create_tenant(args).await,
+        TenantCommand::Ls(args) => list_tenants(args).await,
+        TenantCommand::Set(args) => set_tenant(args).await,
+        TenantCommand::Rm(args) => remove_tenant(args).await,
+    }
+}
+
+pub(crate) async fn key(command: KeyCommand) -> Outcome {
+    match command {
+        KeyCommand::Create(args) => create_key(args).await,
+        KeyCommand::Ls(args) => list_keys(args).await,
+        KeyCommand::Rotate(args) => rotate_key(args).await,
+        KeyCommand::Revoke(args) => revoke_keys(args).await,
+    }
+}
+
+async fn create_tenant(args: TenantCreateArgs) -> Outcome {
+    let client = Client::connect_to(&args.server)?;
+    let created: Value = client.post(TENANTS, &json!({ "name": args.name })).await?;
+    if args.format.json {
+        output::json(&created);
+    } else {
+        output::line(&args.name);
+        eprintln!("it has no key yet: arenite key create --tenant {} --role admin NAME", args.name);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn list_tenants(args: TenantLsArgs) -> Outcome {
+    let client = Client::connect_to(&args.server)?;
+    if args.format.json {
+        output::json(&client.get::<Value>(TENANTS).await?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let list: wire::Tenants = client.get(TENANTS).await?;
+    let now = Timestamp::now();
+    let mut rows = output::table(&["name", "created", "sandboxes", "keys", "state"]);
+    for tenant in &list.tenants {
+        rows.add_row(vec![
+            tenant.name.clone(),
+            format!("{} ago", output::distance(tenant.created_at, now)),
+            tenant.sandboxes.to_string(),
+            tenant.keys.to_string(),
+            if tenant.disabled { "disabled" } else { "enabled" }.to_owned(),
+        ]);
+    }
+    output::rows(&rows);
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn set_tenant(args: TenantSetArgs) -> Outcome {
+    let client = Client::connect_to(&args.server)?;
+    let changed: Value = client.patch(&format!("{TENANTS}/{}", args.name), &json!({ "disabled": args.disabled })).await?;
+    if args.format.json {
+        output::json(&changed);
+    } else {
+        output::line(&args.name);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn remove_tenant(args: TenantRmArgs) -> Outcome {
+    let client = Client::connect_to(&args.server)?;
+    let removed: Value = client.delete_with(&format!("{TENANTS}/{}?force={}", args.name, args.force)).await?;
+    if args.format.json {
+        output::json(&removed);
+    } else {
+        output::line(&args.name);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn create_key(args: KeyCreateArgs) -> Outcome {
+    let client = Client::connect_to(&args.server)?;
+    let request = json!({
+        "tenant": args.tenant,
+        "name": args.name,
+        "role": args.role,
+        "expires_in_seconds": args.expires.map(|time| time.0.as_secs()),
+        "bound": args.bind,
+        "operator": args.operator,
+    });
+    show_new_key(args.format.json, client.post(KEYS, &request).await?)
+}
+
+/// Prints the key alone to stdout, so that KEY=$(arenite key create …) works.
+fn show_new_key(as_json: bool, created: Value) -> Outcome {
+    if as_json {
+        output::json(&created);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let created: wire::NewKey = serde_json::from_value(created)
+        .map_err(|error| Failure::new(format!("the server's answer is not understood: {error}")))?;
+    output::line(&created.key);
+    let about = &created.about;
+    let end = about.expires_at.map_or_else(String::new, |end| format!(", until {end}"));
+    eprintln!("key {} of tenant {} with the role {}{end}; it can't be shown again", about.id, about.tenant, about.role);
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn list_keys(args: KeyLsArgs) -> Outcome {
+    let client = Client::connect_to(&args.server)?;
+    let path = args.tenant.map_or_else(|| KEYS.to_owned(), |tenant| format!("{KEYS}?tenant={tenant}"));
+    if args.format.json {
+        output::json(&client.get::<Value>(&path).await?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let list: wire::Keys = client.get(&path).await?;
+    if list.keys.is_empty() {
+        eprintln!("there are no keys");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let now = Timestamp::now();
+    let mut rows = output::table(&["id", "name", "role", "bound to", "created", "expires", "state"]);
+    for key in &list.keys {
+        rows.add_row(vec![
+            key.id.clone(),
+            output::harmless(&key.name),
+            if key.operator { "operator".to_owned() } else { key.role.clone() },
+            if key.bound.is_empty() { "-".to_owned() } else { output::harmless(&key.bound.join(", ")) },
+            format!("{} ago", output::distance(key.created_at, now)),
+            key.expires_at.map_or_else(|| "-".to_owned(), |end| end.to_string()),
+            key.state.clone(),
+        ]);
+    }
+    output::rows(&rows);
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn rotate_key(args: KeyRotateArgs) -> Outcome {
+    let client = Client::connect_to(&args.server)?;
+    let request = json!({ "overlap_seconds": args.overlap.0.as_secs() });
+    show_new_key(args.format.json, client.post(&format!("{KEYS}/{}/rotate", args.id), &request).await?)
+}
+
+async fn revoke_keys(args: KeyRevokeArgs) -> Outcome {
+    let client = Client::connect_to(&args.server)?;
+    let mut revoked = Vec::new();
+    let mut code = ExitCode::SUCCESS;
+    for id in args.ids {
+        match client.delete(&format!("{KEYS}/{id}")).await {
+            Ok(()) if args.format.json => revoked.push(id),
+            Ok(()) => output::line(id),
+            // Without a server, every other id would fail in the same way.
+            Err(failure) if failure.status().is_none() => return Err(failure),
+            Err(failure) => code = failure.report(),
+        }
+    }
+    if args.format.json {
+        output::json(&json!({ "revoked": revoked }));
+    }
+    Ok(code)
+}
+
+pub(crate) async fn audit(args: AuditArgs) -> Outcome {
+    let client = Client::connect_to(&args.server)?;
+    let mut path = format!("{AUDIT}?limit={}", args.limit);
+    let (since, until) = (args.since.map(|time| time.to_string()), args.until.map(|time| time.to_string()));
+    let tenant = args.tenant.map(String::from);
+    for (name, value) in [("tenant", tenant), ("since", since), ("until", until), ("cursor", args.cursor)] {
+        if let Some(value) = value {
+            path += &format!("&{name}={}", encoded(&value));
+        }
+    }
+    if args.format.json {
+        output::json(&client.get::<Value>(&path).await?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let audit: wire::Audit = client.get(&path).await?;
+    let mut rows = output::table(&["time", "tenant", "key", "action", "object", "client", "outcome"]);
+    for row in audit.rows {
+        let tenant = row.tenant.unwrap_or_else(|| "-".to_owned());
+        let texts = [tenant, row.key, row.action, row.object, row.client, row.outcome];
+        let cells = std::iter::once(row.time.to_string()).chain(texts.iter().map(|text| output::harmless(text)));
+        rows.add_row(cells.collect::<Vec<_>>());
+    }
+    output::rows(&rows);
+    Ok(ExitCode::SUCCESS)
+}
