@@ -1,6 +1,6 @@
 //! `/api/v2/me`, `/api/v2/tenants`, `/api/v2/keys` and `/api/v2/audit`.
 //!
-//! Admins manage the keys of their own tenant; operators those of all tenants, and the tenants. An admin who is no operator can't
+//! Admins manage the keys of their tenant; operators those of all tenants, and the tenants. An admin who is no operator can't
 //! change an operator's key: a rotation would hand it out. Except for `me`, a ticket is not enough.
 
 use std::sync::Arc;

@@ -48,7 +48,7 @@ async fn tenants_keys_and_roles_are_managed_over_http() {
     let admin = created.json()["key"].as_str().unwrap().to_owned();
     assert!(admin.starts_with("arn_") && created.json().get("hash").is_none());
 
-    // An admin manages keys of its own tenant, and no others.
+    // An admin manages its tenant's keys, and no others.
     let made =
         running.with_key(&admin, "POST", "/api/v2/keys", r#"{"name": "agent", "role": "use", "bound": ["a", "team=red"]}"#).await;
     assert_eq!(made.status, 201, "{made:?}");

@@ -1,0 +1,48 @@
+"""Tenants of a server, as their users see them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import httpx
+from arenite_server import Server
+from commands import run
+
+
+class Tenant:
+    """A tenant as one of its users sees it: a key, and the server's address."""
+
+    def __init__(self, url: str, name: str, key: str):
+        self.url, self.name, self.key = url, name, key
+        self.headers = {"x-api-key": key}
+        self.http = httpx.Client(base_url=url, headers=self.headers, timeout=120)
+
+    def json(self, method: str, path: str, **more: Any) -> Any:
+        answer = self.http.request(method, path, **more)
+        assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
+        return answer.json()
+
+    def new_key(self, role: str, **more: Any) -> dict[str, Any]:
+        return self.json("POST", "/api/v2/keys", json={"name": f"{role} of a test", "role": role, **more})
+
+
+class TenantsServer:
+    def __init__(self, server: Server):
+        self.server = server
+        found = re.findall(rb"^operator key: (arn_[0-9A-Za-z_]+)$", server.log_path.read_bytes(), re.MULTILINE)
+        assert len(found) == 1, server.log_tail()
+        self.operator = Tenant(server.url, "default", found[0].decode())
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    def tenant(self, name: str) -> Tenant:
+        self.operator.json("POST", "/api/v2/tenants", json={"name": name})
+        made = self.operator.json("POST", "/api/v2/keys", json={"tenant": name, "name": "first", "role": "admin"})
+        return Tenant(self.url, name, made["key"])
+
+    def command(self, key: str, *words: str) -> Any:
+        """A command of the command line with this key."""
+        return run(self.server, *words, "--api-key", key)
