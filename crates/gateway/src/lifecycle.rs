@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 
+use arenite_control::tenants::Tenants;
 use arenite_control::{ControlError, CreateRequest, Sandbox};
 use arenite_model::{ErrorCode, SandboxId, SandboxName, TenantId};
 use arenite_trajectory::{Intent, OpenStep, Origin, Outcome, OutcomeKind, TrajectoryError, without_userinfo};
@@ -44,7 +45,7 @@ pub(crate) async fn create(
     let (gateway, context) = (Arc::clone(gateway), context.clone());
     let object = request.name.as_ref().map(SandboxName::to_string);
     audited(&Arc::clone(&gateway), &context.clone(), "sandbox.create", object, async move {
-        check_create(&context, &request)?;
+        check_create(&gateway, &context, &request)?;
         let sandbox = gateway.control.create(context.tenant(), request).await?;
         let step = match begin(&gateway, &context, &sandbox, call) {
             Ok(step) => step,
@@ -181,10 +182,14 @@ pub(crate) async fn remove_quarantined(
     .await
 }
 
-/// Refuses creates that the caller may not make: beyond the bounds of its key, or with directories of the host, which would
-/// be shared by tenants.
-fn check_create(context: &Context, request: &CreateRequest) -> Result<(), Refusal> {
+/// Refuses creates that the caller may not make: beyond the bounds of its key, or with directories of the host, which tenants
+/// would share. A worker may still request a sandbox when its tenant is already disabled or removed.
+fn check_create(gateway: &Gateway, context: &Context, request: &CreateRequest) -> Result<(), Refusal> {
     let principal = &context.principal;
+    let is_closed = |tenants: &Arc<Tenants>| tenants.get(&principal.tenant).map_or(true, |tenant| tenant.disabled);
+    if gateway.control.tenants().is_some_and(is_closed) {
+        return Err(Refusal::new(ErrorCode::Forbidden, format!("tenant {} is disabled", principal.tenant)));
+    }
     let none = BTreeMap::new();
     if !principal.covers(request.name.as_ref(), request.spec.labels.as_ref().unwrap_or(&none)) {
         return Err(Refusal::new(ErrorCode::Forbidden, "the caller's key is bound to sandboxes, and this would be another")
