@@ -17,10 +17,8 @@ mod tickets;
 mod token;
 mod until_ended;
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arenite_control::tenants::Principal;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use thiserror::Error;
@@ -113,13 +111,12 @@ fn check(gateway: &Gateway, given: &str, shown: Credential) -> Option<Identity> 
         let until = left.and_then(|left| Instant::now().checked_add(left));
         Some(Identity { principal, until, shown, by_ticket: false })
     };
-    let operator = || Arc::new(Principal::operator());
     if auth.is_key(given) {
-        return known(operator(), None);
+        return known(presented::operator(), None);
     }
     match gateway.control.tenants() {
         // Tokens name no tenant.
-        None => known(operator(), Some(auth.check_token(given)?)),
+        None => known(presented::operator(), Some(auth.check_token(given)?)),
         Some(tenants) => {
             let principal = tenants.authenticate(given).ok()?;
             let left = tenants.remaining(&principal);

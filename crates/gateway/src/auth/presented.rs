@@ -1,6 +1,6 @@
 //! The credentials in a request: finds them, checks them, and removes them before the request goes on.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use arenite_control::tenants::{Denied, Principal};
@@ -55,12 +55,13 @@ pub(crate) enum Credential {
 impl Identity {
     /// For public routes.
     pub(crate) fn nobody() -> Self {
-        Self { principal: Arc::new(Principal::nobody()), until: None, shown: Credential::Nothing, by_ticket: false }
+        static NOBODY: LazyLock<Arc<Principal>> = LazyLock::new(|| Arc::new(Principal::nobody()));
+        Self { principal: Arc::clone(&NOBODY), until: None, shown: Credential::Nothing, by_ticket: false }
     }
 
     /// For callers of a server without a key.
     pub(crate) fn open() -> Self {
-        Self { principal: Arc::new(Principal::operator()), shown: Credential::Open, ..Self::nobody() }
+        Self { principal: operator(), shown: Credential::Open, ..Self::nobody() }
     }
 
     /// None: the key behind the grant has ended.
@@ -80,6 +81,12 @@ impl Identity {
         let end = Instant::now() + most;
         self.until.map_or(end, |until| until.min(end))
     }
+}
+
+/// The caller with the configured key, and every caller of a server that requires none.
+pub(super) fn operator() -> Arc<Principal> {
+    static OPERATOR: LazyLock<Arc<Principal>> = LazyLock::new(|| Arc::new(Principal::operator()));
+    Arc::clone(&OPERATOR)
 }
 
 /// The answer to an unauthorized caller. It gives no details.
