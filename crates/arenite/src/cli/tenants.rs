@@ -47,13 +47,13 @@ pub(crate) struct TenantLsArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  arenite tenant set acme --disabled true          refuse its keys at once; its sandboxes stay as they are
+  arenite tenant set acme --disabled true          refuse its keys at once
   arenite tenant set acme --disabled false")]
 pub(crate) struct TenantSetArgs {
     /// The tenant
     pub(crate) name: TenantId,
     /// Whether its keys are refused
-    #[arg(long, value_name = "BOOL")]
+    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set)]
     pub(crate) disabled: bool,
     #[command(flatten)]
     pub(crate) format: Format,
