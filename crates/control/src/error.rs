@@ -144,6 +144,7 @@ impl ControlError {
             }
             Self::NoTenant { .. } => "see which there are: arenite tenant ls",
             Self::TenantRemoved { .. } => "choose another name",
+            Self::NoTenantStore => "leave out --store, or --tenants: tenants are kept only in the data directory for now",
             Self::NoKey { .. } => "see which there are: arenite key ls",
             Self::KeyEnded { .. } => "create another: arenite key create",
             Self::TooMany { what: "tenants", .. } => "remove tenants that are not needed",
