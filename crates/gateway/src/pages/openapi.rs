@@ -62,7 +62,7 @@ pub(crate) async fn of_agentflow(_: &mut Exchange) -> Answered {
     Ok(json_response(StatusCode::OK, &agentflow_document()))
 }
 
-/// AgentFlow's interface, with the title of its own document.
+/// AgentFlow's interface, with the title of AgentFlow's document.
 pub(crate) fn agentflow_document() -> Value {
     let info = json!({
         "title": "Sandbox HTTP Service",

@@ -269,7 +269,7 @@ struct Meta {
     resource_type: Option<String>,
     session_id: Option<String>,
     trace_id: String,
-    /// The call had no session, and used one of its own.
+    /// The call had no session, and used a temporary one.
     #[schema(required = false)]
     temporary_session: bool,
 }
