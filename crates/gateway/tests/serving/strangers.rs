@@ -17,7 +17,7 @@ const UPGRADE: &str =
 const SAME_PAGE: &str = "/trajectory/{id}";
 /// They belong to the server, and every tenant uses them.
 const OF_THE_SERVER: [&str; 4] =
-    ["/api/v2/corpora/{name}", "/api/v2/corpora/{name}/search", "/api/v1/tools/{name}/schema", "/tools/{name}/schema"];
+    ["/api/v2/corpora/{name}", "/api/v2/corpora/{name}/search", "/api/v1/tools/{tool_name}/schema", "/tools/{tool_name}/schema"];
 
 /// A tenant with sandboxes, a record and keys.
 struct Victim {
@@ -84,7 +84,7 @@ impl Victim {
         let segment = |segment: &str| match segment {
             "**" => "80/x".to_owned(),
             "{name}" | "{id}" => of.to_owned(),
-            "{number}" => "1".to_owned(),
+            "{number}" | "{tool_name}" => "1".to_owned(),
             "{part}" => "arguments".to_owned(),
             "{digest}" => self.digest.clone(),
             other => other.to_owned(),
