@@ -174,7 +174,7 @@ impl Process {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // A plugin gets the server's secrets only if its configuration says so.
-        command.env_remove("ARENITE_API_KEY").env_remove("ARENITE_STORE");
+        command.env_remove("ARENITE_API_KEY").env_remove("SANDBOX_API_KEY").env_remove("ARENITE_STORE");
         command.envs(env.iter().cloned()).process_group(0).kill_on_drop(true);
         for (name, folders) in paths {
             let mut folders = folders.clone();
