@@ -37,8 +37,7 @@ fn tenants(exchange: &Exchange) -> Result<Arc<Tenants>, Refusal> {
     auth::refuse_tickets(&exchange.caller)?;
     let tenants = exchange.gateway.control.tenants().cloned();
     tenants.ok_or_else(|| {
-        Refusal::new(ErrorCode::Unsupported, "this server keeps no tenants and no keys")
-            .hint("start it with: arenite serve --tenants")
+        Refusal::not_found("this server keeps no tenants and no keys").hint("start it with: arenite serve --tenants")
     })
 }
 
