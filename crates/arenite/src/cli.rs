@@ -184,6 +184,7 @@ Examples:
   sudo arenite serve --config sandbox-server.json         AgentFlow's own configuration
   arenite serve --config sandbox-server.json --validate   check it
   sudo arenite serve --extra-ca /etc/ssl/proxy-ca.pem
+  sudo arenite serve --listen 0.0.0.0:8443 --tls-cert chain.pem --tls-key key.pem
   sudo arenite serve --take-over       replace the running server, for example with a newer program
 
 If a service manager passes sockets (LISTEN_FDS), the server uses them instead of --listen. SIGTERM and SIGINT stop the server

@@ -141,13 +141,17 @@ async fn serve(
     if config.has_weak_key {
         tracing::warn!("the API key is short enough to be guessed; openssl rand -hex 32 makes a better one");
     }
-    if listen.iter().any(|address| !address.ip().to_canonical().is_loopback()) {
-        tracing::warn!("keys travel unencrypted to addresses beyond loopback: put a proxy with TLS before the server");
+    if config.tls.is_none() && listen.iter().any(|address| !address.ip().to_canonical().is_loopback()) {
+        tracing::warn!(
+            "keys travel unencrypted to addresses beyond loopback: set tls_cert, or put a proxy with TLS before the server"
+        );
     }
     let database = config.database.as_ref().map(tracing::field::display);
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), data_dir = %config.data_dir.display(), database, "serving on {}", words(&listen));
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), data_dir = %config.data_dir.display(), database, "serving on {}", urls(&config, &listen).join(" and "));
     let gateway = GatewayConfig {
         listen,
+        tls: config.tls.clone(),
+        plain_listen: config.plain_listen(),
         allowed_hosts: config.allowed_host.iter().map(|name| name.to_ascii_lowercase()).collect(),
         allowed_origins: config.allowed_origin.clone(),
         auth: config.auth.clone(),
@@ -224,9 +228,8 @@ async fn claim(config: &Config, mut passed: Vec<TcpListener>, take_over: bool) -
         Some(predecessor) => predecessor.replace(data_dir).await?,
         None => ServerLock::take(data_dir).map_err(|error| Failure::new(error.to_string()).maybe_hint(error.hint()))?,
     };
-    let addresses = listeners.iter().filter_map(|listener| listener.local_addr().ok());
-    lock.announce(addresses.map(|address| format!("http://{address}")).collect())
-        .attempt(|| format!("could not write into {}", data_dir.display()))?;
+    let addresses: Vec<SocketAddr> = listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
+    lock.announce(urls(config, &addresses)).attempt(|| format!("could not write into {}", data_dir.display()))?;
     let handover =
         Handover::offer(data_dir, &listeners).attempt(|| format!("could not make a socket in {}", data_dir.display()))?;
     Ok(Claim { listeners, lock, handover })
@@ -271,8 +274,8 @@ fn control_config(config: &Config) -> ControlConfig {
     control
 }
 
-fn words(listen: &[SocketAddr]) -> String {
-    listen.iter().map(|address| format!("http://{address}")).collect::<Vec<_>>().join(" and ")
+fn urls(config: &Config, listen: &[SocketAddr]) -> Vec<String> {
+    listen.iter().map(|&address| format!("{}://{address}", config.scheme(address))).collect()
 }
 
 /// The signals that stop the server: gracefully at the first, at once at the second.

@@ -173,6 +173,7 @@ pub(crate) async fn info(exchange: &mut Exchange) -> Answered {
     if exchange.context.principal.operator {
         capacity = engine.capacity().await.ok();
         warnings.extend(gateway.config.warnings.iter().cloned().chain(gateway.control.warnings()));
+        warnings.extend(gateway.config.tls.iter().flat_map(|certificates| certificates.warnings()));
         warnings.extend(gateway.control.problems().await.iter().cloned());
     }
     Ok(json_response(

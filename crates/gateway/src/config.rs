@@ -14,11 +14,16 @@ use utoipa::openapi::OpenApi;
 
 use crate::auth::Authentication;
 use crate::connections::ConnectionLimits;
+use crate::tls::Certificates;
 
 /// Configuration of the gateway.
 #[derive(Clone)]
 pub struct GatewayConfig {
     pub listen: Vec<SocketAddr>,
+    /// All listeners use TLS with it, except [`Self::plain_listen`].
+    pub tls: Option<Arc<Certificates>>,
+    /// The address of a listener that never uses TLS.
+    pub plain_listen: Option<SocketAddr>,
     /// Host names that requests may have besides loopback names and the listening addresses; `*.example.org` for all below one.
     pub allowed_hosts: Vec<String>,
     /// Origins of other sites with pages that may call this server, such as `https://app.example.org`.
@@ -59,6 +64,8 @@ impl Default for GatewayConfig {
     fn default() -> Self {
         Self {
             listen: vec![([127, 0, 0, 1], 8080).into()],
+            tls: None,
+            plain_listen: None,
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
             auth: Authentication::default(),

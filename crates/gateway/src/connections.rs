@@ -11,6 +11,7 @@
 //! they need no slot among the admitted ones.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,7 +44,7 @@ pub struct ConnectionLimits {
     pub waiting: usize,
     /// The most waiting ones of one peer: an IPv4 address, or an IPv6 /64 network. Trusted proxies have no such limit.
     pub waiting_per_peer: usize,
-    /// Time from the accept to the end of the first head. Also the time that the rest of a closing connection may take.
+    /// Time from the accept to the end of the first head, including the TLS handshake. Also the time that the rest of a closing connection may take.
     pub head: Duration,
     /// The total time of a connection that is never admitted.
     pub unadmitted: Duration,
@@ -265,6 +266,20 @@ impl Connection {
                 }
                 None => changed.await,
             }
+        }
+    }
+
+    /// Completes a handshake before the first head, within that head's time.
+    pub(crate) async fn handshake<T>(
+        &self,
+        handshake: impl Future<Output = io::Result<T>>,
+        stopping: &CancellationToken,
+    ) -> io::Result<T> {
+        tokio::select! {
+            done = handshake => done,
+            () = self.evicted.cancelled() => Err(io::ErrorKind::ConnectionAborted.into()),
+            () = self.stopped(stopping) => Err(io::ErrorKind::ConnectionAborted.into()),
+            () = self.expired() => Err(io::ErrorKind::TimedOut.into()),
         }
     }
 

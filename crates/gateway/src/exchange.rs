@@ -222,8 +222,16 @@ impl Exchange {
     }
 }
 
+/// The other end of a connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Peer {
+    pub(crate) address: IpAddr,
+    /// `http`, or `https` over TLS.
+    pub(crate) scheme: &'static str,
+}
+
 /// Answers any request.
-pub(crate) async fn answer(gateway: Arc<Gateway>, peer: IpAddr, request: Request<Body>) -> Response<Body> {
+pub(crate) async fn answer(gateway: Arc<Gateway>, peer: Peer, request: Request<Body>) -> Response<Body> {
     let begun = Instant::now();
     let in_flight = InFlight::begin(&gateway);
     let (parts, body) = request.into_parts();
@@ -296,10 +304,10 @@ struct Client {
 
 impl Client {
     /// The peer, or the address from a trusted proxy: the last one that it added itself.
-    fn from_headers(config: &GatewayConfig, peer: IpAddr, headers: &HeaderMap) -> Self {
-        let peer = peer.to_canonical();
-        let mut client = Self { address: peer, scheme: "http", host: None, prefix: String::new() };
-        if config.trusted_proxies.contains(&peer) {
+    fn from_headers(config: &GatewayConfig, peer: Peer, headers: &HeaderMap) -> Self {
+        let address = peer.address.to_canonical();
+        let mut client = Self { address, scheme: peer.scheme, host: None, prefix: String::new() };
+        if config.trusted_proxies.contains(&address) {
             let last = |name: &str| {
                 let text = headers.get_all(name).iter().next_back()?.to_str().ok()?;
                 Some(text.rsplit(',').next().unwrap_or_default().trim().to_owned())
@@ -307,8 +315,10 @@ impl Client {
             if let Some(address) = last("x-forwarded-for").and_then(|text| text.parse().ok()) {
                 client.address = address;
             }
-            if last("x-forwarded-proto").as_deref() == Some("https") {
-                client.scheme = "https";
+            match last("x-forwarded-proto").as_deref() {
+                Some("https") => client.scheme = "https",
+                Some("http") => client.scheme = "http",
+                _ => {}
             }
             client.host = last("x-forwarded-host");
             let plain = |text: &String| {
@@ -358,11 +368,17 @@ mod tests {
         headers.insert("x-forwarded-proto", HeaderValue::from_static("https"));
         headers.insert("x-forwarded-host", HeaderValue::from_static("box.example"));
         let config = GatewayConfig { trusted_proxies: vec![[10, 0, 0, 1].into()], ..GatewayConfig::default() };
-        let client = Client::from_headers(&config, [10, 0, 0, 1].into(), &headers);
+        let peer = |last: u8, scheme| Peer { address: [10, 0, 0, last].into(), scheme };
+        let client = Client::from_headers(&config, peer(1, "http"), &headers);
         assert_eq!(client.address, IpAddr::from([192, 0, 2, 1]));
         assert_eq!((client.scheme, client.host.as_deref()), ("https", Some("box.example")));
-        let client = Client::from_headers(&config, [10, 0, 0, 2].into(), &headers);
+        let client = Client::from_headers(&config, peer(2, "http"), &headers);
         assert_eq!(client.address, IpAddr::from([10, 0, 0, 2]));
         assert_eq!((client.scheme, client.host), ("http", None));
+        // A trusted proxy may reach this server by TLS for a client without it.
+        headers.insert("x-forwarded-proto", HeaderValue::from_static("http"));
+        for (last, wanted) in [(1, "http"), (2, "https")] {
+            assert_eq!(Client::from_headers(&config, peer(last, "https"), &headers).scheme, wanted);
+        }
     }
 }

@@ -12,8 +12,9 @@ use http::{HeaderMap, Request};
 use http_body_util::BodyExt;
 use serde_json::Value;
 
+use crate::GatewayConfig;
+use crate::exchange::{self, Peer};
 use crate::gateway::{Context, Gateway};
-use crate::{GatewayConfig, exchange};
 
 pub(crate) struct Harness {
     pub(crate) gateway: Arc<Gateway>,
@@ -73,7 +74,8 @@ impl Harness {
     }
 
     pub(crate) async fn send(&self, request: Request<Body>) -> TestResponse {
-        let answer = exchange::answer(Arc::clone(&self.gateway), [127, 0, 0, 1].into(), request).await;
+        let peer = Peer { address: [127, 0, 0, 1].into(), scheme: "http" };
+        let answer = exchange::answer(Arc::clone(&self.gateway), peer, request).await;
         let (parts, body) = answer.into_parts();
         let text = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
         TestResponse {

@@ -47,6 +47,7 @@ mod steps;
 mod target;
 mod tenants;
 mod timing;
+mod tls;
 mod trajectories;
 mod workers;
 
@@ -57,3 +58,4 @@ pub use pages::openapi::documents;
 #[doc(hidden)]
 pub use routes::{RouteFacts, route_facts};
 pub use server::{GatewayError, Server, listen_on, serve};
+pub use tls::{Certificates, TlsError};

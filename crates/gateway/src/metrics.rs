@@ -16,6 +16,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response};
 
 use crate::exchange::{Answered, Exchange};
+use crate::tls::Certificates;
 
 /// Upper ends of the histogram's buckets, in microseconds: from a proxied call's overhead to a long wait.
 const BUCKETS: [u64; 16] = [
@@ -170,6 +171,9 @@ pub(crate) async fn serve(exchange: &mut Exchange) -> Answered {
     for (state, count) in [("admitted", admitted), ("waiting", waiting)] {
         page.labelled("arenite_http_connections", &[("state", state)], count);
     }
+    if let Some(certificates) = &gateway.config.tls {
+        tls(&mut page, certificates);
+    }
     control(&mut page, &gateway.control.counters());
     if let Some(tenants) = gateway.control.tenants() {
         let help = "Refusals that the audit log lacks, since too many came at once.";
@@ -186,6 +190,19 @@ pub(crate) async fn serve(exchange: &mut Exchange) -> Answered {
     let mut answer = Response::new(Body::from(page.text));
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8"));
     Ok(answer)
+}
+
+fn tls(page: &mut Page, certificates: &Certificates) {
+    if let Some(expires) = certificates.expires() {
+        let help = "When the TLS certificate in use expires, in seconds since 1970.";
+        page.single("arenite_tls_certificate_expiry_timestamp_seconds", "gauge", help, expires.as_second());
+    }
+    page.single(
+        "arenite_tls_certificate_outdated",
+        "gauge",
+        "Whether the certificate files changed and can't be used.",
+        u8::from(certificates.is_outdated()),
+    );
 }
 
 fn control(page: &mut Page, counters: &arenite_control::Counters) {

@@ -1,9 +1,11 @@
 //! Listeners and connections, and the graceful stop.
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,20 +15,25 @@ use arenite_synthesis::{Sandboxes, Setup, Synthesis, remove_plugins};
 use arenite_trajectory::Recorder;
 use axum::body::Body;
 use http::header::CONNECTION;
-use http::{HeaderValue, Request, Version};
+use http::{HeaderValue, Request, Response, Version};
 use hyper::body::Incoming;
-use hyper::service::service_fn;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
+use crate::connections::Connection;
 use crate::descriptors::{Lent, Shortage};
+use crate::exchange::{self, Peer};
 use crate::gateway::Gateway;
+use crate::tls::Certificates;
 use crate::workers::WorkerSandboxes;
-use crate::{GatewayConfig, exchange, inside};
+use crate::{GatewayConfig, inside};
 
 /// Time for a request's head, and for the next request on a kept connection.
 const HEAD_TIME: Duration = Duration::from_secs(10);
@@ -129,7 +136,7 @@ impl Server {
 
     /// Serves until `stop`.
     pub async fn run(self, stop: impl Future<Output = ()> + Send) {
-        let Self { gateway, listeners, .. } = self;
+        let Self { gateway, listeners, addresses } = self;
         gateway.tasks.spawn(inside::follow(Arc::clone(&gateway)));
         let expire = Arc::clone(&gateway);
         gateway.tasks.spawn(async move { expire.pools.expire(&expire.stopping).await });
@@ -137,9 +144,15 @@ impl Server {
             gateway.tasks.spawn(Arc::clone(synthesis).run(gateway.stopping.clone()));
         }
 
+        if let Some(certificates) = &gateway.config.tls {
+            gateway.tasks.spawn(Arc::clone(certificates).follow(gateway.stopping.clone()));
+        }
+
         let mut accepting = JoinSet::new();
-        for listener in listeners {
-            accepting.spawn(accept(Arc::clone(&gateway), listener));
+        for (listener, address) in listeners.into_iter().zip(addresses) {
+            let is_plain = gateway.config.plain_listen == Some(address);
+            let tls = gateway.config.tls.clone().filter(|_| !is_plain);
+            accepting.spawn(accept(Arc::clone(&gateway), listener, tls));
         }
         tokio::select! {
             () = stop => {}
@@ -209,9 +222,9 @@ async fn start_workers(gateway: &Arc<Gateway>) -> Result<(), GatewayError> {
 }
 
 /// Accepts until the stop, and returns the connections that are open then.
-async fn accept(gateway: Arc<Gateway>, listener: TcpListener) -> JoinSet<()> {
+async fn accept(gateway: Arc<Gateway>, listener: TcpListener, tls: Option<Arc<Certificates>>) -> JoinSet<()> {
     let mut open = JoinSet::new();
-    let builder = builder();
+    let acceptor = Acceptor { builder: builder(), tls };
     loop {
         // Ended connections are removed.
         while open.try_join_next().is_some() {}
@@ -222,14 +235,14 @@ async fn accept(gateway: Arc<Gateway>, listener: TcpListener) -> JoinSet<()> {
         match accepted {
             Ok((stream, peer)) => {
                 let shortage = gateway.descriptors.shortage();
-                connect(&gateway, &builder, &mut open, stream, peer, shortage, None);
+                acceptor.connect(&gateway, &mut open, stream, peer, shortage, None);
             }
             Err(error) if is_of_one_connection(&error) => tracing::debug!(%error, "a connection could not be accepted"),
             Err(error) if ran_out(&error) => {
                 if let Some((lent, shortage)) = gateway.descriptors.lend()
                     && let Ok(Ok((stream, peer))) = tokio::time::timeout(ACCEPT_PAUSE, listener.accept()).await
                 {
-                    connect(&gateway, &builder, &mut open, stream, peer, Some(shortage), Some(lent));
+                    acceptor.connect(&gateway, &mut open, stream, peer, Some(shortage), Some(lent));
                     continue;
                 }
                 gateway.connections.evict_oldest();
@@ -265,43 +278,81 @@ fn builder() -> auto::Builder<TokioExecutor> {
     builder
 }
 
-fn connect(
-    gateway: &Arc<Gateway>,
-    builder: &auto::Builder<TokioExecutor>,
-    open: &mut JoinSet<()>,
-    stream: TcpStream,
-    peer: SocketAddr,
-    shortage: Option<Shortage>,
-    lent: Option<Lent>,
-) {
-    // Small answers must not wait for acknowledgements. A client that vanished must not keep its slot forever, because a
-    // WebSocket may be silent for long. On a connection that is already closed, later calls fail anyway.
-    let _ = stream.set_nodelay(true);
-    let probes = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE_INTERVAL).with_retries(KEEPALIVE_PROBES);
-    let _ = SockRef::from(&stream).set_tcp_keepalive(&probes);
-    let address = peer.ip().to_canonical();
-    let is_proxy = gateway.config.trusted_proxies.contains(&address);
-    let entered = gateway.connections.enter((!is_proxy).then_some(address), shortage, lent);
-    let (shared, of_calls) = (Arc::clone(gateway), Arc::clone(&entered));
-    let service = service_fn(move |mut request: Request<Incoming>| {
-        let gateway = Arc::clone(&shared);
-        let call = of_calls.begin();
-        // A WebSocket outlives the task that serves the connection.
-        request.extensions_mut().insert(Arc::clone(&of_calls));
-        let closes = of_calls.is_for_one_call() && request.version() <= Version::HTTP_11;
-        async move {
-            let mut answer = exchange::answer(gateway, peer.ip(), request.map(Body::new)).await;
-            if closes {
-                answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+/// What a listener does with its connections.
+struct Acceptor {
+    builder: auto::Builder<TokioExecutor>,
+    /// None: without TLS.
+    tls: Option<Arc<Certificates>>,
+}
+
+impl Acceptor {
+    fn connect(
+        &self,
+        gateway: &Arc<Gateway>,
+        open: &mut JoinSet<()>,
+        stream: TcpStream,
+        peer: SocketAddr,
+        shortage: Option<Shortage>,
+        lent: Option<Lent>,
+    ) {
+        // Small answers must not wait for acknowledgements. A client that vanished must not keep its slot forever, because a
+        // WebSocket may be silent for long. On a connection that is already closed, later calls fail anyway.
+        let _ = stream.set_nodelay(true);
+        let probes = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE_INTERVAL).with_retries(KEEPALIVE_PROBES);
+        let _ = SockRef::from(&stream).set_tcp_keepalive(&probes);
+        let address = peer.ip().to_canonical();
+        let is_proxy = gateway.config.trusted_proxies.contains(&address);
+        let entered = gateway.connections.enter((!is_proxy).then_some(address), shortage, lent);
+        let (shared, of_calls) = (Arc::clone(gateway), Arc::clone(&entered));
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            let gateway = Arc::clone(&shared);
+            let call = of_calls.begin();
+            // A WebSocket outlives the task that serves the connection.
+            request.extensions_mut().insert(Arc::clone(&of_calls));
+            let closes = of_calls.is_for_one_call() && request.version() <= Version::HTTP_11;
+            async move {
+                let mut answer = exchange::answer(gateway, Peer { address, scheme }, request.map(Body::new)).await;
+                if closes {
+                    answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                }
+                Ok::<_, Infallible>(answer.map(|body| call.until_sent(body)))
             }
-            Ok::<_, Infallible>(answer.map(|body| call.until_sent(body)))
-        }
-    });
+        });
+        let stopping = gateway.stopping.clone();
+        let builder = self.builder.clone();
+        let tls = self.tls.clone();
+        open.spawn(async move {
+            let ended = match tls {
+                None => drive(&builder, stream, service, entered, stopping).await,
+                Some(certificates) => match entered.handshake(certificates.accept(stream), &stopping).await {
+                    Ok(stream) => drive(&builder, stream, service, entered, stopping).await,
+                    Err(error) => Err(error.into()),
+                },
+            };
+            if let Err(error) = ended {
+                tracing::debug!(%peer, error, "a connection ended early");
+            }
+        });
+    }
+}
+
+type Driven = Pin<Box<dyn Future<Output = Result<(), Box<dyn Error + Send + Sync>>> + Send>>;
+
+/// Serves a connection to its end. It is boxed because the compiler can't prove that the service's type is `Send` inside a future
+/// that has waited for a handshake.
+fn drive<I, S>(
+    builder: &auto::Builder<TokioExecutor>,
+    stream: I,
+    service: S,
+    entered: Arc<Connection>,
+    stopping: CancellationToken,
+) -> Driven
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Send + 'static,
+    S::Future: Send + 'static,
+{
     let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
-    let stopping = gateway.stopping.clone();
-    open.spawn(async move {
-        if let Err(error) = entered.drive(connection, &stopping).await {
-            tracing::debug!(%peer, error, "a connection ended early");
-        }
-    });
+    Box::pin(async move { entered.drive(connection, &stopping).await })
 }

@@ -8,10 +8,11 @@ pub(crate) mod values;
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use arenite_control::store::{AddressError, PostgresAddress};
-use arenite_gateway::{AuthError, Authentication};
+use arenite_gateway::{AuthError, Authentication, Certificates, TlsError};
 use arenite_model::ImageName;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args};
@@ -55,6 +56,8 @@ pub(crate) enum ConfigError {
     AgentFlow(#[from] arenite_synthesis::config::ConfigError),
     #[error("{setting} names {}, which can't be read: {source}", path.display())]
     NoFile { setting: &'static str, path: PathBuf, source: std::io::Error },
+    #[error("tls_cert and tls_key: {0}")]
+    Tls(#[from] TlsError),
 }
 
 impl ConfigError {
@@ -73,6 +76,7 @@ impl ConfigError {
             Self::Store(_) => {
                 "without it, or with the value sqlite, the store is control.sqlite in the data directory".to_owned()
             }
+            Self::Tls(_) => "both are PEM files: the chain with the server's own certificate first, and its key".to_owned(),
             Self::Refused { .. } | Self::NoFile { .. } | Self::AgentFlow(_) => return None,
         })
     }
@@ -114,6 +118,13 @@ settings! {
     /// Second address, the default of AgentFlow's client; off for none [default: 127.0.0.1:18890]
     #[arg(long, env = "ARENITE_AGENTFLOW_LISTEN", value_name = "ADDR:PORT|off")]
     agentflow_listen: OptionalListen,
+    /// PEM file of the server's certificate and its chain: with it, the server uses TLS, except for AgentFlow's address on loopback.
+    /// It is read again when it changes
+    #[arg(long, env = "ARENITE_TLS_CERT", value_name = "FILE")]
+    tls_cert: PathBuf,
+    /// PEM file of the certificate's private key
+    #[arg(long, env = "ARENITE_TLS_KEY", value_name = "FILE")]
+    tls_key: PathBuf,
     /// AgentFlow's configuration file, in JSON; --config accepts it too
     #[arg(long, env = "ARENITE_AGENTFLOW_CONFIG", value_name = "FILE")]
     agentflow_config: PathBuf,
@@ -223,6 +234,8 @@ settings! {
 pub(crate) struct Config {
     pub(crate) listen: Vec<SocketAddr>,
     pub(crate) agentflow_listen: OptionalListen,
+    /// None: without TLS.
+    pub(crate) tls: Option<Arc<Certificates>>,
     pub(crate) data_dir: PathBuf,
     /// None: SQLite in the data directory.
     pub(crate) database: Option<PostgresAddress>,
@@ -273,6 +286,8 @@ impl Settings {
         let count = |n: usize| Some(u32::try_from(n).unwrap_or(u32::MAX));
         Self {
             listen: Some(vec![SocketAddr::from(([127, 0, 0, 1], 8080))]),
+            tls_cert: None,
+            tls_key: None,
             agentflow_config: None,
             agentflow_listen: Some(OptionalListen::At(SocketAddr::from(([127, 0, 0, 1], 18890)))),
             data_dir: Some(DEFAULT_DATA_DIR.into()),
@@ -412,9 +427,22 @@ impl Settings {
             let rule = "tokens name no tenant, so they can't be used with tenants";
             return Err(ConfigError::Refused { setting: "jwt_public_key", given: "set".to_owned(), rule });
         }
+        let tls = match (all.tls_cert.map(absolute), all.tls_key.map(absolute)) {
+            (Some(cert), Some(key)) => Some(Arc::new(Certificates::open(cert, key)?)),
+            (Some(cert), None) => {
+                let rule = "tls_key has to be set, too";
+                return Err(ConfigError::Refused { setting: "tls_cert", given: cert.display().to_string(), rule });
+            }
+            (None, Some(key)) => {
+                let rule = "tls_cert has to be set, too";
+                return Err(ConfigError::Refused { setting: "tls_key", given: key.display().to_string(), rule });
+            }
+            (None, None) => None,
+        };
         let config = Config {
             listen: all.listen.expect(complete),
             agentflow_listen: all.agentflow_listen.expect(complete),
+            tls,
             data_dir,
             database,
             default_image: all.default_image.expect(complete),
@@ -458,6 +486,19 @@ fn absolute(path: PathBuf) -> PathBuf {
 }
 
 impl Config {
+    /// AgentFlow's address if it never uses TLS: its clients have an http:// URL by default.
+    pub(crate) fn plain_listen(&self) -> Option<SocketAddr> {
+        match self.agentflow_listen {
+            OptionalListen::At(address) if address.ip().to_canonical().is_loopback() => Some(address),
+            _ => None,
+        }
+    }
+
+    /// The scheme of one of the server's addresses.
+    pub(crate) fn scheme(&self, address: SocketAddr) -> &'static str {
+        if self.tls.is_some() && self.plain_listen() != Some(address) { "https" } else { "http" }
+    }
+
     fn check(&self) -> Result<(), ConfigError> {
         if self.listen.is_empty() {
             let rule = "at least one address is needed";
@@ -588,6 +629,9 @@ mod tests {
             ("subnet = \"10.0.0.0/8\"", "subnet"),
             ("listen = []", "listen"),
             ("extra_ca = \"/does/not/exist.pem\"", "extra_ca"),
+            ("tls_cert = \"/x.pem\"", "tls_cert"),
+            ("tls_key = \"/x.pem\"", "tls_key"),
+            ("tls_cert = \"/does/not/exist.pem\"\ntls_key = \"/does/not/exist.pem\"", "tls_cert and tls_key"),
             ("api_key = \"\"", "api_key"),
             ("api_key = \"two words\"", "api_key"),
             ("jwt_public_key = \"not base64!\"", "jwt_public_key"),

@@ -13,3 +13,4 @@ mod rights;
 mod strangers;
 mod streams;
 mod tenants;
+mod tls;
