@@ -68,6 +68,9 @@ pub(crate) struct Server {
     /// API key of the server, if it requires one; prefer the variable over the flag
     #[arg(long, env = "ARENITE_API_KEY", hide_env_values = true, value_name = "KEY")]
     pub(crate) api_key: Option<Secret>,
+    /// PEM file of the certificate authorities to trust for an https URL [default: those of this host]
+    #[arg(long, env = "ARENITE_CA", value_name = "FILE")]
+    pub(crate) ca: Option<PathBuf>,
 }
 
 /// Output format of results.

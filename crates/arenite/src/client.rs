@@ -1,8 +1,10 @@
-//! The client of a running server: HTTP/1.1 on its one port.
+//! The client of a running server: HTTP/1.1, with TLS if its URL is https.
 
 use std::io;
+use std::path::Path;
 
 pub(crate) use arenite_rollout::encoded;
+use arenite_rollout::{ConnectError, Connector, ConnectorError, ServerStream};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, TryStreamExt};
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
@@ -10,7 +12,6 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty, Full, Limited, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper_util::client::legacy::Client as HttpClient;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -35,7 +36,8 @@ type RequestBody = UnsyncBoxBody<Bytes, io::Error>;
 pub(crate) struct Client {
     /// Scheme, authority and an optional path, without a slash at the end.
     base: String,
-    http: HttpClient<HttpConnector, RequestBody>,
+    connector: Connector,
+    http: HttpClient<Connector, RequestBody>,
     key: Option<HeaderValue>,
     /// The command that makes all calls, which are then one step.
     command: Option<Command>,
@@ -59,7 +61,7 @@ const KEY_HEADER: HeaderName = HeaderName::from_static("x-api-key");
 impl Client {
     /// A client of the server, and with the key, of a command line.
     pub(crate) fn connect_to(server: &Server) -> Result<Self, Failure> {
-        let mut client = Self::new(&server.server)?;
+        let mut client = Self::new(&server.server, server.ca.as_deref())?;
         if let Some(key) = &server.api_key {
             let mut value = HeaderValue::from_str(&key.0)
                 .map_err(|_| Failure::new("the API key can't be sent: it has characters that no header has").exit_code(2))?;
@@ -69,25 +71,12 @@ impl Client {
         Ok(client)
     }
 
-    /// Parses a server's URL. Does not connect.
-    pub(crate) fn new(server: &str) -> Result<Self, Failure> {
-        let refuse = |why: &str| {
-            let message = format!("the server's address {server:?} is not valid: {why}");
-            Err(Failure::new(message).hint("write it as http://127.0.0.1:8080").exit_code(2))
-        };
-        let Ok(uri) = server.parse::<http::Uri>() else {
-            return refuse("it is not a URL");
-        };
-        match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => return refuse("only plain http is spoken; put a tunnel between"),
-            _ => return refuse("it doesn't begin with http://"),
-        }
-        if uri.query().is_some() || uri.authority().is_some_and(|a| a.as_str().contains('@')) {
-            return refuse("it has a query or a user name");
-        }
-        let http = HttpClient::builder(TokioExecutor::new()).build_http();
-        Ok(Self { base: server.trim_end_matches('/').to_owned(), http, key: None, command: None })
+    /// Parses a server's URL. `ca`: a PEM file of the certificate authorities to trust for https. Does not connect.
+    pub(crate) fn new(server: &str, ca: Option<&Path>) -> Result<Self, Failure> {
+        let refused = |error: ConnectorError| Failure::new(error.to_string()).maybe_hint(error.hint()).exit_code(2);
+        let connector = Connector::new(server, ca).map_err(refused)?;
+        let http = HttpClient::builder(TokioExecutor::new()).build(connector.clone());
+        Ok(Self { base: server.trim_end_matches('/').to_owned(), connector, http, key: None, command: None })
     }
 
     /// The same client, but with its calls recorded as one step: the command's name, and its arguments unless its first call
@@ -238,13 +227,28 @@ impl Client {
             .hint("start one with: sudo arenite serve; or name another with --server URL or ARENITE_SERVER")
     }
 
-    fn unreachable(&self, error: &hyper_util::client::legacy::Error) -> Failure {
-        if error.is_connect() {
-            return self.no_answer();
+    /// A connection for other protocols than HTTP.
+    pub(crate) async fn dial(&self) -> Result<ServerStream, Failure> {
+        let uri = self.base.parse().map_err(|error| Failure::new(format!("the server's address is not valid: {error}")))?;
+        self.connector.dial(&uri).await.map_err(|error| self.no_connection(&error))
+    }
+
+    fn no_connection(&self, error: &ConnectError) -> Failure {
+        match error {
+            ConnectError::Unreachable(_) => self.no_answer(),
+            ConnectError::Tls { .. } => Failure::new(error.to_string()).hint(
+                "--ca or ARENITE_CA names a private certificate authority's PEM file; a server without TLS has an http:// URL",
+            ),
         }
+    }
+
+    fn unreachable(&self, error: &hyper_util::client::legacy::Error) -> Failure {
         let mut cause: &dyn std::error::Error = error;
         while let Some(source) = cause.source() {
             cause = source;
+            if let Some(error) = cause.downcast_ref::<ConnectError>() {
+                return self.no_connection(error);
+            }
         }
         Failure::new(format!("the connection to {} failed: {cause}", self.base))
     }
@@ -305,10 +309,10 @@ mod tests {
 
     #[test]
     fn addresses_that_could_not_work_are_refused_before_anything_is_sent() {
-        for bad in ["127.0.0.1:8080", "https://x", "ftp://x", "http://u@x", "http://x/?q", "", "http://a b"] {
-            assert!(Client::new(bad).is_err(), "{bad}");
+        for bad in ["127.0.0.1:8080", "ftp://x", "http://u@x", "http://x/?q", "", "http://a b"] {
+            assert!(Client::new(bad, None).is_err(), "{bad}");
         }
-        let client = Client::new("http://localhost:1/prefix/").unwrap();
+        let client = Client::new("http://localhost:1/prefix/", None).unwrap();
         assert_eq!(client.websocket("/v1").unwrap().uri(), "ws://localhost:1/prefix/v1");
         assert_eq!(encoded("/a b&c=ä"), "%2Fa%20b%26c%3D%C3%A4");
     }

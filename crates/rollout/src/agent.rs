@@ -89,6 +89,7 @@ impl Workshop {
             Some(key) => command.env("ARENITE_API_KEY", key),
             None => command.env_remove("ARENITE_API_KEY"),
         };
+        command.envs(server.ca().map(|ca| ("ARENITE_CA", ca)));
         command.spawn()
     }
 

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::connector::ConnectorError;
+
 /// Why tasks could not be run, or not to the end.
 #[derive(Debug, Error)]
 pub enum RolloutError {
@@ -19,8 +21,8 @@ pub enum RolloutError {
     OtherRun { path: PathBuf, what: &'static str },
     #[error("line {line} of {} is not understood: {why}", path.display())]
     BadJournal { path: PathBuf, line: usize, why: String },
-    #[error("the server's address {address:?} is not valid: {why}")]
-    BadServer { address: String, why: &'static str },
+    #[error(transparent)]
+    Connector(#[from] ConnectorError),
     #[error("the API key can't be sent: it has characters that no header has")]
     BadKey,
     #[error("the server refuses the API key, or asks for one ({status})")]
@@ -65,7 +67,7 @@ impl RolloutError {
             Self::InUse { .. } => "wait for it, stop it, or name another directory with --out",
             Self::OtherRun { .. } => "name another directory with --out, or start over in this one with --fresh",
             Self::BadJournal { .. } => "start over with --fresh, or name another directory with --out",
-            Self::BadServer { .. } => "write it as http://127.0.0.1:8080",
+            Self::Connector(error) => return error.hint(),
             Self::Refused { .. } => "set ARENITE_API_KEY, or pass --api-key",
             Self::ServerGone { .. } => {
                 "start one with: sudo arenite serve; or name another with --server URL or ARENITE_SERVER. \

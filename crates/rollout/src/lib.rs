@@ -27,6 +27,7 @@
 mod agent;
 mod attempt;
 mod capture;
+mod connector;
 mod error;
 mod journal;
 mod outcome;
@@ -42,6 +43,7 @@ mod table;
 mod task;
 mod trajectory;
 
+pub use connector::{ConnectError, Connector, ConnectorError, ServerStream};
 pub use error::{Fault, RolloutError};
 pub use outcome::{EX_TEMPFAIL, Status, Trouble};
 pub use progress::{Observer, Progress};

@@ -32,6 +32,8 @@ pub struct Options {
     pub out: PathBuf,
     pub server: String,
     pub api_key: Option<String>,
+    /// PEM file of the certificate authorities to trust for an https URL, instead of this host's.
+    pub ca: Option<PathBuf>,
     /// Maximum number of concurrent agents.
     pub workers: usize,
     /// Number of agents at the start.
@@ -73,6 +75,7 @@ impl Options {
             out: out.into(),
             server: server.into(),
             api_key: None,
+            ca: None,
             workers: 4,
             first_workers: 4,
             ramp: true,
@@ -103,7 +106,7 @@ pub async fn run(options: Options, stop: Stop, observer: Arc<dyn Observer>) -> R
     let Tasks { mut tasks, digest } = Tasks::read(&options.tasks)?;
     tasks.truncate(options.limit.unwrap_or(usize::MAX));
     let tasks: Arc<[Arc<Task>]> = tasks.into_iter().map(Arc::new).collect();
-    let server = Arc::new(Server::new(&options.server, options.api_key.as_deref())?);
+    let server = Arc::new(Server::new(&options.server, options.api_key.as_deref(), options.ca.as_deref())?);
     // Held to the end: the result files too belong to this process alone.
     let _lock = journal::lock(&options.out).await?;
     let dir = std::path::absolute(&options.out).map_err(RolloutError::io("find", &options.out))?;

@@ -1,5 +1,6 @@
 //! The client of the server: checks whether it is up, and reports ended workers.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,12 +8,12 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::connector::Connector;
 use crate::error::RolloutError;
 
 /// Timeout of a health check.
@@ -39,8 +40,9 @@ pub fn encoded(text: &str) -> String {
 #[derive(Debug, Clone)]
 pub struct Server {
     base: String,
-    http: Client<HttpConnector, Full<Bytes>>,
+    http: Client<Connector, Full<Bytes>>,
     key: Option<HeaderValue>,
+    ca: Option<PathBuf>,
 }
 
 /// The result of a request.
@@ -88,18 +90,8 @@ impl Absence {
 }
 
 impl Server {
-    /// Parses a server's URL and its key. Does not connect.
-    pub fn new(address: &str, key: Option<&str>) -> Result<Self, RolloutError> {
-        let refuse = |why| RolloutError::BadServer { address: address.to_owned(), why };
-        let uri: http::Uri = address.parse().map_err(|_| refuse("it is not a URL"))?;
-        match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => return Err(refuse("only plain http is spoken; put a tunnel between")),
-            _ => return Err(refuse("it doesn't begin with http://")),
-        }
-        if uri.query().is_some() || uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
-            return Err(refuse("it has a query or a user name"));
-        }
+    /// Parses a server's URL and its key. `ca`: see [`Connector::new`]. Does not connect.
+    pub fn new(address: &str, key: Option<&str>, ca: Option<&Path>) -> Result<Self, RolloutError> {
         let key = match key {
             Some(key) => {
                 let mut value = HeaderValue::from_str(key).map_err(|_| RolloutError::BadKey)?;
@@ -108,8 +100,10 @@ impl Server {
             }
             None => None,
         };
-        let http = Client::builder(TokioExecutor::new()).build_http();
-        Ok(Self { base: address.trim_end_matches('/').to_owned(), http, key })
+        // Agents run in other directories.
+        let ca = ca.map(|ca| std::path::absolute(ca).unwrap_or_else(|_| ca.to_owned()));
+        let http = Client::builder(TokioExecutor::new()).build(Connector::new(address, ca.as_deref())?);
+        Ok(Self { base: address.trim_end_matches('/').to_owned(), http, key, ca })
     }
 
     /// The server's URL.
@@ -119,6 +113,11 @@ impl Server {
 
     pub(crate) fn key(&self) -> Option<&str> {
         self.key.as_ref()?.to_str().ok()
+    }
+
+    /// The file of the certificate authorities to trust for it.
+    pub(crate) fn ca(&self) -> Option<&Path> {
+        self.ca.as_deref()
     }
 
     pub(crate) async fn get(&self, path: &str) -> ServerReply {
@@ -231,10 +230,10 @@ mod tests {
 
     #[test]
     fn addresses_that_could_not_work_are_refused_before_anything_is_sent() {
-        for bad in ["127.0.0.1:8080", "https://x", "ftp://x", "http://u@x", "http://x/?q", "", "http://a b"] {
-            assert!(Server::new(bad, None).is_err(), "{bad}");
+        for bad in ["127.0.0.1:8080", "ftp://x", "http://u@x", "http://x/?q", "", "http://a b"] {
+            assert!(Server::new(bad, None, None).is_err(), "{bad}");
         }
-        assert!(Server::new("http://x", Some("a\nb")).is_err());
-        assert_eq!(Server::new("http://localhost:1/prefix/", None).unwrap().base(), "http://localhost:1/prefix");
+        assert!(Server::new("http://x", Some("a\nb"), None).is_err());
+        assert_eq!(Server::new("http://localhost:1/prefix/", None, None).unwrap().base(), "http://localhost:1/prefix");
     }
 }

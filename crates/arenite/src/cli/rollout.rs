@@ -22,6 +22,7 @@ Other fields are for the agent. Without an id, a task's id is its line number.
 The agent is a command line for sh, run once per attempt, in a separate directory: use absolute
 paths. It gets the task as JSON on stdin, and these variables:
   ARENITE_SERVER, ARENITE_API_KEY  the server
+  ARENITE_CA                       with --ca: the certificate authorities to trust for it
   ARENITE_WORKER_ID                the worker_id of its calls; its sandboxes end with the agent
   ARENITE_TASK_ID, ARENITE_TASK    the task's id, and a file with its JSON
   ARENITE_RESULT                   a file to write the result to, as JSON

@@ -75,7 +75,7 @@ struct Frame {
 /// Runs it on this process's terminal until it ends.
 pub(crate) async fn attach(client: &Client, session: Session) -> Outcome {
     let request = client.websocket(&session.path(size()))?;
-    let (socket, _) = match tokio_tungstenite::connect_async(request).await {
+    let (socket, _) = match tokio_tungstenite::client_async(request, client.dial().await?).await {
         Ok(connected) => connected,
         Err(tungstenite::Error::Http(answer)) => {
             return Err(refusal(answer.status(), answer.body().as_deref().unwrap_or_default()));

@@ -29,6 +29,7 @@ async fn run(args: RolloutRunArgs) -> Outcome {
     let defaults = Options::new(&args.tasks, &args.agent, &args.out, &args.server.server);
     let options = Options {
         api_key: args.server.api_key.as_ref().map(|key| key.0.clone()),
+        ca: args.server.ca.clone(),
         workers: args.workers as usize,
         ramp: !args.no_ramp,
         attempts: args.attempts,
@@ -78,7 +79,7 @@ fn heed_signals(stop: Stop, shown: Arc<Shown>) -> std::io::Result<impl Future<Ou
 fn failure(error: &RolloutError, shown: &Shown) -> Failure {
     let code = match error {
         RolloutError::Interrupted => INTERRUPTED,
-        RolloutError::BadTasks { .. } | RolloutError::NoTasks { .. } | RolloutError::BadServer { .. } | RolloutError::BadKey => 2,
+        RolloutError::BadTasks { .. } | RolloutError::NoTasks { .. } | RolloutError::Connector(_) | RolloutError::BadKey => 2,
         _ => 1,
     };
     let message = match (error, shown.last()) {
