@@ -42,6 +42,7 @@ class Server:
         self.data_dir = data_dir
         self.port = port or int(os.environ.get("ARENITE_TEST_PORT", 0)) or free_port()
         self.args = args
+        self.scheme = "http"
         self.process: subprocess.Popen[bytes] | None = None
         #: Where AgentFlow's clients look by themselves.
         self.agentflow = "off"
@@ -54,7 +55,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self.scheme}://127.0.0.1:{self.port}"
 
     @property
     def pid(self) -> int:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from arenite_server import Server
+from authority import Authority
+from small import tiny_image
 
 SMALL = ("--prepared-slots", "0", "--storage-size", "512MiB", "--disk-reserve", "1MiB")
 
@@ -34,3 +36,23 @@ def own_server() -> Iterator[Callable[..., Server]]:
             server.stop()
     for folder in folders:
         shutil.rmtree(folder)
+
+
+@pytest.fixture
+def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Authority:
+    made = Authority(tmp_path)
+    # httpx trusts it, and so the SDK does.
+    monkeypatch.setenv("SSL_CERT_FILE", str(made.ca))
+    return made
+
+
+@pytest.fixture
+def secured(own_server: Callable[..., Server], authority: Authority) -> Iterator[Server]:
+    files = ("--tls-cert", str(authority.cert), "--tls-key", str(authority.key))
+    server = own_server(args=(*files, "--default-image", "tiny"))
+    server.scheme = "https"
+    server.start()
+    tiny_image(server.data_dir / "pool")
+    yield server
+    if server.process is not None:
+        server.delete_all_sandboxes()
