@@ -8,6 +8,15 @@ use arenite_model::{SandboxName, SandboxState, TenantId};
 use crate::life::unfit;
 use crate::{Control, ControlError, Counters, Sandbox};
 
+/// What a running or paused sandbox uses.
+#[derive(Debug, Clone)]
+pub struct MeasuredSandbox {
+    pub sandbox: Sandbox,
+    pub usage: Usage,
+    /// Calls in progress.
+    pub calls: u32,
+}
+
 #[derive(Default)]
 pub(crate) struct Tally {
     pub(crate) created: AtomicU64,
@@ -77,18 +86,32 @@ impl Control {
     }
 
     /// The usage of the `most` most recently called running and paused sandboxes, and the number of the rest.
-    pub async fn usages(&self, most: usize) -> (Vec<(Sandbox, Usage)>, usize) {
-        let alive = |sandbox: &Sandbox| matches!(sandbox.state, SandboxState::Running | SandboxState::Paused);
-        let mut all: Vec<Sandbox> = self.registry().all().map(|entry| entry.current()).filter(alive).collect();
-        all.sort_by_key(|sandbox| std::cmp::Reverse(sandbox.last_used_at));
+    pub async fn usages(&self, most: usize) -> (Vec<MeasuredSandbox>, usize) {
+        let all = self.registry().all().map(|entry| (entry.current(), entry.leases())).collect();
+        self.measure(all, most).await
+    }
+
+    /// The same of a tenant's sandboxes.
+    pub async fn usages_of(&self, tenant: &TenantId, most: usize) -> (Vec<MeasuredSandbox>, usize) {
+        let all = {
+            let registry = self.registry();
+            let entries = registry.tenant(tenant).into_iter().flat_map(|tenant| tenant.entries.values());
+            entries.map(|entry| (entry.current(), entry.leases())).collect()
+        };
+        self.measure(all, most).await
+    }
+
+    async fn measure(&self, mut all: Vec<(Sandbox, u32)>, most: usize) -> (Vec<MeasuredSandbox>, usize) {
+        all.retain(|(sandbox, _)| matches!(sandbox.state, SandboxState::Running | SandboxState::Paused));
+        all.sort_by_key(|(sandbox, _)| std::cmp::Reverse(sandbox.last_used_at));
         let more = all.len().saturating_sub(most);
         all.truncate(most);
-        let mut usages = Vec::with_capacity(all.len());
-        for sandbox in all {
+        let mut loads = Vec::with_capacity(all.len());
+        for (sandbox, calls) in all {
             if let Ok(usage) = self.engine.usage(&sandbox.id).await {
-                usages.push((sandbox, usage));
+                loads.push(MeasuredSandbox { sandbox, usage, calls });
             }
         }
-        (usages, more)
+        (loads, more)
     }
 }

@@ -83,6 +83,7 @@ pub mod tenants;
 
 pub use config::{ControlConfig, Limits};
 pub use control::Control;
+pub use counters::MeasuredSandbox;
 pub use error::ControlError;
 pub use lease::Lease;
 pub use overlay::{ResourcesOverlay, SpecOverlay};

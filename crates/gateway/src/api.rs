@@ -9,8 +9,9 @@ pub(crate) mod types;
 
 use std::sync::Arc;
 
-use arenite_control::{CreateRequest, Sandbox, SpecOverlay};
-use arenite_model::{ErrorCode, SandboxName};
+use arenite_control::{CreateRequest, MeasuredSandbox, Sandbox, SpecOverlay};
+use arenite_engine::Usage;
+use arenite_model::{ErrorCode, Resources, SandboxName};
 use axum::body::Body;
 use http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, LOCATION, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, Response, StatusCode};
@@ -27,8 +28,8 @@ use crate::target::{self, SandboxRef};
 use crate::{follow, trajectories};
 
 use types::{
-    CreateSandbox, DeletedSandbox, ImageList, Nothing, SandboxInfo, SandboxList, SandboxUsage, ServerInfo, Stage, TemplateList,
-    Urls, WorkerList,
+    CreateSandbox, DeletedSandbox, ImageList, LiveUsage, Nothing, SandboxInfo, SandboxList, SandboxLoad, SandboxUsage,
+    ServerInfo, Stage, TemplateList, Urls, WorkerList,
 };
 
 pub(crate) const PATH: &str = "/api/v2";
@@ -40,6 +41,8 @@ const MAIN_LOG: &str = "/v1/file/download?path=/var/log/arenite/main.log";
 /// Labels of one sandbox, and the bytes of a label's key and value together.
 const MAX_LABELS: usize = 64;
 const MAX_LABEL_BYTES: usize = 1024;
+/// The most sandboxes that are measured for one answer: those that were called most recently.
+const MAX_LOADS: usize = 1000;
 
 impl CreateSandbox {
     fn request(self) -> Result<CreateRequest, Refusal> {
@@ -79,7 +82,7 @@ impl CreateSandbox {
 /// What there is, for a path that leads to nothing.
 pub(crate) async fn unknown(exchange: &mut Exchange) -> Answered {
     Err(Refusal::not_found(format!("there is no {}", exchange.path.decoded)).hint(
-        "there are info, me, templates, templates/{name}, images, corpora, workers, quarantine, tenants, keys, audit, sandboxes and sandboxes/{name}/{pause,resume,start,usage,logs,steps}",
+        "there are info, me, usage/live, templates, templates/{name}, images, corpora, workers, quarantine, tenants, keys, audit, sandboxes and sandboxes/{name}/{pause,resume,start,usage,logs,steps}",
     ))
 }
 
@@ -258,17 +261,34 @@ async fn transition(exchange: &mut Exchange, transition: Transition, verb: &str)
 pub(crate) async fn usage(exchange: &mut Exchange) -> Answered {
     let sandbox = find(exchange).await?;
     let usage = exchange.gateway.control.usage(exchange.context.tenant(), &sandbox.name).await?;
-    Ok(json_response(
-        StatusCode::OK,
-        &SandboxUsage {
-            memory_bytes: usage.memory_bytes,
-            cpu_nanoseconds: usage.cpu_nanoseconds,
-            pids: usage.pids,
-            disk_bytes: usage.disk_bytes,
-            oom_kills: usage.oom_kills,
-            limits: sandbox.spec.resources,
-        },
-    ))
+    Ok(json_response(StatusCode::OK, &measured(&usage, sandbox.spec.resources)))
+}
+
+fn measured(usage: &Usage, limits: Resources) -> SandboxUsage {
+    SandboxUsage {
+        memory_bytes: usage.memory_bytes,
+        cpu_nanoseconds: usage.cpu_nanoseconds,
+        pids: usage.pids,
+        disk_bytes: usage.disk_bytes,
+        oom_kills: usage.oom_kills,
+        limits,
+    }
+}
+
+/// The usage of all sandboxes in one answer. It wakes none.
+pub(crate) async fn live_usage(exchange: &mut Exchange) -> Answered {
+    let (loads, left_out) = exchange.gateway.control.usages_of(exchange.context.tenant(), MAX_LOADS).await;
+    let load = |MeasuredSandbox { sandbox, usage, calls }| SandboxLoad {
+        usage: measured(&usage, sandbox.spec.resources),
+        id: sandbox.id,
+        name: sandbox.name,
+        state: sandbox.state,
+        image: sandbox.spec.image,
+        created_at: sandbox.created_at,
+        last_used_at: sandbox.last_used_at,
+        calls,
+    };
+    Ok(json_response(StatusCode::OK, &LiveUsage { sandboxes: loads.into_iter().map(load).collect(), left_out }))
 }
 
 /// The main command's output, as the guest keeps it. Resumes a paused sandbox, because its guest reads the file.

@@ -139,6 +139,27 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn usage_of_all_sandboxes_is_one_answer() {
+        let server = Harness::new().await;
+        assert_eq!(server.call("GET", "/api/v2/usage/live", Value::Null).await.json, json!({ "sandboxes": [], "left_out": 0 }));
+        for name in ["a", "b"] {
+            assert_eq!(server.call("POST", "/api/v2/sandboxes", json!({ "name": name })).await.status, 201);
+        }
+        assert_eq!(server.call("POST", "/api/v2/sandboxes/a/pause", json!({})).await.status, 200);
+        let answer = server.call("GET", "/api/v2/usage/live", Value::Null).await.json;
+        let mut found: Vec<_> =
+            answer["sandboxes"].as_array().unwrap().iter().map(|s| (s["name"].clone(), s["state"].clone())).collect();
+        found.sort_by_key(|(name, _)| name.to_string());
+        assert_eq!(found, [(json!("a"), json!("paused")), (json!("b"), json!("running"))], "measuring wakes none");
+        let first = &answer["sandboxes"][0];
+        assert_eq!(
+            (&first["usage"]["memory_bytes"], &first["calls"], &first["image"]),
+            (&json!(1 << 20), &json!(0), &json!("base"))
+        );
+        assert!(first["usage"]["limits"]["memory_bytes"].as_u64() > Some(0), "{first}");
+    }
+
+    #[tokio::test]
     async fn metrics_tell_what_control_and_the_recorder_count() {
         let server = Harness::new().await;
         server.call("POST", "/api/v2/sandboxes", json!({})).await;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use arenite_control::Sandbox;
+use arenite_control::MeasuredSandbox;
 use arenite_engine::Usage;
 use arenite_model::SandboxState;
 use axum::body::Body;
@@ -325,7 +325,7 @@ fn storage(page: &mut Page, capacity: &arenite_engine::HostCapacity) {
 }
 
 /// Usage of single sandboxes, those that were called most recently.
-fn sandboxes(page: &mut Page, usages: &[(Sandbox, Usage)], more: usize) {
+fn sandboxes(page: &mut Page, usages: &[MeasuredSandbox], more: usize) {
     type Read = fn(&Usage) -> Option<f64>;
     let families: [(&str, &str, &str, Read); 7] = [
         ("memory_bytes", "gauge", "Memory in use, with caches.", |u| Some(u.memory_bytes as f64)),
@@ -339,7 +339,7 @@ fn sandboxes(page: &mut Page, usages: &[(Sandbox, Usage)], more: usize) {
     for (name, kind, help, read) in families {
         let name = format!("arenite_sandbox_{name}");
         page.family(&name, kind, help);
-        for (sandbox, usage) in usages {
+        for MeasuredSandbox { sandbox, usage, .. } in usages {
             if let Some(value) = read(usage) {
                 let labels =
                     [("sandbox", sandbox.name.as_str()), ("id", sandbox.id.as_str()), ("image", sandbox.spec.image.as_str())];

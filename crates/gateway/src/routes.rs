@@ -13,9 +13,9 @@ use matchit::Router;
 
 use crate::api::types::{
     AdoptSandbox, ApiError, AuditPage, ChangeTenant, CorpusInfo, CorpusList, CreateKey, CreateSandbox, CreateTenant,
-    DeletedSandbox, FoundPassages, ImageList, KeyInfo, KeyList, Me, NewKeyInfo, Nothing, QuarantineList, RemovedSandbox,
-    RemovedTenant, RotateKey, SandboxInfo, SandboxList, SandboxUsage, SearchCorpus, ServerInfo, SessionList, StepPage,
-    TemplateList, TenantInfo, TenantList, TrajectoryList, WorkerList,
+    DeletedSandbox, FoundPassages, ImageList, KeyInfo, KeyList, LiveUsage, Me, NewKeyInfo, Nothing, QuarantineList,
+    RemovedSandbox, RemovedTenant, RotateKey, SandboxInfo, SandboxList, SandboxUsage, SearchCorpus, ServerInfo, SessionList,
+    StepPage, TemplateList, TenantInfo, TenantList, TrajectoryList, WorkerList,
 };
 use crate::auth::Need;
 use crate::dialect::agentflow::types::{
@@ -350,6 +350,8 @@ static ROUTES: &[Route] = &[
         .doc(Operation::new("sandboxes", "start_sandbox", "Runs a failed or lost sandbox again with its files").takes::<Nothing>().answers::<SandboxInfo>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/sandboxes/{name}/usage", |e| Box::pin(api::usage(e)))
         .doc(Operation::new("sandboxes", "get_usage", "Measures a sandbox's resource usage").answers::<SandboxUsage>(200)),
+    Route::new(At::Server, &API, GET, "/api/v2/usage/live", |e| Box::pin(api::live_usage(e)))
+        .doc(Operation::new("sandboxes", "list_usage", "Measures the resource usage of all sandboxes").answers::<LiveUsage>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/sandboxes/{name}/logs", |e| Box::pin(api::logs(e))).needs(Role::Use)
         .doc(Operation::new("sandboxes", "get_logs", "Returns the output of a sandbox's main command").sends("text/plain")),
     Route::new(At::Server, &API, GET, "/api/v2/sandboxes/{name}/steps", |e| Box::pin(api::steps(e)))

@@ -121,6 +121,29 @@ pub(crate) struct SandboxUsage {
     pub(super) limits: Resources,
 }
 
+/// Resource usage of all sandboxes.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct LiveUsage {
+    /// The most recently called ones first.
+    pub(super) sandboxes: Vec<SandboxLoad>,
+    /// Running and paused sandboxes beyond the thousand that were called most recently.
+    pub(super) left_out: usize,
+}
+
+/// Resource usage of a running or paused sandbox. Processor use is the difference of two measurements.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct SandboxLoad {
+    pub(super) id: SandboxId,
+    pub(super) name: SandboxName,
+    pub(super) state: SandboxState,
+    pub(super) image: ImageName,
+    pub(super) created_at: Timestamp,
+    pub(super) last_used_at: Timestamp,
+    /// Calls in progress.
+    pub(super) calls: u32,
+    pub(super) usage: SandboxUsage,
+}
+
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ServerInfo {
     pub(super) name: &'static str,
