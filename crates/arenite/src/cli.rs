@@ -89,6 +89,8 @@ pub(crate) enum Command {
     Create(Box<CreateArgs>),
     /// List sandboxes
     Ls(LsArgs),
+    /// Show what sandboxes use, the busiest first
+    Top(TopArgs),
     /// Run a command in a sandbox, or open a shell
     Exec(ExecArgs),
     /// Copy files to, from or between sandboxes
@@ -313,6 +315,26 @@ pub(crate) struct LsArgs {
     /// Print names only
     #[arg(long, short, conflicts_with = "json")]
     pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) format: Format,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+CPU is the use of one core: a sandbox that keeps two busy has 200%. MEMORY includes caches, CALLS
+are in progress. The table is refreshed every 2 seconds until Ctrl-C.
+
+Examples:
+  arenite top
+  arenite top --once                   print one table
+  arenite top --once --json | jq -r '.sandboxes[] | select(.cpu_cores > 1) | .name'
+  arenite top --json                   print a line of JSON every 2 seconds")]
+pub(crate) struct TopArgs {
+    /// Measure once
+    #[arg(long)]
+    pub(crate) once: bool,
     #[command(flatten)]
     pub(crate) format: Format,
     #[command(flatten)]

@@ -78,6 +78,7 @@ fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
         Command::Vm(command) => commands::vm::run(&command),
         Command::Create(args) => on_runtime(commands::sandbox::create(*args)),
         Command::Ls(args) => on_runtime(commands::sandbox::ls(args)),
+        Command::Top(args) => on_runtime(commands::top::top(args)),
         Command::Exec(args) => on_runtime(commands::exec::exec(args)),
         Command::Mcp(args) => on_runtime(commands::mcp::mcp(args)),
         Command::Cp(args) => on_runtime(commands::copy::copy(args)),

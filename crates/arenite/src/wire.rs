@@ -187,6 +187,34 @@ pub(crate) struct Spec {
 }
 
 #[derive(Debug, Deserialize)]
+pub(crate) struct LiveUsage {
+    pub(crate) sandboxes: Vec<SandboxLoad>,
+    #[serde(default)]
+    pub(crate) left_out: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct SandboxLoad {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) state: String,
+    pub(crate) image: String,
+    pub(crate) created_at: jiff::Timestamp,
+    pub(crate) calls: u32,
+    pub(crate) usage: SandboxUsage,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct SandboxUsage {
+    pub(crate) cpu_nanoseconds: u64,
+    pub(crate) memory_bytes: u64,
+    pub(crate) disk_bytes: Option<u64>,
+    /// Processes, limits, and what else the server reports.
+    #[serde(flatten)]
+    pub(crate) rest: serde_json::Map<String, serde_json::Value>,
+}
+
+#[derive(Debug, Deserialize)]
 pub(crate) struct Trajectories {
     pub(crate) trajectories: Vec<Summary>,
 }

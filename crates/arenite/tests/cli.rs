@@ -36,6 +36,7 @@ fn golden_help() {
         "serve",
         "create",
         "ls",
+        "top",
         "exec",
         "cp",
         "logs",

@@ -17,6 +17,7 @@ pub(crate) mod storage;
 pub(crate) mod store;
 pub(crate) mod tenants;
 pub(crate) mod terminal;
+pub(crate) mod top;
 pub(crate) mod trajectory;
 pub(crate) mod vm;
 

@@ -1,0 +1,166 @@
+//! `top`: what sandboxes use, measured again and again.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::io::{self, IsTerminal};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use comfy_table::{CellAlignment, Table};
+use jiff::Timestamp;
+use rustix::termios;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep_until};
+
+use crate::cli::TopArgs;
+use crate::client::Client;
+use crate::config::values::Size;
+use crate::failure::{Failure, Outcome};
+use crate::output;
+use crate::wire;
+
+/// Time between refreshes.
+const REFRESH: Duration = Duration::from_secs(2);
+/// Time between the first two measurements: processor time is the difference of two.
+const FIRST: Duration = Duration::from_millis(500);
+/// Clears the terminal, and starts at its top.
+const CLEAR: &[u8] = b"\x1b[H\x1b[2J";
+
+pub(crate) async fn top(args: TopArgs) -> Outcome {
+    let client = Client::connect_to(&args.server)?;
+    let mut before = Sample::take(&client).await?;
+    let mut next = before.taken + FIRST;
+    loop {
+        sleep_until(next).await;
+        let sample = Sample::take(&client).await?;
+        let loads = loads(&before, &sample);
+        if args.format.json {
+            let value = json!({ "sandboxes": loads.iter().map(Load::json).collect::<Vec<_>>(), "left_out": sample.left_out });
+            // One line each, so that a reader of the stream needs no parser for more.
+            if args.once { output::json(&value) } else { output::line(value) }
+        } else {
+            show(&loads, sample.left_out, args.once);
+        }
+        if args.once {
+            return Ok(ExitCode::SUCCESS);
+        }
+        next = sample.taken + REFRESH;
+        before = sample;
+    }
+}
+
+/// The answer of one moment.
+struct Sample {
+    taken: Instant,
+    sandboxes: Vec<wire::SandboxLoad>,
+    left_out: u64,
+}
+
+impl Sample {
+    async fn take(client: &Client) -> Result<Self, Failure> {
+        let answer: wire::LiveUsage = client.get("/api/v2/usage/live").await?;
+        Ok(Self { taken: Instant::now(), sandboxes: answer.sandboxes, left_out: answer.left_out })
+    }
+}
+
+/// A sandbox and its processor use between two samples.
+struct Load<'a> {
+    of: &'a wire::SandboxLoad,
+    /// None: it is only in the second one.
+    cores: Option<f64>,
+}
+
+impl Load<'_> {
+    fn json(&self) -> Value {
+        let mut value = json!(self.of);
+        value["cpu_cores"] = json!(self.cores);
+        value
+    }
+}
+
+/// The busiest first, then the ones with most memory.
+fn loads<'a>(before: &Sample, now: &'a Sample) -> Vec<Load<'a>> {
+    let seconds = (now.taken - before.taken).as_secs_f64();
+    let earlier: HashMap<&str, u64> = before.sandboxes.iter().map(|s| (s.id.as_str(), s.usage.cpu_nanoseconds)).collect();
+    let cores = |sandbox: &wire::SandboxLoad| {
+        // A restarted sandbox counts from zero.
+        let used = sandbox.usage.cpu_nanoseconds.checked_sub(*earlier.get(sandbox.id.as_str())?)?;
+        Some(used as f64 / 1e9 / seconds)
+    };
+    let mut loads: Vec<_> = now.sandboxes.iter().map(|of| Load { of, cores: cores(of) }).collect();
+    loads.sort_by_key(|load| Reverse((load.cores.map(|cores| (cores * 1000.0) as u64), load.of.usage.memory_bytes)));
+    loads
+}
+
+fn show(loads: &[Load<'_>], left_out: u64, once: bool) {
+    let is_screen = !once && io::stdout().is_terminal();
+    // The header and the last line take two.
+    let height = match termios::tcgetwinsize(io::stdout()) {
+        Ok(size) if is_screen && size.ws_row > 3 => usize::from(size.ws_row) - 3,
+        _ => usize::MAX,
+    };
+    let shown = &loads[..loads.len().min(height)];
+    if is_screen {
+        output::bytes(CLEAR);
+    }
+    output::rows(&table(shown, Timestamp::now()));
+    let hidden = (loads.len() - shown.len()) as u64 + left_out;
+    if hidden > 0 {
+        output::line(format_args!("{hidden} more"));
+    }
+    if !once && !is_screen {
+        output::line("");
+    }
+}
+
+fn table(loads: &[Load<'_>], now: Timestamp) -> Table {
+    let mut table = output::table(&["name", "state", "cpu", "memory", "disk", "calls", "age", "image"]);
+    for number in 2..6 {
+        if let Some(column) = table.column_mut(number) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    for Load { of, cores } in loads {
+        table.add_row(vec![
+            of.name.clone().into(),
+            output::state(&of.state),
+            cores.map_or("-".to_owned(), |cores| format!("{:.1}%", cores * 100.0)).into(),
+            Size(of.usage.memory_bytes).short().into(),
+            of.usage.disk_bytes.map_or("-".to_owned(), |bytes| Size(bytes).short()).into(),
+            of.calls.into(),
+            output::distance(of.created_at, now).into(),
+            of.image.clone().into(),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(taken: Instant, of: &[(&str, u64, u64)]) -> Sample {
+        let sandbox = |(name, cpu, memory): &(&str, u64, u64)| {
+            let usage = json!({ "cpu_nanoseconds": cpu, "memory_bytes": memory, "disk_bytes": null, "limits": {} });
+            let (at, calls) = ("2026-11-25T17:00:00Z", 0);
+            json!({ "id": name, "name": name, "state": "running", "image": "base", "created_at": at, "calls": calls, "usage": usage })
+        };
+        let sandboxes = of.iter().map(|of| serde_json::from_value(sandbox(of)).unwrap()).collect();
+        Sample { taken, sandboxes, left_out: 0 }
+    }
+
+    #[test]
+    fn the_busiest_sandbox_is_first() {
+        let start = Instant::now();
+        let before = sample(start, &[("idle", 5, 1), ("busy", 1_000_000_000, 1), ("restarted", 9, 7)]);
+        let now = [("idle", 5, 1), ("busy", 4_000_000_000, 1), ("new", 900, 5), ("restarted", 3, 7)];
+        let now = sample(start + Duration::from_secs(2), &now);
+        let loads = loads(&before, &now);
+        let found: Vec<_> = loads.iter().map(|load| (load.of.name.as_str(), load.cores)).collect();
+        assert_eq!(found, [("busy", Some(1.5)), ("idle", Some(0.0)), ("restarted", None), ("new", None)]);
+        let text = table(&loads, "2026-11-25T17:05:00Z".parse().unwrap()).to_string();
+        assert!(text.contains("150.0%") && text.contains("5m"), "{text}");
+        assert_eq!(loads[0].json()["cpu_cores"], 1.5);
+        assert_eq!(loads[0].json()["usage"]["disk_bytes"], Value::Null);
+    }
+}
