@@ -34,6 +34,7 @@ ELSEWHERE = {
     "arenite audit --tenant acme": "needs that key; tenants/test_tenants.py runs it",
     "error: could not listen": "messages, not a command; operation/test_servers.py causes and compares both",
     "sudo -u postgres create": "needs a database server; postgres.py makes one for each test of the store",
+    "sudo arenite serve --listen 0.0.0.0:8443": "needs a certificate; operation/test_tls.py makes several",
     "sudo systemctl": "needs systemd; operation/test_packages.py has the units",
     "sudo arenite store import": "needs a stopped server; operation/test_store.py stops one, and restores a backup",
     "sudo arenite store export - |": "needs a database server; operation/test_store.py moves rows in both directions",
