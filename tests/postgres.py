@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import shutil
@@ -81,8 +82,11 @@ class Postgres:
         """Sends a signal to all processes of the server."""
         assert self.process is not None
         pid = self.process.pid
-        for each in (pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())):
-            os.kill(each, number)
+        os.kill(pid, number)
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            # A session may have ended since.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(child), number)
 
     def remove(self) -> None:
         if self.process is not None:
