@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arenite_model::{KeyId, TenantId};
 use async_trait::async_trait;
 use jiff::Timestamp;
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, OptionalExtension, Row, Rows, params};
 
 use super::sqlite::Work;
 use super::tenants::{RemovedTenant, TenantStore};
-use super::{SqliteStore, StoreError};
+use super::{SqliteStore, StoreError, to_json};
 use crate::tenants::{ApiKey, AuditEntry, AuditQuery, AuditRow, Tenant};
 
 pub(super) const SCHEMA: &str = "
@@ -72,6 +72,14 @@ fn unreadable(id: &str, reason: impl ToString) -> StoreError {
     StoreError::BadRow { id: id.to_owned(), reason: reason.to_string() }
 }
 
+fn read_all<T>(mut rows: Rows<'_>, read: impl Fn(&Row<'_>) -> Result<T, StoreError>) -> Result<Vec<T>, StoreError> {
+    let mut all = Vec::new();
+    while let Some(row) = rows.next()? {
+        all.push(read(row)?);
+    }
+    Ok(all)
+}
+
 fn read_tenant(row: &Row<'_>) -> Result<Tenant, StoreError> {
     let name: String = row.get(0)?;
     Ok(Tenant {
@@ -101,7 +109,7 @@ fn read_key(row: &Row<'_>) -> Result<ApiKey, StoreError> {
 }
 
 fn insert_key(db: &Connection, key: &ApiKey) -> Result<(), StoreError> {
-    let bound = serde_json::to_string(&key.bound).map_err(|error| StoreError::Database(error.to_string()))?;
+    let bound = to_json(&key.bound)?;
     db.prepare_cached(
         "INSERT INTO api_keys (id, tenant, name, role, operator, hash, bound, created_at, expires_at, revoked_at)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
@@ -156,12 +164,7 @@ impl TenantStore for SqliteStore {
     async fn tenants(&self) -> Result<Vec<Tenant>, StoreError> {
         self.transaction(|db| {
             let mut select = db.prepare("SELECT name, created_at, limits, disabled FROM tenants WHERE removed_at IS NULL")?;
-            let mut rows = select.query([])?;
-            let mut all = Vec::new();
-            while let Some(row) = rows.next()? {
-                all.push(read_tenant(row)?);
-            }
-            Ok(all)
+            read_all(select.query([])?, read_tenant)
         })
         .await
     }
@@ -210,12 +213,7 @@ impl TenantStore for SqliteStore {
             let mut select = db.prepare(
                 "SELECT id, tenant, name, role, operator, hash, bound, created_at, expires_at, revoked_at FROM api_keys",
             )?;
-            let mut rows = select.query([])?;
-            let mut all = Vec::new();
-            while let Some(row) = rows.next()? {
-                all.push(read_key(row)?);
-            }
-            Ok(all)
+            read_all(select.query([])?, read_key)
         })
         .await
     }
@@ -296,12 +294,7 @@ impl TenantStore for SqliteStore {
             let before = query.before.and_then(|number| i64::try_from(number).ok()).unwrap_or(i64::MAX);
             let limit = i64::try_from(query.limit).unwrap_or(i64::MAX);
             let (since, until) = (micros(query.since, i64::MIN), micros(query.until, i64::MAX));
-            let mut rows = select.query(params![text_of(query.tenant.as_ref()), before, since, until, limit])?;
-            let mut all = Vec::new();
-            while let Some(row) = rows.next()? {
-                all.push(read_audit(row)?);
-            }
-            Ok(all)
+            read_all(select.query(params![text_of(query.tenant.as_ref()), before, since, until, limit])?, read_audit)
         })
         .await
     }
