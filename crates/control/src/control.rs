@@ -1,6 +1,7 @@
 //! The state that all parts of control share, its start, and its stop.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
@@ -273,7 +274,15 @@ impl Control {
         T: Send + 'static,
         F: Future<Output = Result<T, ControlError>> + Send + 'static,
     {
-        let change = change(self.shared());
+        self.detached_boxed(operation, Box::pin(change(self.shared()))).await
+    }
+
+    /// The same, compiled once for each type of result.
+    async fn detached_boxed<T: Send + 'static>(
+        &self,
+        operation: OwnedRwLockReadGuard<()>,
+        change: Pin<Box<dyn Future<Output = Result<T, ControlError>> + Send>>,
+    ) -> Result<T, ControlError> {
         let changed = tokio::spawn(async move {
             let _operation = operation;
             change.await

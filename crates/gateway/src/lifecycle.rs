@@ -12,6 +12,7 @@ use arenite_control::tenants::Tenants;
 use arenite_control::{ControlError, CreateRequest, Sandbox};
 use arenite_model::{ErrorCode, SandboxId, SandboxName, TenantId};
 use arenite_trajectory::{Intent, OpenStep, Origin, Outcome, OutcomeKind, TrajectoryError, without_userinfo};
+use futures_util::future::BoxFuture;
 use http::StatusCode;
 use serde_json::Value;
 
@@ -209,6 +210,17 @@ async fn audited(
     action: &'static str,
     object: Option<String>,
     change: impl Future<Output = Result<LifecycleAnswer, Refusal>> + Send + 'static,
+) -> Result<LifecycleAnswer, Refusal> {
+    audited_boxed(gateway, context, action, object, Box::pin(change)).await
+}
+
+/// The same, compiled once for all changes.
+async fn audited_boxed(
+    gateway: &Arc<Gateway>,
+    context: &Context,
+    action: &'static str,
+    object: Option<String>,
+    change: BoxFuture<'static, Result<LifecycleAnswer, Refusal>>,
 ) -> Result<LifecycleAnswer, Refusal> {
     let (shared, context) = (Arc::clone(gateway), context.clone());
     let ended = gateway.tasks.spawn(async move {

@@ -12,6 +12,7 @@ use ::http::response::Parts as AnswerHead;
 use ::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use axum::body::Body;
 use bytes::{Bytes, BytesMut};
+use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, TryStreamExt};
 use http_body::{Frame, SizeHint};
 use http_body_util::{BodyDataStream, BodyExt, Full};
@@ -140,7 +141,13 @@ impl Transports {
         }
     }
 
-    async fn serve(&self, endpoint: Endpoint, parts: Parts, body: Bytes, owner: &str) -> Response<Body> {
+    /// Boxed, so that the library's code behind it is compiled in this crate and not in each that calls it.
+    fn serve<'a>(&'a self, endpoint: Endpoint, parts: Parts, body: Bytes, owner: &'a str) -> BoxFuture<'a, Response<Body>> {
+        Box::pin(self.select(endpoint, parts, body, owner))
+    }
+
+    /// Selects the transport.
+    async fn select(&self, endpoint: Endpoint, parts: Parts, body: Bytes, owner: &str) -> Response<Body> {
         match endpoint {
             Endpoint::Streamable
                 if text(&parts.headers, &SESSION).is_some_and(|session| !self.sessions.belongs_to(&session, owner)) =>

@@ -87,10 +87,10 @@ struct Refusal {
 }
 
 #[derive(Serialize)]
-struct Call<'a, P> {
+struct Call<'a> {
     id: u64,
     method: &'a str,
-    params: P,
+    params: Value,
     #[serde(rename = "sessionId", skip_serializing_if = "Option::is_none")]
     session: Option<&'a str>,
 }
@@ -188,6 +188,20 @@ impl Client {
         params: impl Serialize,
         patience: Duration,
     ) -> Result<R, CdpError> {
+        let unreadable = |source| CdpError::Unreadable { method, source };
+        let params = serde_json::to_value(params).map_err(unreadable)?;
+        let result = self.exchange(session, method, params, patience).await?;
+        serde_json::from_str(result.get()).map_err(unreadable)
+    }
+
+    /// As [`Self::send`], compiled once for all types; returns the result as JSON text.
+    pub(crate) async fn exchange(
+        &self,
+        session: Option<&str>,
+        method: &'static str,
+        params: Value,
+        patience: Duration,
+    ) -> Result<Box<RawValue>, CdpError> {
         let shared = &self.0.shared;
         let id = shared.next.fetch_add(1, Ordering::Relaxed);
         let text = serde_json::to_string(&Call { id, method, params, session })
@@ -212,11 +226,10 @@ impl Client {
             tracing::debug!(method, "the browser did not answer");
             CdpError::TimedOut { method, seconds: patience.as_secs_f64() }
         };
-        let result = timeout(patience, exchange).await.map_err(late)??.map_err(|refusal| {
+        timeout(patience, exchange).await.map_err(late)??.map_err(|refusal| {
             let more = refusal.data.as_ref().and_then(Value::as_str).map_or(String::new(), |data| format!(": {data}"));
             CdpError::Refused { method, code: refusal.code, message: format!("{}{more}", refusal.message) }
-        })?;
-        serde_json::from_str(result.get()).map_err(|source| CdpError::Unreadable { method, source })
+        })
     }
 
     /// Lists all targets that can be attached to now.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::json;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
@@ -45,6 +45,11 @@ impl Session {
         patience: Duration,
     ) -> Result<R, CdpError> {
         self.client.send(Some(&self.id), method, params, patience).await
+    }
+
+    /// As [`Self::call_within`]; returns the result as JSON text.
+    pub async fn exchange(&self, method: &'static str, params: Value, patience: Duration) -> Result<Box<RawValue>, CdpError> {
+        self.client.exchange(Some(&self.id), method, params, patience).await
     }
 
     /// Subscribes to the target's events. Subscribe before the call that causes them.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::{OnceCell, watch};
 use tokio::time::{Instant, sleep, timeout_at};
@@ -292,11 +293,16 @@ impl Tab {
         params: Value,
         patience: Duration,
     ) -> Result<R, CdpError> {
+        let result = self.exchange(method, params, patience).await?;
+        serde_json::from_str(result.get()).map_err(|source| CdpError::Unreadable { method, source })
+    }
+
+    async fn exchange(&self, method: &'static str, params: Value, patience: Duration) -> Result<Box<RawValue>, CdpError> {
         let session = self.session().await?;
         let document = self.state().documents;
         tokio::select! {
             biased;
-            answer = session.call_within(method, params, patience) => answer,
+            answer = session.exchange(method, params, patience) => answer,
             () = self.superseded(document) => Err(CdpError::Superseded { method }),
         }
     }
@@ -347,26 +353,37 @@ impl Tab {
                     return Err(PageError::Crashed);
                 }
             }
-            tokio::select! {
-                changed = timeout_at(deadline, changes.changed()) => match changed {
-                    Ok(Ok(())) => {}
-                    _ => return Ok(None),
-                },
-                () = self.client.closed() => return Err(CdpError::Closed.into()),
+            if !self.has_changed(&mut changes, deadline).await? {
+                return Ok(None);
             }
+        }
+    }
+
+    /// Waits until the state changes. False after the deadline.
+    async fn has_changed(&self, changes: &mut watch::Receiver<()>, deadline: Instant) -> Result<bool, CdpError> {
+        tokio::select! {
+            changed = timeout_at(deadline, changes.changed()) => Ok(matches!(changed, Ok(Ok(())))),
+            () = self.client.closed() => Err(CdpError::Closed),
         }
     }
 
     /// Runs an operation in the tab. Dialogs that the page shows meanwhile are answered, because they would block everything. It
     /// ends if the tab is closed or the page crashes.
     pub(crate) async fn serve<T>(self: &Arc<Self>, work: impl Future<Output = Result<T, PageError>>) -> Result<T, PageError> {
-        let over = self.until(Instant::now() + EVER, |_| None::<()>);
         let _served = Served::begin(self);
         tokio::select! {
             biased;
             done = work => done,
-            over = over => Err(over.err().unwrap_or(PageError::Closed)),
-            failed = self.answer_dialogs() => Err(failed.into()),
+            error = self.interrupted() => Err(error),
+        }
+    }
+
+    /// Answers dialogs until no operation is possible any more.
+    async fn interrupted(&self) -> PageError {
+        tokio::select! {
+            biased;
+            over = self.until(Instant::now() + EVER, |_| None::<()>) => over.err().unwrap_or(PageError::Closed),
+            failed = self.answer_dialogs() => failed.into(),
         }
     }
 
