@@ -46,7 +46,7 @@ pub(crate) const TO_BUILD: &[Need] = &[
 
 /// To run it, besides.
 pub(crate) const TO_RUN: &[Need] = &[
-    Need { present: Present::AnyOf(&["debootstrap"]), package: "debootstrap", why: "the base image begins with it" },
+    Need { present: Present::AnyOf(&["mmdebstrap"]), package: "mmdebstrap", why: "the base image begins with it" },
     Need { present: Present::AnyOf(&["mkfs.btrfs"]), package: "btrfs-progs", why: "the storage pool is made with it" },
     Need { present: Present::AnyOf(&["nft"]), package: "nftables", why: "sandboxes are kept from private addresses" },
     Need { present: Present::AnyOf(&["ip"]), package: "iproute2", why: "networks are looked into with it" },

@@ -18,7 +18,7 @@ pub(super) fn all(host: &Host) -> Vec<Check> {
         firewall(host),
         forwarding(host),
         iproute(host),
-        debootstrap(host),
+        mmdebstrap(host),
         kvm(host),
         memory(host),
         disk(host),
@@ -157,12 +157,12 @@ fn iproute(host: &Host) -> Check {
     Check::degraded("iproute2", detail).fix(apt("iproute2"))
 }
 
-fn debootstrap(host: &Host) -> Check {
-    if host.programs.contains("debootstrap") {
-        return Check::ok("debootstrap", "installed");
+fn mmdebstrap(host: &Host) -> Check {
+    if host.programs.contains("mmdebstrap") {
+        return Check::ok("mmdebstrap", "installed");
     }
     let detail = "not installed: images that begin with FROM debootstrap, such as base, can't be built";
-    Check::degraded("debootstrap", detail).fix(apt("debootstrap"))
+    Check::degraded("mmdebstrap", detail).fix(apt("mmdebstrap"))
 }
 
 fn kvm(host: &Host) -> Check {
@@ -213,7 +213,7 @@ mod tests {
             loop_control: true,
             data_dir: "/var/lib/arenite".into(),
             data_on_btrfs: false,
-            programs: ["nft", "ip", "mkfs.btrfs", "debootstrap"].into(),
+            programs: ["nft", "ip", "mkfs.btrfs", "mmdebstrap"].into(),
             ip_forward: Some(true),
             kvm: None,
             memory_available: 8 << 30,
@@ -248,7 +248,7 @@ mod tests {
             ("Landlock", Status::Degraded, |h| h.security_modules = Some("capability".into())),
             ("disk limits", Status::Degraded, |h| without("mkfs.btrfs", h)),
             ("nft", Status::Missing, |h| without("nft", h)),
-            ("debootstrap", Status::Degraded, |h| without("debootstrap", h)),
+            ("mmdebstrap", Status::Degraded, |h| without("mmdebstrap", h)),
             ("disk", Status::Missing, |h| h.disk_available = 1 << 30),
         ];
         for (name, status, lack) in lacks {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use arenite_isolation::cgroup::Layout;
 
 /// The programs to search for.
-const PROGRAMS: [&str; 4] = ["nft", "ip", "mkfs.btrfs", "debootstrap"];
+const PROGRAMS: [&str; 4] = ["nft", "ip", "mkfs.btrfs", "mmdebstrap"];
 /// The file system type of btrfs in statfs.
 const BTRFS_MAGIC: u64 = 0x9123_683e;
 

@@ -68,10 +68,10 @@ impl Building<'_> {
             Ok(Ok(())) => Ok(()),
             Ok(Err(BootstrapError::Missing(tool))) => Err(ImageError::MissingTool { tool }),
             Ok(Err(BootstrapError::Failed(code))) => {
-                Err(ImageError::Failed { line: source.line, what: format!("debootstrap of {}", suite.as_str()), code, tail })
+                Err(ImageError::Failed { line: source.line, what: format!("creating Debian {}", suite.as_str()), code, tail })
             }
             Ok(Err(BootstrapError::Io(what, path, error))) => Err(ImageError::io(what, path)(error)),
-            Err(_) => Err(timeout("debootstrap", source)),
+            Err(_) => Err(timeout("mmdebstrap", source)),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Runs debootstrap, and adapts its result for an image.
+//! Runs mmdebstrap, and adapts its result for an image. It installs the packages that debootstrap does, in half the time.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,15 +15,18 @@ use crate::output::OutputLines;
 use crate::removal::remove_tree;
 
 /// Changes when the same suite would have a different result, so that an older layer is not reused.
-pub(crate) const RECIPE: &str = "minbase-1";
+pub(crate) const RECIPE: &str = "minbase-2";
 pub(super) const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-/// The `PATH` for debootstrap: a service's PATH may lack the second.
+/// The mirror of a host without one.
+const MIRROR: &str = "http://deb.debian.org/debian";
+/// The `PATH` for mmdebstrap: a service's PATH may lack the second.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Runs as PID 1 of a separate PID namespace, with separate mounts, so that everything that debootstrap mounts and starts ends
+/// Runs as PID 1 of a separate PID namespace, with separate mounts, so that everything that mmdebstrap mounts and starts ends
 /// with it. Its standard input is a pipe; this process holds the other end. When that closes, because the build was canceled or
 /// the server died, everything in the namespace is killed. The target is mounted on itself so that device files work there,
-/// however its file system is mounted.
+/// however its file system is mounted. `/bin`, `/sbin` and `/lib*` are links into `/usr` from the start, as with debootstrap: by
+/// mmdebstrap's own hook, where the suite has the package that it installs.
 const SUPERVISOR: &str = r#"
 umask 022
 exec 3<&0 </dev/null
@@ -31,15 +34,19 @@ mount --bind "$1" "$1" && mount -o remount,bind,dev,suid,exec "$1" || exit 125
 cd /
 { read -r _ <&3; kill -KILL -1; } &
 exec 3<&-
-target=$1; suite=$2; shift 2
-debootstrap --variant=minbase --force-check-gpg "$suite" "$target" "$@"
+case $2 in
+    bullseye) merge='for dir in bin sbin lib lib32 lib64 libx32; do mkdir -p "$1/usr/$dir" && ln -s "usr/$dir" "$1/$dir" || exit; done' ;;
+    *) hooks=/usr/share/mmdebstrap/hooks/merged-usr ;;
+esac
+mmdebstrap --mode=root --variant=minbase --format=directory --keyring="$4" \
+    ${hooks:+--hook-dir="$hooks"} ${merge:+--setup-hook="$merge"} "$2" "$1" "$3"
 "#;
 
 /// Why a Debian could not be created.
 #[derive(Debug)]
 pub(crate) enum BootstrapError {
     Missing(&'static str),
-    /// debootstrap's own exit code; its output says why.
+    /// mmdebstrap's own exit code; its output says why.
     Failed(i32),
     Io(&'static str, PathBuf, io::Error),
 }
@@ -51,15 +58,15 @@ pub(crate) async fn bootstrap(
     target: &Path,
     output: &mut OutputLines<'_>,
 ) -> Result<(), BootstrapError> {
-    for tool in ["debootstrap", "unshare"] {
+    for tool in ["mmdebstrap", "unshare"] {
         if !PATH.split(':').any(|dir| Path::new(dir).join(tool).exists()) {
             return Err(BootstrapError::Missing(match tool {
                 "unshare" => "util-linux",
-                _ => "debootstrap",
+                _ => "mmdebstrap",
             }));
         }
     }
-    let failed = |e| BootstrapError::Io("could not run debootstrap for", target.to_owned(), e);
+    let failed = |e| BootstrapError::Io("could not run mmdebstrap for", target.to_owned(), e);
     let code = run(suite, sources.mirror(suite), target, output).await.map_err(failed)?;
     if code != 0 {
         return Err(BootstrapError::Failed(code));
@@ -74,8 +81,7 @@ async fn run(suite: Suite, mirror: Option<&str>, target: &Path, output: &mut Out
     command
         .args(["--mount", "--pid", "--fork", "--kill-child", "/bin/sh", "-c", SUPERVISOR, "sh"])
         .arg(target)
-        .arg(suite.as_str())
-        .args(mirror)
+        .args([suite.as_str(), mirror.unwrap_or(MIRROR), KEYRING])
         .env_clear()
         .envs(host_environment())
         .stdin(Stdio::piped())
@@ -92,7 +98,7 @@ async fn run(suite: Suite, mirror: Option<&str>, target: &Path, output: &mut Out
     Ok(status.code().unwrap_or(128))
 }
 
-/// The host's environment that debootstrap gets: its access to the mirror.
+/// The host's environment that mmdebstrap gets: its access to the mirror.
 fn host_environment() -> BTreeMap<String, String> {
     let names = [
         "http_proxy",
@@ -155,14 +161,8 @@ fn finish(root: &Path, sources: Option<&str>) -> Result<(), (PathBuf, io::Error)
         let path = root.join(dir);
         empty_directory(&path).map_err(|e| (path, e))?;
     }
-    let gone = [
-        "debootstrap",
-        "etc/resolv.conf",
-        "etc/hostname",
-        "etc/apt/sources.list",
-        "var/lib/dpkg/status-old",
-        "var/lib/dpkg/diversions-old",
-    ];
+    let gone =
+        ["etc/resolv.conf", "etc/hostname", "etc/apt/sources.list", "var/lib/dpkg/status-old", "var/lib/dpkg/diversions-old"];
     for name in gone {
         if name == "etc/apt/sources.list" && sources.is_none() {
             continue;
