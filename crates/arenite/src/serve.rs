@@ -158,6 +158,7 @@ async fn serve(
         domain: config.domain.clone(),
         trusted_proxies: config.trusted_proxy.clone(),
         agent_sandbox_always_200: config.agent_sandbox_always_200,
+        agent_sandbox_version: config.agent_sandbox_version.into(),
         workers: Some(workers),
         images: Some(images),
         corpora: Some(Arc::new(Library::of_data(&config.data_dir))),

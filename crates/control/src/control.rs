@@ -22,7 +22,7 @@ use crate::registry::{Entry, Registry};
 use crate::store::{self, Store};
 use crate::template::Templates;
 use crate::tenants::Tenants;
-use crate::{Change, ControlConfig, ControlError, Sandbox, Template};
+use crate::{Change, ControlConfig, ControlError, Limits, Sandbox, Template};
 
 /// Number of changes that a subscriber may lag behind before it misses some.
 const CHANGES: usize = 1024;
@@ -158,6 +158,10 @@ impl Control {
     /// Tenants and their keys; none if `default` is the only tenant.
     pub fn tenants(&self) -> Option<&Arc<Tenants>> {
         self.tenants.as_ref()
+    }
+
+    pub fn limits(&self) -> &Limits {
+        &self.config.limits
     }
 
     /// The usable templates, by name.

@@ -37,7 +37,7 @@ pub(crate) const DIALECT: &str = "api";
 /// Largest body, in bytes: far above what a spec's own limits allow.
 pub(crate) const MAX_BODY: usize = 1 << 20;
 /// The guest's route to the main command's output.
-const MAIN_LOG: &str = "/v1/file/download?path=/var/log/arenite/main.log";
+pub(crate) const MAIN_LOG: &str = "/v1/file/download?path=/var/log/arenite/main.log";
 /// Labels of one sandbox, and the bytes of a label's key and value together.
 const MAX_LABELS: usize = 64;
 const MAX_LABEL_BYTES: usize = 1024;

@@ -14,6 +14,7 @@ use utoipa::openapi::OpenApi;
 
 use crate::auth::Authentication;
 use crate::connections::ConnectionLimits;
+use crate::dialect::agent_sandbox::AgentSandboxVersion;
 use crate::tls::Certificates;
 
 /// Configuration of the gateway.
@@ -36,6 +37,8 @@ pub struct GatewayConfig {
     pub trusted_proxies: Vec<IpAddr>,
     /// Answers every failure of Agent-Sandbox's API with HTTP 200 and code 500, as the original does.
     pub agent_sandbox_always_200: bool,
+    /// The version of Agent-Sandbox's API for clients that name none.
+    pub agent_sandbox_version: AgentSandboxVersion,
     /// Time for requests in progress to end at a graceful stop.
     pub drain: Duration,
     /// Limits on the number of connections, and on the time of unauthenticated ones.
@@ -72,6 +75,7 @@ impl Default for GatewayConfig {
             domain: None,
             trusted_proxies: Vec::new(),
             agent_sandbox_always_200: false,
+            agent_sandbox_version: AgentSandboxVersion::default(),
             drain: Duration::from_secs(10),
             connections: ConnectionLimits::default(),
             call_limit: Duration::from_secs(3600),

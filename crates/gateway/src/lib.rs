@@ -54,6 +54,7 @@ mod workers;
 pub use auth::{AuthError, Authentication, TICKET_TTL};
 pub use config::{GatewayConfig, GuestDescription, ImageCatalog, ImageEntry};
 pub use connections::ConnectionLimits;
+pub use dialect::agent_sandbox::AgentSandboxVersion;
 pub use pages::openapi::documents;
 #[doc(hidden)]
 pub use routes::{RouteFacts, route_facts};

@@ -423,6 +423,30 @@ static ROUTES: &[Route] = &[
         .doc(Operation::new("agent-sandbox", "agent_sandbox_get", "Describes a sandbox").answers::<agent_sandbox::OneAnswer>(200)),
     Route::new(At::Server, &AGENT_SANDBOX, DELETE, "/api/v1/sandbox/{name}", |e| Box::pin(agent_sandbox::serve_delete(e)))
         .doc(Operation::new("agent-sandbox", "agent_sandbox_delete", "Deletes a sandbox").answers::<agent_sandbox::MessageAnswer>(200)),
+    Route::new(At::Server, &AGENT_SANDBOX, POST, "/api/v1/sandbox/pause/{name}", |e| Box::pin(agent_sandbox::tools::pause(e)))
+        .doc(Operation::new("agent-sandbox", "agent_sandbox_pause", "Pauses a sandbox").answers::<agent_sandbox::MessageAnswer>(200)),
+    Route::new(At::Server, &AGENT_SANDBOX, POST, "/api/v1/sandbox/resume/{name}", |e| Box::pin(agent_sandbox::tools::resume(e)))
+        .doc(Operation::new("agent-sandbox", "agent_sandbox_resume", "Resumes a sandbox").answers::<agent_sandbox::MessageAnswer>(200)),
+    Route::new(At::Server, &AGENT_SANDBOX, POST, "/api/v1/sandbox/metrics", |e| Box::pin(agent_sandbox::tools::metrics(e))).needs(Role::Read)
+        .doc(Operation::new("agent-sandbox", "agent_sandbox_metrics", "Measures CPU and memory of sandboxes").takes::<agent_sandbox::tools::Names>().answers::<agent_sandbox::tools::DataAnswer>(200)),
+    Route::new(At::Server, &AGENT_SANDBOX, GET, "/api/v1/sandbox/files/{name}", |e| Box::pin(agent_sandbox::tools::list_files(e))).needs(Role::Use)
+        .doc(Operation::new("agent-sandbox", "agent_sandbox_list_files", "Lists a directory").query(PATH_IN_SANDBOX).answers::<agent_sandbox::tools::DataAnswer>(200)),
+    Route::new(At::Server, &AGENT_SANDBOX, DELETE, "/api/v1/sandbox/files/{name}", |e| Box::pin(agent_sandbox::tools::delete_file(e))).needs(Role::Use)
+        .doc(Operation::new("agent-sandbox", "agent_sandbox_delete_file", "Deletes a file or a directory").query(PATH_IN_SANDBOX).answers::<agent_sandbox::tools::DataAnswer>(200)),
+    Route::new(At::Server, &AGENT_SANDBOX, POST, "/api/v1/sandbox/files/{name}/upload", |e| Box::pin(agent_sandbox::tools::upload_file(e))).needs(Role::Use)
+        .doc(Operation::new("agent-sandbox", "agent_sandbox_upload_file", "Stores the part `file` of a form").query(PATH_IN_SANDBOX).answers::<agent_sandbox::tools::DataAnswer>(200)),
+    Route::new(At::Server, &AGENT_SANDBOX, GET, "/api/v1/sandbox/files/{name}/download", |e| Box::pin(agent_sandbox::tools::download_file(e))).needs(Role::Use)
+        .doc(Operation::new("agent-sandbox", "agent_sandbox_download_file", "Returns a file").query(PATH_IN_SANDBOX)),
+    Route::new(At::Server, &AGENT_SANDBOX, POST, "/api/v1/terminal/sandbox/{name}", |e| Box::pin(agent_sandbox::tools::terminal(e))).needs(Role::Use)
+        .doc(Operation::new("agent-sandbox", "agent_sandbox_terminal", "Runs a command").takes::<agent_sandbox::tools::Command>().answers::<agent_sandbox::tools::DataAnswer>(200)),
+    Route::new(At::Server, &AGENT_SANDBOX, GET, "/api/v1/terminal/sandbox/{name}/detect-shell", |e| Box::pin(agent_sandbox::tools::detect_shell(e))).needs(Role::Use)
+        .doc(Operation::new("agent-sandbox", "agent_sandbox_detect_shell", "Finds a sandbox's shell").answers::<agent_sandbox::tools::DataAnswer>(200)),
+    Route::new(At::Server, &AGENT_SANDBOX, GET, "/api/v1/logs/sandbox/{name}", |e| Box::pin(agent_sandbox::tools::logs(e)))
+        .doc(Operation::new("agent-sandbox", "agent_sandbox_logs", "Returns the end of the main command's output").query(&[("tailLines", "integer", "The number of lines, at most 2000; 200 by default")]).answers::<agent_sandbox::tools::DataAnswer>(200)),
+    Route::new(At::Server, &AGENT_SANDBOX, GET, "/api/v1/ratelimit", |e| Box::pin(agent_sandbox::tools::rate_limit(e))).for_whole_tenant()
+        .doc(Operation::new("agent-sandbox", "agent_sandbox_rate_limit", "Shows the tenant's limits and use").answers::<agent_sandbox::tools::DataAnswer>(200)),
+    Route::new(At::Server, &AGENT_SANDBOX, GET, "/api/v1/pool", |e| Box::pin(agent_sandbox::tools::pools(e)))
+        .doc(Operation::new("agent-sandbox", "agent_sandbox_pools", "Lists the templates with warm pools").answers::<agent_sandbox::tools::DataAnswer>(200)),
     Route::new(At::Server, &AGENT_SANDBOX, ANY, "/api/v1/sandbox/**", |e| Box::pin(agent_sandbox::unknown(e))),
     // AgentFlow. Its paths work without `/api/v1` too, see [`agentflow::ROOT`].
     Route::new(At::Server, &AGENTFLOW, GET, "/docs", |e| Box::pin(pages::docs::serve(e))).page(),
@@ -483,6 +507,7 @@ const LINES: &str = "application/x-ndjson";
 const FOLLOW: Query = ("follow", "boolean", "Sends events as they come, instead of what there is");
 const ORIGIN: Query = ("origin", "string", "Only steps of these causes: `agent`, `person`, `system`, separated by commas");
 const RESULT: Query = ("result", "string", "Only `failed` or `succeeded` steps");
+const PATH_IN_SANDBOX: &[Query] = &[("path", "string", "A path in the sandbox")];
 const TENANT: Query = ("tenant", "string", "Another tenant than the caller's; for operators");
 const AUDIT: &[Query] = &[
     ("tenant", "string", "Only rows of this tenant; without it, operators get the rows of all tenants"),

@@ -19,7 +19,7 @@ use clap::{ArgMatches, Args};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use values::{AddressRange, LogFormat, OptionalListen, PoolOf, Resolver, Secret, Size, VolumeOf};
+use values::{AddressRange, AgentSandboxVersion, LogFormat, OptionalListen, PoolOf, Resolver, Secret, Size, VolumeOf};
 
 /// The configuration file, unless another is named.
 const DEFAULT_FILE: &str = "/etc/arenite.toml";
@@ -193,6 +193,9 @@ settings! {
     /// Always answer Agent-Sandbox's routes with status 200, as the original does
     #[arg(long, env = "ARENITE_AGENT_SANDBOX_ALWAYS_200", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     agent_sandbox_always_200: bool,
+    /// Version of Agent-Sandbox's API for clients without the header x-agent-sandbox-version [default: 0.1]
+    #[arg(long, env = "ARENITE_AGENT_SANDBOX_VERSION", value_name = "VERSION")]
+    agent_sandbox_version: AgentSandboxVersion,
     /// Host names that clients may use, in addition to localhost and addresses
     #[arg(long, env = "ARENITE_ALLOWED_HOST", value_name = "NAME", value_delimiter = ',')]
     allowed_host: Vec<String>,
@@ -261,6 +264,7 @@ pub(crate) struct Config {
     pub(crate) templates_dir: Option<PathBuf>,
     pub(crate) environments_file: Option<PathBuf>,
     pub(crate) agent_sandbox_always_200: bool,
+    pub(crate) agent_sandbox_version: AgentSandboxVersion,
     pub(crate) allowed_host: Vec<String>,
     pub(crate) allowed_origin: Vec<String>,
     pub(crate) auth: Authentication,
@@ -311,6 +315,7 @@ impl Settings {
             templates_dir: None,
             environments_file: None,
             agent_sandbox_always_200: Some(false),
+            agent_sandbox_version: Some(AgentSandboxVersion::First),
             allowed_host: Some(Vec::new()),
             allowed_origin: Some(Vec::new()),
             api_key: None,
@@ -464,6 +469,7 @@ impl Settings {
             templates_dir: all.templates_dir.map(absolute),
             environments_file: all.environments_file.map(absolute),
             agent_sandbox_always_200: all.agent_sandbox_always_200.expect(complete),
+            agent_sandbox_version: all.agent_sandbox_version.expect(complete),
             allowed_host: all.allowed_host.expect(complete),
             allowed_origin: all.allowed_origin.expect(complete),
             has_weak_key: api_key.is_some_and(|key| key.len() < GUESSABLE),

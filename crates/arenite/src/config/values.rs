@@ -285,6 +285,26 @@ impl Serialize for Secret {
     }
 }
 
+/// A version of Agent-Sandbox's API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+pub(crate) enum AgentSandboxVersion {
+    #[serde(rename = "0.1")]
+    #[value(name = "0.1")]
+    First,
+    #[serde(rename = "0.8")]
+    #[value(name = "0.8")]
+    Newer,
+}
+
+impl From<AgentSandboxVersion> for arenite_gateway::AgentSandboxVersion {
+    fn from(version: AgentSandboxVersion) -> Self {
+        match version {
+            AgentSandboxVersion::First => Self::First,
+            AgentSandboxVersion::Newer => Self::Newer,
+        }
+    }
+}
+
 /// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]

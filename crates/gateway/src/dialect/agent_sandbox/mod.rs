@@ -5,7 +5,13 @@
 //! every field has its effect or is refused; an empty list is `[]` where the original failed; times of 0 mean the default; fields
 //! that the original does not have are refused; sandboxes also have `id`, `state` and `url`.
 //!
+//! A client that asks for version 0.8 gets its form of a sandbox ([`newer`]); the routes that came after 0.1.0 are there for all
+//! ([`tools`]).
+//!
 //! `app` and the requests `cpu` and `memory` are only kept for the answer: only limits are enforced.
+
+mod newer;
+pub(crate) mod tools;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,6 +32,8 @@ use crate::gateway::{Context, Gateway};
 use crate::lifecycle::{self, LifecycleAnswer, LifecycleCall};
 use crate::refusal::{Refusal, json_response};
 use crate::target::{self, SandboxRef};
+
+pub use newer::AgentSandboxVersion;
 
 const PATH: &str = "/api/v1/sandbox";
 const DIALECT: &str = "agent_sandbox";
@@ -148,7 +156,7 @@ pub(crate) struct MessageAnswer {
 }
 
 pub(crate) async fn serve_list(exchange: &mut Exchange) -> Answered {
-    let listed = list(&exchange.gateway, &exchange.context).await;
+    let listed = list_as(exchange).await;
     finish(exchange, listed)
 }
 
@@ -158,8 +166,31 @@ pub(crate) async fn serve_create(exchange: &mut Exchange) -> Answered {
 }
 
 pub(crate) async fn serve_get(exchange: &mut Exchange) -> Answered {
-    let found = get(&exchange.gateway, &exchange.context, exchange.param("name")).await;
+    let found = get_as(exchange).await;
     finish(exchange, found)
+}
+
+/// A sandbox in the form of a version.
+type Form = fn(&Gateway, &Context, Sandbox) -> Value;
+
+/// The version that the request is for.
+fn version(exchange: &Exchange) -> Result<AgentSandboxVersion, Refusal> {
+    newer::version(&exchange.parts.headers, exchange.gateway.config.agent_sandbox_version)
+}
+
+fn form(exchange: &Exchange) -> Result<Form, Refusal> {
+    Ok(match version(exchange)? {
+        AgentSandboxVersion::First => stored,
+        AgentSandboxVersion::Newer => newer::stored,
+    })
+}
+
+async fn list_as(exchange: &Exchange) -> Result<LifecycleAnswer, Refusal> {
+    list_in(&exchange.gateway, &exchange.context, form(exchange)?).await
+}
+
+async fn get_as(exchange: &Exchange) -> Result<LifecycleAnswer, Refusal> {
+    get_in(&exchange.gateway, &exchange.context, exchange.param("name"), form(exchange)?).await
 }
 
 pub(crate) async fn serve_delete(exchange: &mut Exchange) -> Answered {
@@ -212,14 +243,22 @@ fn named(text: &str) -> Result<SandboxName, Refusal> {
 }
 
 pub(super) async fn list(gateway: &Arc<Gateway>, context: &Context) -> Result<LifecycleAnswer, Refusal> {
-    let all = target::list(&gateway.control, context).await?;
-    Ok(success(all.into_iter().map(|sandbox| stored(gateway, context, sandbox)).collect()))
+    list_in(gateway, context, stored).await
 }
 
 pub(super) async fn get(gateway: &Arc<Gateway>, context: &Context, name: &str) -> Result<LifecycleAnswer, Refusal> {
+    get_in(gateway, context, name, stored).await
+}
+
+async fn list_in(gateway: &Gateway, context: &Context, form: Form) -> Result<LifecycleAnswer, Refusal> {
+    let all = target::list(&gateway.control, context).await?;
+    Ok(success(all.into_iter().map(|sandbox| form(gateway, context, sandbox)).collect()))
+}
+
+async fn get_in(gateway: &Gateway, context: &Context, name: &str, form: Form) -> Result<LifecycleAnswer, Refusal> {
     let found = target::look_up(&gateway.control, context, &SandboxRef::Name(named(name)?)).await;
     let found = found.map_err(|refusal| known(refusal, name))?;
-    Ok(success(stored(gateway, context, found)))
+    Ok(success(form(gateway, context, found)))
 }
 
 /// Deletes a sandbox, and records the call.
@@ -253,8 +292,36 @@ async fn post(exchange: &mut Exchange) -> Result<LifecycleAnswer, Refusal> {
         text => serde_json::from_slice(text).map_err(|error| Refusal::bad_request(format!("the body is not JSON: {error}")))?,
     };
     let call = LifecycleCall { dialect: DIALECT, action: format!("POST {PATH}"), arguments: Some(arguments) };
-    let name = create(&exchange.gateway, &exchange.context, call).await?;
-    Ok(success(created(&name).into()))
+    match version(exchange)? {
+        AgentSandboxVersion::First => {
+            let name = create(&exchange.gateway, &exchange.context, call).await?;
+            Ok(success(created(&name).into()))
+        }
+        AgentSandboxVersion::Newer => create_newer(&exchange.gateway, &exchange.context, call).await,
+    }
+}
+
+/// Creates a sandbox in version 0.8, and answers with it. Without a name, it is named by its template and a random number.
+async fn create_newer(gateway: &Arc<Gateway>, context: &Context, call: LifecycleCall) -> Result<LifecycleAnswer, Refusal> {
+    let arguments = call.arguments.as_ref().filter(|arguments| arguments.is_object());
+    let arguments = arguments.ok_or_else(|| Refusal::bad_request("the body is not a JSON object"))?;
+    let create: newer::NewerCreate = api::deserialize(arguments)?;
+    let name = given(&create.name).map(str::parse::<SandboxName>).transpose()?;
+    let (template, request) = newer::request(gateway, create, name.clone())?;
+    let name = match name {
+        Some(name) => name,
+        None => {
+            let random = getrandom::u64().map_err(|error| Refusal::new(ErrorCode::Internal, error.to_string()))?;
+            valid_name("sbx-", &template, &format!("-{random:016x}")).parse()?
+        }
+    };
+    let (shared, own) = (Arc::clone(gateway), context.clone());
+    let answer = move |sandbox: Sandbox| success(newer::stored(&shared, &own, sandbox));
+    let request = CreateRequest { name: Some(name), ..request };
+    lifecycle::create(gateway, context, call, request, answer).await.map_err(|mut refusal| {
+        refusal.hint = refusal.hint.filter(|_| refusal.code != ErrorCode::AlreadyExists);
+        refusal
+    })
 }
 
 fn created(name: &SandboxName) -> String {
@@ -306,10 +373,15 @@ fn given(text: &Option<String>) -> Option<&str> {
 /// `sandbox-{environment}-{unix seconds}`, numbered if there are several, as a valid name.
 fn made_up(environment: &str, seconds: i64, number: usize) -> String {
     let tail = if number == 1 { format!("-{seconds}") } else { format!("-{seconds}-{number}") };
+    valid_name("sandbox-", environment, &tail)
+}
+
+/// A valid name that consists of these, with as much of the middle as fits.
+fn valid_name(head: &str, middle: &str, tail: &str) -> String {
     let fit = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
-    let mut name: String = "sandbox-".chars().chain(environment.chars().map(fit)).take(63 - tail.len()).collect();
+    let mut name: String = head.chars().chain(middle.chars().map(fit)).take(63 - tail.len()).collect();
     name.truncate(name.trim_end_matches('-').len());
-    name + &tail
+    name + tail
 }
 
 /// Converts the request for `control`, and names its environment. Defaults are this dialect's.
@@ -319,37 +391,15 @@ fn request(gateway: &Gateway, create: Create, name: Option<SandboxName>) -> Resu
     let environment = template.clone().unwrap_or_else(|| if image.is_some() { CUSTOM } else { AIO }.to_owned());
     // The settings of an environment's file override this dialect's defaults. `control` refuses unknown environments.
     let theirs = gateway.control.templates().into_iter().find(|t| t.name == environment).map(|t| t.spec);
-    let untouched = Resources::default();
-    let resources = theirs.as_ref().map_or_else(|| untouched.clone(), |spec| spec.resources.clone());
+    let resources = theirs.as_ref().map(|spec| spec.resources.clone()).unwrap_or_default();
     let app = create.app.unwrap_or_default();
     if app.chars().count() > MAX_APP {
         return Err(Refusal::bad_request(format!("app is longer than {MAX_APP} characters")));
     }
 
-    let default = |set: bool, ours: &str| (!set).then(|| ours.to_owned());
-    let cpu_limit =
-        given(&create.cpu_limit).map(str::to_owned).or_else(|| default(resources.cpu_millis != untouched.cpu_millis, CPU_LIMIT));
-    let memory_limit = given(&create.memory_limit)
-        .map(str::to_owned)
-        .or_else(|| default(resources.memory_bytes != untouched.memory_bytes, MEMORY_LIMIT));
-    let cpu_millis = amount("cpu_limit", &cpu_limit, quantity::millis)?;
-    let memory_bytes = amount("memory_limit", &memory_limit, quantity::bytes)?;
-    let cpu = demand(
-        ["cpu", "cpu_limit"],
-        given(&create.cpu),
-        CPU,
-        cpu_millis.unwrap_or(resources.cpu_millis.into()),
-        &cpu_limit,
-        quantity::millis,
-    )?;
-    let memory = demand(
-        ["memory", "memory_limit"],
-        given(&create.memory),
-        MEMORY,
-        memory_bytes.unwrap_or(resources.memory_bytes),
-        &memory_limit,
-        quantity::bytes,
-    )?;
+    let asked = [&create.cpu, &create.memory, &create.cpu_limit, &create.memory_limit];
+    let Amounts { cpu, memory, cpu_limit, memory_limit, cpu_millis, memory_bytes } =
+        amounts(asked, &resources, [CPU, MEMORY, CPU_LIMIT, MEMORY_LIMIT])?;
 
     let timeout = minutes("timeout", create.timeout, MAX_TIMEOUT)?;
     let idle_timeout = minutes("idle_timeout", create.idle_timeout, MAX_IDLE_TIMEOUT)?;
@@ -397,6 +447,32 @@ fn request(gateway: &Gateway, create: Create, name: Option<SandboxName>) -> Resu
         ..SpecOverlay::default()
     };
     Ok((environment, CreateRequest { name, template, spec, origin: DIALECT.to_owned() }))
+}
+
+/// CPU and memory of a request.
+struct Amounts {
+    cpu: String,
+    memory: String,
+    cpu_limit: Option<String>,
+    memory_limit: Option<String>,
+    cpu_millis: Option<u64>,
+    memory_bytes: Option<u64>,
+}
+
+/// Reads CPU and memory, each requested and limited, in this order. Limits that a template sets override the version's defaults.
+fn amounts(asked: [&Option<String>; 4], resources: &Resources, defaults: [&str; 4]) -> Result<Amounts, Refusal> {
+    let [cpu, memory, cpu_limit, memory_limit] = asked.map(given);
+    let [own_cpu, own_memory, own_cpu_limit, own_memory_limit] = defaults;
+    let untouched = Resources::default();
+    let or_default = |asked: Option<&str>, is_set: bool, own: &str| asked.or((!is_set).then_some(own)).map(str::to_owned);
+    let cpu_limit = or_default(cpu_limit, resources.cpu_millis != untouched.cpu_millis, own_cpu_limit);
+    let memory_limit = or_default(memory_limit, resources.memory_bytes != untouched.memory_bytes, own_memory_limit);
+    let cpu_millis = amount("cpu_limit", &cpu_limit, quantity::millis)?;
+    let memory_bytes = amount("memory_limit", &memory_limit, quantity::bytes)?;
+    let most = (cpu_millis.unwrap_or(resources.cpu_millis.into()), memory_bytes.unwrap_or(resources.memory_bytes));
+    let cpu = demand(["cpu", "cpu_limit"], cpu, own_cpu, most.0, &cpu_limit, quantity::millis)?;
+    let memory = demand(["memory", "memory_limit"], memory, own_memory, most.1, &memory_limit, quantity::bytes)?;
+    Ok(Amounts { cpu, memory, cpu_limit, memory_limit, cpu_millis, memory_bytes })
 }
 
 type Reader = fn(&str) -> Result<u64, quantity::QuantityError>;
