@@ -7,7 +7,7 @@ fn main() {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").unwrap_or_default());
     // The directory at run time: a copied target folder may contain this program as built for another checkout.
     let root = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default()).join("../../clients/python/src");
-    println!("cargo::rerun-if-changed={}", root.display());
+    println!("cargo::rerun-if-changed={}", root.join("sandbox").display());
     let mut files = Vec::new();
     gather(&root.join("sandbox"), &mut files);
     files.sort();
