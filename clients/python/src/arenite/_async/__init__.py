@@ -1,0 +1,1 @@
+"""The async client. `_sync` is generated from it by `generate.py`."""

@@ -1,0 +1,145 @@
+"""The connection to a server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+import httpx
+from typing_extensions import Self
+
+from .. import _wire as wire
+from ..errors import AreniteError
+from ..models import Me, ServerInfo
+from .sandbox import AsyncSandboxes
+from .trajectory import AsyncTrajectories
+
+
+class AsyncClient:
+    """A client of one server. It keeps connections open, so use one for many calls and close it."""
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        *,
+        timeout: float = 60.0,
+        retries: int = 3,
+        ca: str | None = None,
+    ) -> None:
+        """
+        Args:
+            base_url: the server's address; default: `ARENITE_SERVER`, otherwise `http://127.0.0.1:8080`.
+            api_key: default: `ARENITE_API_KEY`.
+            timeout: seconds to wait for an answer. Commands and code have their own.
+            retries: how often a request that is safe to repeat is repeated.
+            ca: a PEM file with the certificate authorities to trust; default: `ARENITE_CA`.
+        """
+        self.base_url = wire.base_url(base_url)
+        self.timeout = timeout
+        self.retries = retries
+        self.sandboxes = AsyncSandboxes(self)
+        self.trajectories = AsyncTrajectories(self)
+        self._http = httpx.AsyncClient(headers=wire.headers(api_key), verify=wire.trust(self.base_url, ca))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+    async def info(self) -> ServerInfo:
+        """Describes the server."""
+        return ServerInfo.model_validate(await self.request("GET", "/api/v2/info"))
+
+    async def me(self) -> Me:
+        """Describes the caller: its tenant and its rights."""
+        return Me.model_validate(await self.request("GET", "/api/v2/me"))
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: Any = None,
+        params: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Any:
+        """Calls any route. Returns the data of the answer: JSON, or bytes.
+
+        Only reads, and requests with an idempotency key, are repeated after a failure.
+        """
+        call = wire.Call(
+            method, path, params, json, timeout=self.timeout, idempotency_key=idempotency_key
+        )
+        return await self._call(call)
+
+    async def _call(self, call: wire.Call) -> Any:
+        return wire.content(await self._send(call))
+
+    async def _send(self, call: wire.Call, *, stream: bool = False) -> httpx.Response:
+        """Returns an answer with a status of success. With `stream`, its body is not read yet."""
+        attempts = wire.Attempts(call, self.retries)
+        while True:
+            failure: AreniteError
+            try:
+                request = self._http.build_request(call.method, self.base_url + call.path, **wire.arguments(call))
+                response = await self._http.send(request, stream=True)
+                if not (response.is_success and stream):
+                    await response.aread()
+                if response.is_success:
+                    return response
+                failure = wire.refusal(response)
+            except httpx.TransportError as error:
+                failure = wire.broken(error, self.base_url)
+            pause = attempts.pause(failure)
+            if pause is None:
+                raise failure
+            await asyncio.sleep(pause)
+
+    async def _chunks(self, call: wire.Call) -> AsyncIterator[bytes]:
+        """The body of an answer, as it arrives."""
+        response = await self._send(call, stream=True)
+        try:
+            async for chunk in response.aiter_bytes():
+                yield chunk
+        except httpx.TransportError as error:
+            raise wire.broken(error, self.base_url) from error
+        finally:
+            await response.aclose()
+
+    async def _events(self, call: wire.Call) -> AsyncIterator[wire.Event]:
+        """The events of a stream. After a broken connection, it continues where it stopped."""
+        last: str | None = None
+        failures = 0
+        while True:
+            headers = {"accept": "text/event-stream", **({} if last is None else {"last-event-id": last})}
+            response = await self._send(replace(call, headers=headers), stream=True)
+            events = wire.Events()
+            is_over = True
+            try:
+                async for line in response.aiter_lines():
+                    event = events.feed(line)
+                    if event is not None:
+                        failures = 0
+                        last = event.id or last
+                        is_over = event.name not in wire.RECONNECT_AFTER
+                        yield event
+            except httpx.TransportError as error:
+                failures += 1
+                is_over = False
+                if failures > self.retries:
+                    raise wire.broken(error, self.base_url) from error
+            finally:
+                await response.aclose()
+            if is_over:
+                return
+            await asyncio.sleep(wire.backoff(failures + 1))

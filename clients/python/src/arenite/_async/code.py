@@ -1,0 +1,54 @@
+"""Code in a sandbox."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from .. import _wire as wire
+from ..models import CodeExecuteResponse
+
+if TYPE_CHECKING:
+    from .sandbox import AsyncSandbox
+
+
+class AsyncCode:
+    """Runs Python and JavaScript."""
+
+    def __init__(self, sandbox: AsyncSandbox) -> None:
+        self._sandbox = sandbox
+
+    async def python(
+        self, code: str, *, session: str | None = None, cwd: str | None = None, timeout: int = 30
+    ) -> CodeExecuteResponse:
+        """Runs Python in a Jupyter kernel. See `run`."""
+        return await self.run("python", code, session=session, cwd=cwd, timeout=timeout)
+
+    async def javascript(
+        self, code: str, *, session: str | None = None, cwd: str | None = None, timeout: int = 30
+    ) -> CodeExecuteResponse:
+        """Runs JavaScript in Node.js. See `run`."""
+        return await self.run("javascript", code, session=session, cwd=cwd, timeout=timeout)
+
+    async def run(
+        self,
+        language: Literal["python", "javascript"],
+        code: str,
+        *,
+        session: str | None = None,
+        cwd: str | None = None,
+        timeout: int = 30,
+    ) -> CodeExecuteResponse:
+        """Runs code.
+
+        Args:
+            session: the name of a session, which keeps its variables; created by its first use.
+            timeout: seconds after which the code is interrupted, from 1 to 300.
+        """
+        body = {
+            "language": language,
+            "code": code,
+            "timeout": timeout,
+            "stateful": session is not None,
+            **wire.present(session_id=session, cwd=cwd),
+        }
+        return CodeExecuteResponse.model_validate(await self._sandbox._work("/v1/code/execute", body, timeout))

@@ -1,0 +1,37 @@
+# Generated from _async/browser.py by generate.py: do not edit.
+"""The browser of a sandbox."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..models import BrowserInfoResult
+
+if TYPE_CHECKING:
+    from .sandbox import Sandbox
+
+
+class Browser:
+    """A Chromium on the sandbox's screen. The image must have one."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+
+    def info(self) -> BrowserInfoResult:
+        """Starts the browser, and describes it."""
+        return BrowserInfoResult.model_validate(self._sandbox.request("GET", "/v1/browser/info"))
+
+    def cdp_url(self) -> str:
+        """The address for clients of the DevTools protocol, such as Playwright and Puppeteer."""
+        return (self.info()).cdp_url
+
+    def screenshot(self) -> bytes:
+        """A picture of the whole screen, as PNG."""
+        found: bytes = self._sandbox.request("GET", "/v1/browser/screenshot")
+        return found
+
+    def navigate(self, url: str, *, timeout: float = 30) -> dict[str, Any]:
+        """Opens a page, and waits until it is loaded."""
+        body = {"url": url, "timeout": timeout}
+        found: dict[str, Any] = self._sandbox._work("/v1/browser/page/navigate", body, timeout)
+        return found

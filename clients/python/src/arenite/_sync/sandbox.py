@@ -1,0 +1,291 @@
+# Generated from _async/sandbox.py by generate.py: do not edit.
+"""Sandboxes."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import Self, Unpack
+
+from .. import _wire as wire
+from ..errors import NotFound
+from ..models import SandboxInfo, SandboxUsage, Step
+from ..requests import CreateSandbox
+from ..results import CommandResult
+from .browser import Browser
+from .code import Code
+from .commands import BashSession, Process
+from .files import Files
+from .trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from .client import Client
+
+
+class Sandboxes:
+    """The sandboxes of a server that the key may see."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def create(self, *, idempotency_key: str | None = None, **spec: Unpack[CreateSandbox]) -> Sandbox:
+        """Creates a sandbox. Leaving its `with` block deletes it.
+
+        If the answer is lost, the request is repeated with the same key, and the server answers with the sandbox that the first
+        one created.
+        """
+        key = idempotency_key or uuid.uuid4().hex
+        call = wire.Call("POST", "/api/v2/sandboxes", json=spec, timeout=wire.CREATE_TIMEOUT, idempotency_key=key)
+        info = SandboxInfo.model_validate(self._client._call(call))
+        return Sandbox(self._client, info, is_temporary=True)
+
+    def get(self, name: str) -> Sandbox:
+        """Finds a sandbox by its name."""
+        found = self._client.request("GET", f"/api/v2/sandboxes/{wire.segment(name)}")
+        return Sandbox(self._client, SandboxInfo.model_validate(found))
+
+    def list(self, *, limit: int = 100, **filters: Any) -> Iterator[Sandbox]:
+        """Lists sandboxes, page by page.
+
+        Args:
+            limit: the size of a page.
+            filters: parameters of `GET /api/v2/sandboxes`, such as `state="running"`.
+        """
+        cursor: str | None = None
+        while True:
+            params = {**filters, "limit": limit, "cursor": cursor}
+            page = self._client.request("GET", "/api/v2/sandboxes", params=params)
+            for info in page["sandboxes"]:
+                yield Sandbox(self._client, SandboxInfo.model_validate(info))
+            cursor = page.get("next_cursor")
+            if cursor is None:
+                return
+
+
+class Sandbox:
+    """A sandbox: a computer with a shell, files, code, and a browser."""
+
+    def __init__(
+        self, client: Client, info: SandboxInfo, *, is_temporary: bool = False, owns_client: bool = False
+    ) -> None:
+        self.client = client
+        #: As of the last call that returned it; `refresh` renews it.
+        self.info = info
+        self.files = Files(self)
+        self.code = Code(self)
+        self.browser = Browser(self)
+        #: What was done in it.
+        self.trajectory = Trajectory(client, info.id)
+        self._is_temporary = is_temporary
+        self._owns_client = owns_client
+
+    @classmethod
+    def create(
+        cls,
+        client: Client | None = None,
+        *,
+        idempotency_key: str | None = None,
+        **spec: Unpack[CreateSandbox],
+    ) -> Sandbox:
+        """Creates a sandbox. Leaving its `with` block deletes it. Without `client`, it has a client of the default server."""
+        from .client import Client
+
+        used = client or Client()
+        try:
+            sandbox = used.sandboxes.create(idempotency_key=idempotency_key, **spec)
+        except BaseException:
+            if client is None:
+                used.close()
+            raise
+        sandbox._owns_client = client is None
+        return sandbox
+
+    @classmethod
+    def get(cls, name: str, client: Client | None = None) -> Sandbox:
+        """Finds a sandbox by its name. Leaving its `with` block keeps it."""
+        from .client import Client
+
+        used = client or Client()
+        try:
+            sandbox = used.sandboxes.get(name)
+        except BaseException:
+            if client is None:
+                used.close()
+            raise
+        sandbox._owns_client = client is None
+        return sandbox
+
+    @classmethod
+    def list(cls, client: Client | None = None, **filters: Any) -> Iterator[Sandbox]:
+        """Lists sandboxes, page by page. Filters are parameters of `GET /api/v2/sandboxes`, such as `state="running"`."""
+        from .client import Client
+
+        used = client or Client()
+        for sandbox in used.sandboxes.list(**filters):
+            yield sandbox
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self._is_temporary:
+                try:
+                    self.delete()
+                except NotFound:
+                    pass
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Closes the connections of a sandbox that was created without a client. The sandbox goes on."""
+        if self._owns_client:
+            self.client.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name} ({self.id}, {self.info.state})>"
+
+    @property
+    def id(self) -> str:
+        return self.info.id
+
+    @property
+    def name(self) -> str:
+        return self.info.name
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """As of the last call that returned them."""
+        return self.info.spec.labels or {}
+
+    @property
+    def url(self) -> str:
+        """Its address, to which the paths of its API are appended."""
+        return self.client.base_url + self._path
+
+    @property
+    def mcp_url(self) -> str:
+        """Its address for clients of the Model Context Protocol."""
+        return f"{self.url}/mcp"
+
+    def preview_url(self, port: int) -> str:
+        """The address of an HTTP server on a port of the sandbox's loopback."""
+        return f"{self.url}/proxy/{port}/"
+
+    def request(self, method: str, path: str, *, json: Any = None, params: Mapping[str, Any] | None = None) -> Any:
+        """Calls any route of the sandbox's own API, such as `POST /v1/shell/exec`, and returns the data of the answer."""
+        return self.client.request(method, self._path + path, json=json, params=params)
+
+    # Commands
+
+    def run(
+        self,
+        command: str,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str | None] | None = None,
+        input: str | None = None,
+        timeout: float | None = None,
+        check: bool = False,
+    ) -> CommandResult:
+        """Runs a command with bash, and returns its output when it has ended.
+
+        Args:
+            env: variables for this command; None removes one.
+            input: standard input.
+            timeout: seconds after which the command is killed; its result has the status `timed_out`.
+            check: raise `CommandFailed` unless the exit code is 0.
+        """
+        shell = BashSession(self, None)
+        return shell.run(command, cwd=cwd, env=env, input=input, timeout=timeout, check=check)
+
+    def spawn(
+        self,
+        command: str,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str | None] | None = None,
+        timeout: float | None = None,
+    ) -> Process:
+        """Starts a command, to read its output while it runs, and to write to its standard input."""
+        return BashSession(self, None).spawn(command, cwd=cwd, env=env, timeout=timeout)
+
+    def bash(self, *, cwd: str | None = None) -> BashSession:
+        """Creates a session of commands that share a default directory."""
+        made = self.request("POST", "/v1/bash/sessions/create", json=wire.present(exec_dir=cwd))
+        return BashSession(self, made["session_id"])
+
+    # Its life
+
+    def refresh(self) -> SandboxInfo:
+        return self._update(self.client.request("GET", self._api))
+
+    def pause(self) -> SandboxInfo:
+        """Freezes it until its next call."""
+        return self._post("pause")
+
+    def resume(self) -> SandboxInfo:
+        return self._post("resume")
+
+    def start(self) -> SandboxInfo:
+        """Runs it again with its files after it failed or was lost."""
+        return self._post("start")
+
+    def extend(self, seconds: int) -> SandboxInfo:
+        """Adds to its life time."""
+        return self._change(extend=f"{seconds}s")
+
+    def set_timeout(self, seconds: int | None) -> SandboxInfo:
+        """Sets its life time from now on; None: unlimited."""
+        return self._change(timeout=None if seconds is None else f"{seconds}s")
+
+    def set_labels(self, labels: Mapping[str, str | None]) -> SandboxInfo:
+        """Changes labels; None removes one."""
+        return self._change(labels=dict(labels))
+
+    def delete(self) -> None:
+        """Deletes it with its files. Its trajectory stays."""
+        self.client.request("DELETE", self._api)
+        self._is_temporary = False
+
+    def usage(self) -> SandboxUsage:
+        """Measures its use of memory, processor, and disk."""
+        return SandboxUsage.model_validate(self.client.request("GET", f"{self._api}/usage"))
+
+    def logs(self) -> str:
+        """The output of its main command."""
+        text: bytes | None = self.client.request("GET", f"{self._api}/logs")
+        return (text or b"").decode(errors="replace")
+
+    def steps(
+        self, *, origin: str | None = None, result: str | None = None, after: int = 0, follow: bool = False
+    ) -> Iterator[Step]:
+        """The recorded steps; see `Trajectory.steps`."""
+        return self.trajectory.steps(origin=origin, result=result, after=after, follow=follow)
+
+    @property
+    def _path(self) -> str:
+        return f"/sandbox/{wire.segment(self.name)}"
+
+    @property
+    def _api(self) -> str:
+        return f"/api/v2/sandboxes/{wire.segment(self.name)}"
+
+    def _change(self, **fields: Any) -> SandboxInfo:
+        return self._update(self.client.request("PATCH", self._api, json=fields))
+
+    def _post(self, action: str) -> SandboxInfo:
+        return self._update(self.client.request("POST", f"{self._api}/{action}", json={}))
+
+    def _update(self, info: Any) -> SandboxInfo:
+        self.info = SandboxInfo.model_validate(info)
+        return self.info
+
+    def _work(self, path: str, body: Any, seconds: float) -> Any:
+        """A call that works for up to `seconds`."""
+        return self.client._call(wire.Call("POST", self._path + path, json=body, timeout=seconds + wire.MARGIN))
