@@ -1,0 +1,31 @@
+/** Client of Arenite: sandboxes for AI agents. */
+
+export { Browser } from "./browser.js";
+export { Client, type ClientOptions, type Params, type RequestOptions } from "./client.js";
+export { Code, type CodeOptions } from "./code.js";
+export { BashSession, type CommandResult, type Output, Process, type RunOptions, type SpawnOptions } from "./commands.js";
+export {
+  AlreadyExists,
+  APIError,
+  AreniteError,
+  CommandFailed,
+  Conflict,
+  ConnectionFailed,
+  Exhausted,
+  Forbidden,
+  InvalidRequest,
+  NotFound,
+  PreconditionFailed,
+  QuotaExceeded,
+  RequestTimedOut,
+  SandboxFailed,
+  ServerFailed,
+  ServerTimedOut,
+  TooLarge,
+  Unauthorized,
+  Unsupported,
+} from "./errors.js";
+export { Files, FileWatch, type WatchOptions } from "./files.js";
+export { Sandbox, Sandboxes } from "./sandbox.js";
+export { type Format, type StepFilter, type StepOptions, Trajectories, Trajectory } from "./trajectory.js";
+export type * from "./types.js";

@@ -1,0 +1,218 @@
+/** Sandboxes. */
+
+import { Browser } from "./browser.js";
+import { Client, type Params, type RequestOptions } from "./client.js";
+import { Code } from "./code.js";
+import { BashSession, type CommandResult, type Process, type RunOptions, type SpawnOptions } from "./commands.js";
+import { Files } from "./files.js";
+import { Trajectory } from "./trajectory.js";
+import type { BashSessionInfo, CreateSandbox, SandboxInfo, SandboxList, SandboxUsage } from "./types.js";
+
+/** A create may wait for an image. */
+const CREATE_TIMEOUT_MS = 240_000;
+/** How much longer an answer may take than the work itself. */
+const MARGIN_MS = 30_000;
+
+/** The sandboxes of a server that the key may see. */
+export class Sandboxes {
+  readonly #client: Client;
+
+  constructor(client: Client) {
+    this.#client = client;
+  }
+
+  /**
+   * Creates a sandbox. If the answer is lost, the request is repeated with the same key, and the server answers with the sandbox
+   * that the first one created.
+   */
+  async create(spec: CreateSandbox = {}, options: { idempotencyKey?: string } = {}): Promise<Sandbox> {
+    const info = await this.#client.call<SandboxInfo>({
+      method: "POST",
+      path: "/api/v2/sandboxes",
+      json: spec,
+      timeoutMs: CREATE_TIMEOUT_MS,
+      idempotencyKey: options.idempotencyKey ?? randomId(),
+    });
+    return new Sandbox(this.#client, info);
+  }
+
+  /** Finds a sandbox by its name. */
+  async get(name: string): Promise<Sandbox> {
+    return new Sandbox(this.#client, await this.#client.request("GET", `/api/v2/sandboxes/${encodeURIComponent(name)}`));
+  }
+
+  /** Lists sandboxes, page by page. Filters are parameters of `GET /api/v2/sandboxes`, such as `state: "running"`. */
+  async *list(filters: Params = {}): AsyncGenerator<Sandbox, void, undefined> {
+    let cursor: string | undefined;
+    do {
+      const page: SandboxList & { next_cursor?: string | null } = await this.#client.request("GET", "/api/v2/sandboxes", {
+        params: { limit: 100, ...filters, ...(cursor === undefined ? {} : { cursor }) },
+      });
+      for (const info of page.sandboxes) yield new Sandbox(this.#client, info);
+      cursor = page.next_cursor ?? undefined;
+    } while (cursor !== undefined);
+  }
+}
+
+/** A sandbox: a computer with a shell, files, code, and a browser. */
+export class Sandbox {
+  /** As of the last call that returned it; `refresh` renews it. */
+  info: SandboxInfo;
+  readonly files: Files;
+  readonly code: Code;
+  readonly browser: Browser;
+  /** What was done in it. */
+  readonly trajectory: Trajectory;
+
+  constructor(
+    readonly client: Client,
+    info: SandboxInfo,
+  ) {
+    this.info = info;
+    this.files = new Files(this);
+    this.code = new Code(this);
+    this.browser = new Browser(this);
+    this.trajectory = new Trajectory(client, info.id);
+  }
+
+  /** Creates a sandbox. Without `client`, it uses the default server. */
+  static create(spec: CreateSandbox = {}, client = new Client()): Promise<Sandbox> {
+    return client.sandboxes.create(spec);
+  }
+
+  /** Finds a sandbox by its name. */
+  static get(name: string, client = new Client()): Promise<Sandbox> {
+    return client.sandboxes.get(name);
+  }
+
+  /** Lists sandboxes, page by page. */
+  static list(filters: Params = {}, client = new Client()): AsyncGenerator<Sandbox, void, undefined> {
+    return client.sandboxes.list(filters);
+  }
+
+  get id(): string {
+    return this.info.id;
+  }
+
+  get name(): string {
+    return this.info.name;
+  }
+
+  /** As of the last call that returned them. */
+  get labels(): Readonly<Record<string, string>> {
+    return this.info.spec.labels ?? {};
+  }
+
+  /** Its address, to which the paths of its API are appended. */
+  get url(): string {
+    return this.client.baseUrl + this.path;
+  }
+
+  /** Its address for clients of the Model Context Protocol. */
+  get mcpUrl(): string {
+    return `${this.url}/mcp`;
+  }
+
+  /** The address of an HTTP server on a port of the sandbox's loopback. */
+  previewUrl(port: number): string {
+    return `${this.url}/proxy/${port}/`;
+  }
+
+  /** Calls any route of the sandbox's own API, such as `POST /v1/shell/exec`, and returns the data of the answer. */
+  request<T>(method: string, path: string, options: RequestOptions = {}): Promise<T> {
+    return this.client.request(method, this.path + path, options);
+  }
+
+  /** Runs a command with bash, and returns its output when it has ended. */
+  run(command: string, options: RunOptions = {}): Promise<CommandResult> {
+    return new BashSession(this, undefined).run(command, options);
+  }
+
+  /** Starts a command, to read its output while it runs, and to write to its standard input. */
+  spawn(command: string, options: SpawnOptions = {}): Promise<Process> {
+    return new BashSession(this, undefined).spawn(command, options);
+  }
+
+  /** Creates a session of commands that share a default directory. */
+  async bash(options: { cwd?: string } = {}): Promise<BashSession> {
+    const json = options.cwd === undefined ? {} : { exec_dir: options.cwd };
+    const made = await this.request<BashSessionInfo>("POST", "/v1/bash/sessions/create", { json });
+    return new BashSession(this, made.session_id);
+  }
+
+  async refresh(): Promise<SandboxInfo> {
+    return (this.info = await this.client.request("GET", this.#api));
+  }
+
+  /** Freezes it until its next call. */
+  pause(): Promise<SandboxInfo> {
+    return this.#post("pause");
+  }
+
+  resume(): Promise<SandboxInfo> {
+    return this.#post("resume");
+  }
+
+  /** Runs it again with its files after it failed or was lost. */
+  start(): Promise<SandboxInfo> {
+    return this.#post("start");
+  }
+
+  /** Adds to its life time. */
+  extend(seconds: number): Promise<SandboxInfo> {
+    return this.#change({ extend: `${seconds}s` });
+  }
+
+  /** Sets its life time from now on; null: unlimited. */
+  setTimeout(seconds: number | null): Promise<SandboxInfo> {
+    return this.#change({ timeout: seconds === null ? null : `${seconds}s` });
+  }
+
+  /** Changes labels; null removes one. */
+  setLabels(labels: Record<string, string | null>): Promise<SandboxInfo> {
+    return this.#change({ labels });
+  }
+
+  /** Deletes it with its files. Its trajectory stays. */
+  async delete(): Promise<void> {
+    await this.client.request("DELETE", this.#api);
+  }
+
+  /** Measures its use of memory, processor, and disk. */
+  usage(): Promise<SandboxUsage> {
+    return this.client.request("GET", `${this.#api}/usage`);
+  }
+
+  /** The output of its main command. */
+  async logs(): Promise<string> {
+    return new TextDecoder().decode(await this.client.request<Uint8Array>("GET", `${this.#api}/logs`));
+  }
+
+  /** @internal */
+  get path(): string {
+    return `/sandbox/${encodeURIComponent(this.name)}`;
+  }
+
+  /** @internal */
+  work<T>(path: string, json: unknown, milliseconds: number): Promise<T> {
+    return this.client.call({ method: "POST", path: this.path + path, json, timeoutMs: milliseconds + MARGIN_MS });
+  }
+
+  get #api(): string {
+    return `/api/v2/sandboxes/${encodeURIComponent(this.name)}`;
+  }
+
+  async #change(json: Record<string, unknown>): Promise<SandboxInfo> {
+    return (this.info = await this.client.request("PATCH", this.#api, { json }));
+  }
+
+  async #post(action: string): Promise<SandboxInfo> {
+    return (this.info = await this.client.request("POST", `${this.#api}/${action}`, { json: {} }));
+  }
+}
+
+/** 128 random bits. `crypto.randomUUID` is missing in Node.js 18's global scope and on pages without TLS. */
+function randomId(): string {
+  const parts = Array.from({ length: 4 }, () => Math.floor(Math.random() * 2 ** 32).toString(16).padStart(8, "0"));
+  return parts.join("");
+}

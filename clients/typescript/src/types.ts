@@ -1,0 +1,37 @@
+/** Types of requests and answers, from the OpenAPI documents. */
+
+import type { components as OfSandbox } from "./schema/sandbox.js";
+import type { components as OfServer } from "./schema/server.js";
+
+type Server = OfServer["schemas"];
+type Sandbox = OfSandbox["schemas"];
+
+export type CreateSandbox = Partial<Server["CreateSandbox"]>;
+export type SandboxInfo = Server["SandboxInfo"];
+export type SandboxList = Server["SandboxList"];
+export type SandboxUsage = Server["SandboxUsage"];
+export type ServerInfo = Server["ServerInfo"];
+export type Me = Server["Me"];
+export type Step = Server["Step"];
+export type StepPage = Server["StepPage"];
+export type TrajectorySummary = Server["TrajectorySummary"];
+export type TrajectoryList = Server["TrajectoryList"];
+export type Verification = Server["Verification"];
+export type BashExecRequest = Partial<Sandbox["BashExecRequest"]>;
+export type BashExecResult = Sandbox["BashExecResult"];
+export type BashOutputResult = Sandbox["BashOutputResult"];
+export type BashSessionInfo = Sandbox["BashSessionInfo"];
+export type BrowserInfo = Sandbox["BrowserInfoResult"];
+export type CodeResult = Sandbox["CodeExecuteResponse"];
+export type FileInfo = Sandbox["FileInfo"];
+
+/** A change of a watched file. */
+export interface FileChange {
+  type: "create" | "write" | "remove" | "rename" | "chmod";
+  path: string;
+  /** Where it was, for `rename`. */
+  old_path: string | null;
+  is_dir: boolean;
+  /** Seconds since 1970. */
+  timestamp: number;
+}

@@ -1,0 +1,160 @@
+// The client against a server that refuses, breaks off, and comes back. `tests/operation/test_client_packages.py` has the real
+// server.
+
+import assert from "node:assert/strict";
+import { once } from "node:events";
+import { createServer } from "node:net";
+import { test } from "node:test";
+
+import * as arenite from "../dist/index.js";
+import { answer, events, serve } from "./scripted_server.mjs";
+
+const NOW = "2026-01-01T00:00:00Z";
+const INFO = {
+  id: "sabcdefghijk", name: "demo", state: "running", spec: { image: "base" }, isolation: [], origin: "api",
+  created_at: NOW, last_used_at: NOW, state_since: NOW, stages: [], urls: { path: "/sandbox/demo/", host: "x" },
+};
+const CUT = answer(200, { a: 1 }).slice(0, -3);
+
+/** A client of a server with these answers. */
+async function connect(t, ...answers) {
+  const server = await serve(...answers);
+  t.after(server.close);
+  const client = new arenite.Client({ baseUrl: server.url, retries: 2 });
+  return { client, requests: server.requests };
+}
+
+const ERRORS = [
+  [404, { code: "not_found", message: "no x", hint: "list them" }, "NotFound", "list them"],
+  [404, { type: "about:blank", title: "Not found", status: 404, detail: "no x", code: "not_found" }, "NotFound", undefined],
+  [403, { code: "quota_exceeded", detail: "no x", quota: "sandboxes" }, "QuotaExceeded", undefined],
+  [409, { code: "already_exists", message: "no x" }, "AlreadyExists", undefined],
+  [409, { code: "a_newer_code", message: "no x" }, "Conflict", undefined],
+  [404, { success: false, message: "no x", data: null, hint: "list them" }, "NotFound", "list them"],
+  [200, { success: false, message: "no x", data: { error_type: "permission_denied" } }, "Forbidden", undefined],
+  [400, { code: "400", error: "no x" }, "InvalidRequest", undefined],
+  [504, { error: { code: "timeout", message: "no x" } }, "ServerTimedOut", undefined],
+  [422, { message: "no x", detail: [{ loc: ["body", "y"], msg: "Field required" }] }, "InvalidRequest", undefined],
+];
+
+for (const [status, body, kind, hint] of ERRORS) {
+  test(`${status} with ${JSON.stringify(body)} is ${kind}`, async (t) => {
+    const { client } = await connect(t, answer(status, body, { "x-request-id": "r1" }));
+    const error = await client.request("POST", "/x").then(assert.fail, (error) => error);
+    assert.equal(error.name, kind);
+    assert.equal(error.constructor, arenite[kind]);
+    assert.match(error.message, /no x/);
+    assert.deepEqual([error.hint, error.requestId, error.body], [hint, "r1", body]);
+    if (status === 422) assert.match(error.message, /no x; body\.y: Field required/);
+  });
+}
+
+test("answers that are not JSON", async (t) => {
+  const { client } = await connect(t, "HTTP/1.1 502 X\r\ncontent-length: 5\r\n\r\n<html");
+  await assert.rejects(client.request("POST", "/x"), { name: "SandboxFailed", message: "the server answered 502: <html" });
+});
+
+test("a wrong key is refused at once", async (t) => {
+  const server = await serve(answer(401, { code: "unauthorized", message: "Unauthorized" }));
+  t.after(server.close);
+  const client = new arenite.Client({ baseUrl: server.url, apiKey: "arn_wrong" });
+  await assert.rejects(client.info(), arenite.Unauthorized);
+  assert.deepEqual(server.requests.map(({ headers }) => headers["x-api-key"]), ["arn_wrong"]);
+});
+
+test("a server that is gone", async () => {
+  const server = await serve(answer(200, {}));
+  server.close();
+  const client = new arenite.Client({ baseUrl: server.url, retries: 0 });
+  await assert.rejects(client.request("POST", "/x"), { name: "ConnectionFailed", message: /no server answers at .*ARENITE_SERVER/ });
+});
+
+test("a slow server", async (t) => {
+  const silent = createServer().listen(0, "127.0.0.1");
+  await once(silent, "listening");
+  t.after(() => silent.close());
+  silent.on("connection", (socket) => t.after(() => socket.destroy()));
+  const baseUrl = `http://127.0.0.1:${silent.address().port}`;
+  const client = new arenite.Client({ baseUrl, timeoutMs: 100 });
+  await assert.rejects(client.request("POST", "/x"), arenite.RequestTimedOut);
+  const abort = new AbortController();
+  setTimeout(() => abort.abort(new Error("enough")), 20);
+  await assert.rejects(client.request("GET", "/x", { signal: abort.signal }), /enough/);
+});
+
+for (const [what, first] of [["503", answer(503)], ["429", answer(429, undefined, { "retry-after": 0 })], ["a cut answer", CUT], ["no answer", ""]]) {
+  test(`after ${what}, reads are repeated and writes are not`, async (t) => {
+    const reads = await connect(t, first, answer(200, { a: 1 }));
+    assert.deepEqual(await reads.client.request("GET", "/x"), { a: 1 });
+    assert.equal(reads.requests.length, 2);
+    const writes = await connect(t, first, answer(200, {}));
+    await assert.rejects(writes.client.request("POST", "/x", { json: {} }), arenite.AreniteError);
+    assert.equal(writes.requests.length, 1);
+  });
+
+  test(`after ${what}, a create is repeated with its key`, async (t) => {
+    const { client, requests } = await connect(t, first, answer(201, INFO));
+    const sandbox = await client.sandboxes.create({ image: "base" });
+    assert.equal(sandbox.name, "demo");
+    const keys = requests.map(({ headers }) => headers["idempotency-key"]);
+    assert.equal(keys.length, 2);
+    assert.ok(keys[0] && keys[0] === keys[1]);
+    await client.sandboxes.create();
+    assert.notEqual(requests[2].headers["idempotency-key"], keys[0]);
+  });
+}
+
+test("repetitions have an end", async (t) => {
+  const { client, requests } = await connect(t, answer(503, { code: "internal", message: "the store is away" }));
+  await assert.rejects(client.request("GET", "/x"), { name: "ServerFailed", message: "the store is away" });
+  assert.equal(requests.length, 3);
+});
+
+test("a pause that is too long is not waited for", async (t) => {
+  const { client, requests } = await connect(t, answer(429, { code: "exhausted", message: "slow down" }, { "retry-after": 3600 }));
+  await assert.rejects(client.request("GET", "/x"), { name: "Exhausted", retryAfterMs: 3_600_000 });
+  assert.equal(requests.length, 1);
+});
+
+const step = (number) => `event: step\nid: ${number}\ndata: ${JSON.stringify({ step: number, action: "é" })}\n\n`;
+
+async function follow(client) {
+  const steps = [];
+  for await (const { step } of client.trajectories.get("demo").steps({ follow: true })) steps.push(step);
+  return steps;
+}
+
+test("a broken stream continues", async (t) => {
+  const stopping = `${events(step(2), "event: server_stopping\ndata: {}\n\n")}0\r\n\r\n`;
+  const ended = `${events(": alive\n\n", step(3), "event: end\ndata: {}\n\n")}0\r\n\r\n`;
+  const { client, requests } = await connect(t, events(step(1), step(2).slice(0, 20)), stopping, ended);
+  assert.deepEqual(await follow(client), [1, 2, 3]);
+  assert.deepEqual(requests.map(({ headers }) => headers["last-event-id"]), [undefined, "1", "2"]);
+});
+
+test("a stream that breaks each time fails", async (t) => {
+  const { client, requests } = await connect(t, events(step(1)), events());
+  await assert.rejects(follow(client), arenite.ConnectionFailed);
+  assert.equal(requests.length, 3);
+});
+
+test("lists are read page by page", async (t) => {
+  const page = (name, next_cursor) => answer(200, { sandboxes: [{ ...INFO, name }], next_cursor });
+  const { client, requests } = await connect(t, page("a", "c/1"), page("b", null));
+  const names = [];
+  for await (const { name } of client.sandboxes.list({ state: "running" })) names.push(name);
+  assert.deepEqual(names, ["a", "b"]);
+  assert.match(requests[1].line, /\?limit=100&state=running&cursor=c%2F1 /);
+});
+
+test("names are one segment", async (t) => {
+  const { client, requests } = await connect(t, answer(404, { code: "not_found", message: "no" }));
+  await assert.rejects(client.sandboxes.get("../../x?y=1"), arenite.NotFound);
+  assert.equal(requests[0].line, "GET /api/v2/sandboxes/..%2F..%2Fx%3Fy%3D1 HTTP/1.1");
+});
+
+test("addresses that can't work", () => {
+  for (const baseUrl of ["127.0.0.1:8080", "ftp://x", "http://u@x", "http://x/?q", "http://a b"]) {
+    assert.throws(() => new arenite.Client({ baseUrl }), /invalid address/);
+  }
+});
