@@ -1,11 +1,11 @@
-//! `cargo xtask lint`: rustfmt, the pages' types, words, arrows between crates, clippy, rustdoc, cargo-deny. The crates' own
-//! tests compare golden files.
+//! `cargo xtask lint`: rustfmt, the types of the pages and the clients, words, arrows between crates, clippy, rustdoc,
+//! cargo-deny. The crates' own tests compare golden files.
 
 use std::path::PathBuf;
 
 use crate::command::{self, cargo, program, target_dir};
 use crate::failure::{Attempt, Failure, Outcome};
-use crate::{arrows, fmt, web, words};
+use crate::{arrows, clients, fmt, web, words};
 
 /// The version of cargo-deny, pinned: its rules change between versions.
 const CARGO_DENY: &str = "0.20.2";
@@ -13,6 +13,7 @@ const CARGO_DENY: &str = "0.20.2";
 pub(crate) fn run() -> Outcome {
     fmt::check()?;
     web::check()?;
+    clients::check()?;
     words::check()?;
     arrows::check()?;
     std::thread::scope(|scope| {

@@ -5,6 +5,7 @@
 mod arrows;
 mod bench;
 mod binary;
+mod clients;
 mod command;
 mod decoy;
 mod dist;
@@ -60,6 +61,8 @@ enum Task {
     Dist(dist::DistArgs),
     /// Compare the OpenAPI documents and other golden files, or rewrite them
     Openapi(openapi::OpenapiArgs),
+    /// Generate and package the clients for Python and TypeScript
+    Clients(clients::ClientsArgs),
 }
 
 fn main() -> ExitCode {
@@ -76,6 +79,7 @@ fn main() -> ExitCode {
         Task::Pictures(args) => pictures::run(&args),
         Task::Dist(args) => dist::run(&args),
         Task::Openapi(args) => openapi::run(&args),
+        Task::Clients(args) => clients::run(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

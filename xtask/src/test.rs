@@ -12,7 +12,7 @@ use crate::binary::{self, Profile};
 use crate::command::{self, cargo, program, repository, target_dir};
 use crate::decoy::Decoy;
 use crate::failure::{Attempt, Failure, Outcome};
-use crate::{host, image, lint, python, up, web};
+use crate::{clients, host, image, lint, python, up, web};
 
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {
@@ -49,7 +49,7 @@ type Done = (&'static str, Outcome, Duration);
 pub(crate) fn run(args: &TestArgs) -> Outcome {
     host::must_be_root("test")?;
     host::prepare(&[host::TO_BUILD, host::TO_RUN, host::TO_TEST])?;
-    let parts: [Part; 3] = [("lint", lint::run), ("crates", crates), ("package", package)];
+    let parts: [Part; 3] = [("lint", lint::run), ("crates", crates), ("package", clients::test)];
     let wanted = |name: &str| args.only.as_deref().is_none_or(|only| name.contains(only));
     let mut results: Vec<Done> = Vec::new();
     // The list of the last run, which may not exist.
@@ -125,15 +125,6 @@ fn crates() -> Outcome {
         std::fs::write(&log, "the crates' own tests\n").attempt(|| format!("could not write {}", log.display()))?;
         tests()
     })
-}
-
-/// The Python package's own tests, in a folder for their files that no other run uses.
-fn package() -> Outcome {
-    let python = python::environment()?;
-    let scratch = target_dir().join("package-tests");
-    let mut pytest = program(python);
-    pytest.current_dir(repository().join("clients/python")).args(["-m", "pytest", "-q", "-p", "no:cacheprovider", "--basetemp"]);
-    command::run(pytest.arg(scratch))
 }
 
 /// The prerequisites of the end-to-end tests.
