@@ -51,6 +51,7 @@ ELSEWHERE = {
 EXPECTED = {
     "README.md": {
         "Python, with AIO Sandbox's client": ["0\n", "hello from /tmp\n", "out\n err\n 3\n", "1\t", "Hello"],
+        "Arenite's own clients": ["started\ndone\n42\n"],
         "Agent-Sandbox's API": ['"demo"', '"stdout":"demo\\n"'],
         "AgentFlow's client, for many workers": ["42\n"],
         "MCP": ["Linux"],
