@@ -19,12 +19,18 @@ pub(crate) struct ClientsArgs {
 pub(crate) fn run(args: &ClientsArgs) -> Outcome {
     let output = args.output.clone().unwrap_or_else(|| target_dir().join("clients"));
     std::fs::create_dir_all(&output).attempt(|| format!("could not make {}", output.display()))?;
+    generate()?;
     let interpreter = python::environment()?;
-    command::run(in_python(&interpreter).arg("generate.py"))?;
     let pip = ["-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps", "--wheel-dir"];
     command::run(in_python(&interpreter).args(pip).arg(&output).arg("."))?;
     build_typescript()?;
     command::run(in_typescript("npm").args(["pack", "--silent", "--pack-destination"]).arg(&output))
+}
+
+/// Writes the generated parts of the Python client.
+pub(crate) fn generate() -> Outcome {
+    // It needs no packages.
+    command::run(in_python(Path::new("python3")).arg("generate.py"))
 }
 
 /// Checks types, and that generated files are up to date.

@@ -4,6 +4,7 @@
 
 use clap::Args;
 
+use crate::clients;
 use crate::command::{self, cargo};
 use crate::failure::Outcome;
 
@@ -20,5 +21,7 @@ pub(crate) fn run(args: &OpenapiArgs) -> Outcome {
     if args.bless {
         tests.env("ARENITE_BLESS", "1");
     }
-    command::run(&mut tests)
+    command::run(&mut tests)?;
+    // The types of the Python client follow from the documents.
+    if args.bless { clients::generate() } else { Ok(()) }
 }
