@@ -26,7 +26,7 @@ const ALLOWED: [(&str, &[&str]); 23] = [
     ("guest-runtime", &["model", "isolation"]),
     ("guest-shell", &["isolation", "guest-runtime"]),
     ("guest-proxy", &["model", "guest-runtime"]),
-    ("guest-files", &["isolation", "documents", "guest-runtime"]),
+    ("guest-files", &["model", "isolation", "documents", "guest-runtime"]),
     ("guest-code", &["isolation", "guest-runtime", "guest-files"]),
     ("guest-desktop", &["isolation", "guest-runtime", "guest-files"]),
     ("guest-browser", &["model", "isolation", "guest-runtime", "guest-files", "guest-desktop", "guest-cdp"]),

@@ -4,12 +4,14 @@
 
 #![forbid(unsafe_code)]
 
+mod address;
 mod code;
 mod id;
 pub mod protocol;
 mod spec;
 mod state;
 
+pub use address::is_public_address;
 pub use code::ErrorCode;
 pub use id::{IdError, ImageName, KeyId, SandboxId, SandboxName, TenantId};
 pub use spec::{IdlePolicy, NetworkMode, Resources, SandboxSpec, SpecError, VolumeMount};

@@ -20,10 +20,10 @@ use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver
 use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 use ureq::{Agent, Proxy};
 
-use super::address::is_public;
 use super::child::too_large;
 use super::job::Fault;
 use arenite_guest_runtime::dial::CERTIFICATES;
+use arenite_model::is_public_address;
 
 /// The time for fetching. Reading the document comes after it.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -171,14 +171,14 @@ fn check(uri: &Uri, proxy: Option<&Proxy>) -> Result<(), Fault> {
         return Err(not_public(uri));
     }
     if let Ok(address) = host.parse::<IpAddr>() {
-        return if is_public(address) { Ok(()) } else { Err(not_public(uri)) };
+        return if is_public_address(address) { Ok(()) } else { Err(not_public(uri)) };
     }
     if let Some(proxy) = proxy {
         if proxy.host().eq_ignore_ascii_case(&host) && proxy.port() == port(uri) {
             return Err(not_public(uri));
         }
         let known = std::net::ToSocketAddrs::to_socket_addrs(&(host.as_str(), port(uri)));
-        if known.is_ok_and(|mut found| found.any(|a| !is_public(a.ip()))) {
+        if known.is_ok_and(|mut found| found.any(|a| !is_public_address(a.ip()))) {
             return Err(not_public(uri));
         }
     }
@@ -242,7 +242,7 @@ impl Resolver for Guarded {
         let found = self.inner.resolve(uri, config, timeout)?;
         let is_proxy = self.proxy.as_ref().is_some_and(|(host, _)| uri.host() == Some(host.as_str()));
         let fits = |address: &SocketAddr| match self.reach {
-            Reach::Internet => is_public(address.ip()),
+            Reach::Internet => is_public_address(address.ip()),
             Reach::Loopback => is_loopback(address.ip()),
         };
         if is_proxy || found.iter().all(fits) { Ok(found) } else { Err(ureq::Error::Other(Box::new(NotPublic))) }

@@ -8,7 +8,6 @@
 //! A document may make its reader panic, loop or exhaust memory. Here that ends one call with an error, and the guest survives.
 //! Owns the limit on the number of such processes. Never gives one more rights than the user's commands have.
 
-mod address;
 mod child;
 mod fetch;
 mod job;

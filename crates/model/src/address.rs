@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Whether an address is on the public internet. All others belong to this machine, to its network, or to no host.
-pub(super) fn is_public(address: IpAddr) -> bool {
+pub fn is_public_address(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_public_v4(address),
         IpAddr::V6(address) => is_public_v6(address),
@@ -51,7 +51,7 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::is_public;
+    use super::is_public_address;
 
     #[test]
     fn only_the_internet_is_public() {
@@ -93,7 +93,7 @@ mod tests {
             "3fff::1",
             "100::1",
         ] {
-            assert!(!is_public(address.parse().unwrap()), "{address}");
+            assert!(!is_public_address(address.parse().unwrap()), "{address}");
         }
         for address in [
             "1.1.1.1",
@@ -110,7 +110,7 @@ mod tests {
             "::ffff:1.1.1.1",
             "64:ff9b::101:101",
         ] {
-            assert!(is_public(address.parse().unwrap()), "{address}");
+            assert!(is_public_address(address.parse().unwrap()), "{address}");
         }
     }
 }
