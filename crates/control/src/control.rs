@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 
 use arenite_engine::{Engine, EngineError};
 use arenite_model::{SandboxId, SandboxName, TenantId};
-use tokio::sync::{OwnedRwLockReadGuard, Semaphore, broadcast};
+use tokio::sync::{OwnedRwLockReadGuard, Semaphore};
 use tokio::task::JoinSet;
 
 use crate::admission::Admission;
 use crate::clock::Clock;
 use crate::counters::Tally;
+use crate::events::{EventId, EventReader, Events};
 use crate::health::Health;
 use crate::lease::Activity;
 use crate::pool::Pool;
@@ -22,10 +23,8 @@ use crate::registry::{Entry, Registry};
 use crate::store::{self, Store};
 use crate::template::Templates;
 use crate::tenants::Tenants;
-use crate::{Change, ControlConfig, ControlError, Limits, Sandbox, Template};
+use crate::{ControlConfig, ControlError, Limits, Sandbox, Template};
 
-/// Number of changes that a subscriber may lag behind before it misses some.
-const CHANGES: usize = 1024;
 /// Number of sandboxes that a stop removes concurrently.
 const REMOVE_AT_ONCE: usize = 16;
 
@@ -45,7 +44,7 @@ pub struct Control {
     pub(crate) activity: Arc<Activity>,
     pub(crate) health: Health,
     pub(crate) tally: Tally,
-    pub(crate) changes: broadcast::Sender<Change>,
+    pub(crate) events: Arc<Events>,
     stopping: AtomicBool,
     /// Held for reading by everything that changes sandboxes, and for writing by a stop.
     operations: Arc<tokio::sync::RwLock<()>>,
@@ -108,7 +107,7 @@ impl Control {
             activity: Arc::new(Activity::new(clock)),
             health: Health::default(),
             tally: Tally::default(),
-            changes: broadcast::Sender::new(CHANGES),
+            events: Arc::new(Events::new(clock.now())),
             stopping: AtomicBool::new(false),
             operations: Arc::default(),
             registry: RwLock::default(),
@@ -180,6 +179,16 @@ impl Control {
     /// The engine that runs the sandboxes.
     pub fn engine(&self) -> &Arc<dyn Engine> {
         &self.engine
+    }
+
+    /// Changes of all tenants' sandboxes from now on.
+    pub fn subscribe(&self) -> EventReader {
+        self.events.subscribe()
+    }
+
+    /// Changes of all tenants' sandboxes after an event, or all that are left.
+    pub fn read_events(&self, after: Option<EventId>) -> EventReader {
+        after.map_or_else(|| self.events.read_all(), |after| self.events.read_after(after))
     }
 
     /// Accepts no more changes, cancels creates in progress, waits for the rest, and closes engine and store. Sandboxes stay

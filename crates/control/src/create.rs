@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use crate::admission::{AdmissionPermit, refuse};
 use crate::clock::later;
 use crate::counters::count;
+use crate::events::EventKind;
 use crate::registry::{Claim, Entry};
 use crate::store::StoreError;
 use crate::{Control, ControlError, CreateRequest, Sandbox, memo};
@@ -250,7 +251,7 @@ impl Control {
             self.give_back(&entry).await;
             return Err(ControlError::AlreadyExists { name: entry.name.clone() });
         }
-        self.announce(&entry, Some(SandboxState::Creating));
+        self.announce(&entry.sandbox(), EventKind::Creating);
         match self.build(reservation, &entry, is_ahead, stages, since).await {
             Ok(sandbox) => Ok(sandbox),
             Err(error) => {
@@ -303,6 +304,7 @@ impl Control {
             match self.engine.adopt(&row, &creating.spec).await {
                 Ok(created) => {
                     count(&self.tally.adopted);
+                    self.announce(creating, EventKind::Claimed);
                     return Ok(created);
                 }
                 Err(error) => {

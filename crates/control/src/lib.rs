@@ -29,6 +29,8 @@
 //! never leaves one half done. Most leases come straight from a client's connection, and they wake sandboxes and create
 //! `default`. Readers get snapshots and take no such lock.
 //!
+//! Each change is an event ([`Event`]) in a bounded history, which followers and webhooks read.
+//!
 //! # Tenants
 //!
 //! Every operation names the tenant that it is for: names are unique within a tenant, and another tenant's sandbox is not found.
@@ -63,6 +65,7 @@ mod control;
 mod counters;
 mod create;
 mod error;
+mod events;
 #[cfg(any(test, feature = "fake-engine"))]
 pub mod fake_engine;
 mod health;
@@ -85,8 +88,9 @@ pub use config::{ControlConfig, Limits};
 pub use control::Control;
 pub use counters::MeasuredSandbox;
 pub use error::ControlError;
+pub use events::{Event, EventId, EventKind, EventReader, MissedEvents, NoEvent};
 pub use lease::Lease;
 pub use overlay::{ResourcesOverlay, SpecOverlay};
 pub use quarantine::QuarantinedSandbox;
-pub use sandbox::{Change, Counters, CreateRequest, Deadline, DeadlineAction, DeadlineReason, Sandbox};
+pub use sandbox::{Counters, CreateRequest, Deadline, DeadlineAction, DeadlineReason, Sandbox};
 pub use template::Template;

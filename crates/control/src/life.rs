@@ -7,8 +7,9 @@ use arenite_model::{SandboxName, SandboxState, TenantId};
 use tokio::sync::broadcast;
 
 use crate::counters::count;
+use crate::events::EventKind;
 use crate::registry::Entry;
-use crate::{Change, Control, ControlError, Sandbox, memo};
+use crate::{Control, ControlError, Sandbox, memo};
 
 impl Control {
     /// Deletes a sandbox in any state. Cancels a create in progress.
@@ -66,7 +67,9 @@ impl Control {
     pub(crate) fn vanish(&self, entry: &Arc<Entry>) {
         self.registry_mut().remove(entry);
         self.deadlines.forget(&entry.id);
-        self.announce(entry, None);
+        let sandbox = entry.sandbox();
+        let kind = if sandbox.state == SandboxState::Creating { EventKind::CreateFailed } else { EventKind::Deleted };
+        self.announce(&sandbox, kind);
     }
 
     /// Freezes a sandbox until it is resumed or called. Does nothing if it is paused.
@@ -205,9 +208,10 @@ impl Control {
 
     /// Publishes a new state to readers, subscribers and the reaper. The caller holds the entry's lock.
     pub(crate) fn show(&self, entry: &Entry, sandbox: Sandbox) {
-        let state = sandbox.state;
+        let before = entry.sandbox();
         entry.publish(sandbox);
-        self.announce(entry, Some(state));
+        let after = entry.sandbox();
+        self.announce(&after, EventKind::of_change(&before, &after));
         self.reconsider(entry);
     }
 
@@ -221,14 +225,8 @@ impl Control {
         sandbox
     }
 
-    pub(crate) fn announce(&self, entry: &Entry, state: Option<SandboxState>) {
-        // An error only means that nobody subscribes.
-        let _ = self.changes.send(Change { id: entry.id.clone(), tenant: entry.tenant.clone(), name: entry.name.clone(), state });
-    }
-
-    /// Changes from now on. A receiver that falls more than 1,024 changes behind misses some and gets `Lagged`.
-    pub fn subscribe(&self) -> broadcast::Receiver<Change> {
-        self.changes.subscribe()
+    pub(crate) fn announce(&self, sandbox: &Sandbox, kind: EventKind) {
+        self.events.publish(kind, sandbox, self.clock.now());
     }
 
     /// Listens for guests that end by themselves.

@@ -13,6 +13,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::clock::later;
+use crate::events::EventKind;
 use crate::memo::{self, Memo};
 use crate::recovery::state_of;
 use crate::{Control, ControlError, Sandbox};
@@ -127,9 +128,7 @@ impl Control {
             tracing::info!(%id, name = %row.name, %state, "a sandbox was adopted out of quarantine");
             control.quarantine.held().remove(&id);
             control.enter_open(row.clone());
-            if let Some(entry) = control.registry().by_id(&id) {
-                control.announce(entry, Some(state));
-            }
+            control.announce(&row, EventKind::Adopted);
             Ok(row)
         })
         .await

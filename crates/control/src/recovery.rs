@@ -6,6 +6,7 @@ use std::sync::Arc;
 use arenite_engine::{Found, FoundState, Recovery, Row};
 use arenite_model::{SandboxId, SandboxState};
 
+use crate::events::EventKind;
 use crate::memo::{self, Memo};
 use crate::registry::Entry;
 use crate::{Control, ControlError, Sandbox};
@@ -73,6 +74,7 @@ impl Control {
         // A sandbox that failed or was lost before keeps its reason and its time.
         let settled = matches!(row.state, SandboxState::Failed | SandboxState::Lost) && state == SandboxState::Lost;
         if row.state != state && !settled {
+            let before = row.clone();
             tracing::info!(id = %row.id, name = %row.name, from = %row.state, to = %state, reason = reason.as_deref(), "a sandbox's state has changed");
             row.state = state;
             row.reason = reason;
@@ -80,6 +82,7 @@ impl Control {
             if let Err(error) = self.store.update(&row).await {
                 tracing::error!(id = %row.id, %error, "a sandbox's state could not be stored");
             }
+            self.announce(&row, EventKind::of_change(&before, &row));
         }
         self.enter_settled(row, tally);
     }
@@ -142,8 +145,14 @@ impl Control {
             Err(error) => Err(error),
         };
         match cleaned {
-            Ok(()) if row.state == SandboxState::Creating => tally.half_created += 1,
-            Ok(()) => tally.half_deleted += 1,
+            Ok(()) if row.state == SandboxState::Creating => {
+                tally.half_created += 1;
+                self.announce(&row, EventKind::CreateFailed);
+            }
+            Ok(()) => {
+                tally.half_deleted += 1;
+                self.announce(&row, EventKind::Deleted);
+            }
             Err(error) => {
                 tracing::error!(id = %row.id, name = %row.name, %error, "what a crash left half done could not be removed; trying again");
                 tally.stuck += 1;

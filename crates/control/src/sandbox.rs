@@ -70,16 +70,6 @@ pub enum DeadlineAction {
     Pause,
 }
 
-/// A change of a sandbox.
-#[derive(Debug, Clone)]
-pub struct Change {
-    pub id: SandboxId,
-    pub tenant: TenantId,
-    pub name: SandboxName,
-    /// None: the sandbox is gone.
-    pub state: Option<SandboxState>,
-}
-
 /// Counts since the start, and current numbers.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Counters {

@@ -82,7 +82,7 @@ impl CreateSandbox {
 /// What there is, for a path that leads to nothing.
 pub(crate) async fn unknown(exchange: &mut Exchange) -> Answered {
     Err(Refusal::not_found(format!("there is no {}", exchange.path.decoded)).hint(
-        "there are info, me, usage/live, templates, templates/{name}, images, corpora, workers, quarantine, tenants, keys, audit, sandboxes and sandboxes/{name}/{pause,resume,start,usage,logs,steps}",
+        "there are info, me, events, webhooks, usage/live, templates, templates/{name}, images, corpora, workers, quarantine, tenants, keys, audit, sandboxes and sandboxes/{name}/{pause,resume,start,usage,logs,steps}",
     ))
 }
 
@@ -211,7 +211,7 @@ pub(crate) async fn images(exchange: &mut Exchange) -> Answered {
 pub(crate) async fn list(exchange: &mut Exchange) -> Answered {
     let Exchange { gateway, context, parts, .. } = exchange;
     if follow::is_wanted(parts) {
-        return follow::changes(gateway, context).await;
+        return Ok(follow::changes(gateway, context));
     }
     let all = target::list(&gateway.control, context).await?;
     let sandboxes = all.into_iter().map(|sandbox| described(gateway, context, sandbox)).collect();

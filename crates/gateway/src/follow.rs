@@ -1,4 +1,4 @@
-//! Live events as `text/event-stream`: the steps of a trajectory, the states of sandboxes.
+//! Live events as `text/event-stream`: the steps of a trajectory, the states of sandboxes. See [`crate::events`] for others.
 //!
 //! | event | data |
 //! | --- | --- |
@@ -10,13 +10,10 @@
 //!
 //! A comment every 15 s shows that the connection is alive.
 
-use std::collections::HashSet;
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::time::Duration;
 
-use arenite_control::{Change, Control};
-use arenite_model::SandboxId;
+use arenite_control::MissedEvents;
 use arenite_trajectory::{Follow, News};
 use axum::body::Body;
 use bytes::Bytes;
@@ -24,16 +21,13 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName};
 use http::request::Parts;
 use http::{HeaderValue, Response};
 use serde_json::json;
-use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
-use crate::exchange::Answered;
 use crate::gateway::{Context, Gateway};
 use crate::path::query_value;
-use crate::target::{self, SandboxRef};
 
-const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// Reads of steps, or changes, queued for one reader.
 const PIECES: usize = 4;
 const PERIOD: Duration = Duration::from_secs(15);
@@ -54,28 +48,22 @@ pub(crate) fn steps(gateway: &Gateway, follow: Follow) -> Response<Body> {
 }
 
 /// Streams the creation, changes and deletion of the caller's sandboxes.
-pub(crate) async fn changes(gateway: &Gateway, context: &Context) -> Answered {
-    let mut changes = gateway.control.subscribe();
-    let (control, context) = (Arc::clone(&gateway.control), context.clone());
-    // Sandboxes within the bounds of the caller's key, to report their deletion.
-    let listed = if context.principal.is_bound() { target::list(&control, &context).await? } else { Vec::new() };
-    let mut seen: HashSet<SandboxId> = listed.into_iter().map(|sandbox| sandbox.id).collect();
-    Ok(stream(gateway, |sender| async move {
+pub(crate) fn changes(gateway: &Gateway, context: &Context) -> Response<Body> {
+    let mut events = gateway.control.subscribe();
+    let context = context.clone();
+    stream(gateway, |sender| async move {
         let mut beat = beat();
         loop {
             let piece = tokio::select! {
-                change = changes.recv() => match change {
-                    Ok(change) => {
-                        if !is_visible(&control, &context, &change, &mut seen).await {
-                            continue;
-                        }
+                change = events.recv() => match change {
+                    Ok(change) if context.sees_event(&change) => {
                         event("change", &json!({ "name": change.name, "id": change.id, "state": change.state }))
                     }
-                    Err(RecvError::Lagged(_)) => {
+                    Ok(_) => continue,
+                    Err(MissedEvents) => {
                         let _ = sender.send(behind()).await;
                         return;
                     }
-                    Err(RecvError::Closed) => return,
                 },
                 _ = beat.tick() => ": \n\n".to_owned(),
             };
@@ -83,22 +71,7 @@ pub(crate) async fn changes(gateway: &Gateway, context: &Context) -> Answered {
                 return;
             }
         }
-    }))
-}
-
-/// Whether a change concerns a sandbox that exists for the caller. `seen`: those of a bound key.
-async fn is_visible(control: &Control, context: &Context, change: &Change, seen: &mut HashSet<SandboxId>) -> bool {
-    if change.tenant != *context.tenant() || !context.principal.is_bound() {
-        return change.tenant == *context.tenant();
-    }
-    if change.state.is_none() {
-        return seen.remove(&change.id);
-    }
-    let is_seen = target::look_up(control, context, &SandboxRef::Id(change.id.clone())).await.is_ok();
-    if is_seen {
-        seen.insert(change.id.clone());
-    }
-    is_seen
+    })
 }
 
 async fn tell_steps(mut follow: Follow, sender: mpsc::Sender<String>) {
@@ -149,13 +122,13 @@ async fn tell_steps(mut follow: Follow, sender: mpsc::Sender<String>) {
     }
 }
 
-fn beat() -> Interval {
+pub(crate) fn beat() -> Interval {
     let mut beat = tokio::time::interval_at(Instant::now() + PERIOD, PERIOD);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     beat
 }
 
-fn event(name: &str, data: &impl serde::Serialize) -> String {
+pub(crate) fn event(name: &str, data: &impl serde::Serialize) -> String {
     // Steps were parsed from JSON without line breaks between tokens.
     let data = serde_json::to_string(data).unwrap_or_default();
     format!("event: {name}\ndata: {data}\n\n")
@@ -166,7 +139,7 @@ fn behind() -> String {
 }
 
 /// An answer that `tell` generates, until it returns, the reader leaves, or the server stops.
-fn stream<T>(gateway: &Gateway, tell: impl FnOnce(mpsc::Sender<String>) -> T) -> Response<Body>
+pub(crate) fn stream<T>(gateway: &Gateway, tell: impl FnOnce(mpsc::Sender<String>) -> T) -> Response<Body>
 where
     T: Future<Output = ()> + Send + 'static,
 {
@@ -278,7 +251,7 @@ mod tests {
     #[tokio::test]
     async fn sandboxes_are_told_of_until_the_server_stops() {
         let harness = Harness::new().await;
-        let mut answer = changes(&harness.gateway, &Harness::context()).await.unwrap();
+        let mut answer = changes(&harness.gateway, &Harness::context());
         next(&mut answer).await;
         let made = harness.call("POST", "/api/v2/sandboxes", json!({ "name": "told" })).await.json;
         let mut told = Value::Null;

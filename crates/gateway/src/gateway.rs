@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use arenite_control::Control;
 use arenite_control::tenants::Principal;
+use arenite_control::{Control, Event};
 use arenite_model::{ErrorCode, TenantId};
 use arenite_synthesis::Synthesis;
 use arenite_synthesis::config::Switches;
@@ -161,6 +161,11 @@ pub(crate) struct Context {
 impl Context {
     pub(crate) fn tenant(&self) -> &TenantId {
         &self.principal.tenant
+    }
+
+    /// Whether an event concerns a sandbox that exists for the caller.
+    pub(crate) fn sees_event(&self, event: &Event) -> bool {
+        event.tenant == *self.tenant() && self.principal.covers(Some(&event.name), &event.labels)
     }
 
     /// The server's address for the client. A caller without one reaches the server on this host.

@@ -9,13 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use arenite_control::Change;
+use arenite_control::{Event, MissedEvents};
 use arenite_model::protocol::{INSIDE_STEPS_PATH, InsideStep};
 use arenite_model::{SandboxId, SandboxName, SandboxState, TenantId};
 use arenite_trajectory::{Intent, Origin, Outcome, OutcomeKind, redact};
 use http::StatusCode;
 use serde_json::{Value, json};
-use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -41,40 +40,38 @@ struct Whose {
 /// Follows control's changes: starts and ends readers, and closes connections to stopped sandboxes.
 pub(crate) async fn follow(gateway: Arc<Gateway>) {
     let mut readers: HashMap<SandboxId, CancellationToken> = HashMap::new();
-    let mut changes = gateway.control.subscribe();
+    let mut events = gateway.control.subscribe();
     reconcile(&gateway, &mut readers);
     loop {
-        let change = tokio::select! {
-            change = changes.recv() => change,
+        let event = tokio::select! {
+            event = events.recv() => event,
             () = gateway.stopping.cancelled() => return,
         };
-        match change {
-            Ok(change) => apply(&gateway, &mut readers, change),
-            // Changes were missed: check everything again.
-            Err(RecvError::Lagged(_)) => reconcile(&gateway, &mut readers),
-            Err(RecvError::Closed) => return,
+        match event {
+            Ok(Event { id, tenant, name, state, .. }) => apply(&gateway, &mut readers, Whose { tenant, id, name }, state),
+            // Check everything again.
+            Err(MissedEvents) => reconcile(&gateway, &mut readers),
         }
     }
 }
 
-fn apply(gateway: &Arc<Gateway>, readers: &mut HashMap<SandboxId, CancellationToken>, change: Change) {
-    match change.state {
+/// Follows a sandbox into its state. None: it is gone.
+fn apply(gateway: &Arc<Gateway>, readers: &mut HashMap<SandboxId, CancellationToken>, whose: Whose, state: Option<SandboxState>) {
+    match state {
         Some(SandboxState::Running) => {
-            readers
-                .entry(change.id.clone())
-                .or_insert_with(|| start(gateway, Whose { tenant: change.tenant, id: change.id, name: change.name }));
+            readers.entry(whose.id.clone()).or_insert_with(|| start(gateway, whose));
         }
         Some(SandboxState::Creating) => {}
         // A frozen guest sends nothing, and later continues where it was.
-        Some(SandboxState::Paused) => gateway.pools.retire(&change.id),
+        Some(SandboxState::Paused) => gateway.pools.retire(&whose.id),
         Some(SandboxState::Deleting | SandboxState::Failed | SandboxState::Lost) | None => {
-            gateway.pools.retire(&change.id);
-            if let Some(reader) = readers.remove(&change.id) {
+            gateway.pools.retire(&whose.id);
+            if let Some(reader) = readers.remove(&whose.id) {
                 reader.cancel();
             }
-            if change.state.is_none() {
+            if state.is_none() {
                 // A call or the reaper deleted it.
-                gateway.recorder.close_trajectory(&change.tenant, change.id.as_str());
+                gateway.recorder.close_trajectory(&whose.tenant, whose.id.as_str());
             }
         }
     }
@@ -91,11 +88,8 @@ fn reconcile(gateway: &Arc<Gateway>, readers: &mut HashMap<SandboxId, Cancellati
         there
     });
     for sandbox in listed {
-        apply(
-            gateway,
-            readers,
-            Change { id: sandbox.id, tenant: sandbox.tenant, name: sandbox.name, state: Some(sandbox.state) },
-        );
+        let whose = Whose { tenant: sandbox.tenant, id: sandbox.id, name: sandbox.name };
+        apply(gateway, readers, whose, Some(sandbox.state));
     }
 }
 

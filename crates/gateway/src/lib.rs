@@ -21,6 +21,7 @@ mod connections;
 mod corpora;
 mod descriptors;
 mod dialect;
+mod events;
 mod exchange;
 mod export;
 mod follow;

@@ -26,6 +26,7 @@ use crate::dialect::agentflow::types::{
     WorkerSessions, WorkerStatus,
 };
 use crate::dialect::{agent_sandbox, agentflow, mcp};
+use crate::events::EventPage;
 use crate::exchange::{Answered, Exchange};
 use crate::gateway::Gateway;
 use crate::guard::HostKind;
@@ -33,7 +34,7 @@ use crate::health::{Health, Ready};
 use crate::operation::{Operation, Query, SchemaOf, schema_of};
 use crate::path::is_under;
 use crate::refusal::Refusal;
-use crate::{api, auth, corpora, health, metrics, pages, proxy, quarantine, tenants, trajectories};
+use crate::{api, auth, corpora, events, health, metrics, pages, proxy, quarantine, tenants, trajectories};
 
 /// Answers a request of a route.
 pub(crate) type Handler = for<'a> fn(&'a mut Exchange) -> BoxFuture<'a, Answered>;
@@ -352,6 +353,8 @@ static ROUTES: &[Route] = &[
         .doc(Operation::new("sandboxes", "get_usage", "Measures a sandbox's resource usage").answers::<SandboxUsage>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/usage/live", |e| Box::pin(api::live_usage(e)))
         .doc(Operation::new("sandboxes", "list_usage", "Measures the resource usage of all sandboxes").answers::<LiveUsage>(200)),
+    Route::new(At::Server, &API, GET, "/api/v2/events", |e| Box::pin(events::serve(e)))
+        .doc(Operation::new("events", "list_events", "Returns the latest events of the sandboxes, the oldest first; with `follow=true` events as they come").query(EVENT_QUERY).answers::<EventPage>(200).also(&[EVENTS])),
     Route::new(At::Server, &API, GET, "/api/v2/sandboxes/{name}/logs", |e| Box::pin(api::logs(e))).needs(Role::Use)
         .doc(Operation::new("sandboxes", "get_logs", "Returns the output of a sandbox's main command").sends("text/plain")),
     Route::new(At::Server, &API, GET, "/api/v2/sandboxes/{name}/steps", |e| Box::pin(api::steps(e)))
@@ -509,6 +512,14 @@ const ORIGIN: Query = ("origin", "string", "Only steps of these causes: `agent`,
 const RESULT: Query = ("result", "string", "Only `failed` or `succeeded` steps");
 const PATH_IN_SANDBOX: &[Query] = &[("path", "string", "A path in the sandbox")];
 const TENANT: Query = ("tenant", "string", "Another tenant than the caller's; for operators");
+const EVENT_QUERY: &[Query] = &[
+    ("type", "string", "Only events of these types, separated by commas"),
+    ("sandbox", "string", "Only events of this sandbox, by its name or its id; repeatable"),
+    ("label", "string", "Only events of sandboxes with this label, as `KEY=VALUE`; repeatable"),
+    ("after", "string", "The `id` of the event before the first one; `Last-Event-ID` takes precedence"),
+    ("limit", "integer", "The most events, from 1 to 1000; 100 by default"),
+    FOLLOW,
+];
 const AUDIT: &[Query] = &[
     ("tenant", "string", "Only rows of this tenant; without it, operators get the rows of all tenants"),
     ("since", "string", "Only rows from this time on, in RFC 3339"),
