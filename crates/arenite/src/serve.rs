@@ -148,6 +148,9 @@ async fn serve(
     }
     let database = config.database.as_ref().map(tracing::field::display);
     tracing::info!(version = env!("CARGO_PKG_VERSION"), data_dir = %config.data_dir.display(), database, "serving on {}", urls(&config, &listen).join(" and "));
+    let outgoing_tls = arenite_rollout::tls_connector(None)
+        .inspect_err(|error| tracing::warn!(%error, "webhooks and traces can't use https"))
+        .ok();
     let gateway = GatewayConfig {
         listen,
         tls: config.tls.clone(),
@@ -162,6 +165,8 @@ async fn serve(
         workers: Some(workers),
         images: Some(images),
         corpora: Some(Arc::new(Library::of_data(&config.data_dir))),
+        webhook_ranges: config.webhook_allow.iter().filter_map(net).collect(),
+        outgoing_tls,
         warnings,
         commit: option_env!("ARENITE_COMMIT").unwrap_or("unknown"),
         guest: guest_description(),
@@ -262,6 +267,7 @@ fn net(range: &AddressRange) -> Option<IpNet> {
 fn control_config(config: &Config) -> ControlConfig {
     let mut control = ControlConfig::new(config.data_dir.clone(), config.default_image.clone());
     control.tenants = config.tenants;
+    control.webhook_retry = Duration::from_secs(config.webhook_retry_seconds.into());
     control.templates_dir = config.templates_dir.clone();
     control.environments_file = config.environments_file.clone();
     control.pools = config.pool.iter().map(|pool| (pool.name.clone(), pool.number as usize)).collect();

@@ -25,6 +25,8 @@ pub struct ControlConfig {
     pub lost_keep: Duration,
     /// Timeout of one engine operation (create, destroy, pause, resume).
     pub engine_timeout: Duration,
+    /// How long deliveries of webhooks are retried.
+    pub webhook_retry: Duration,
     /// Keeps tenants and their keys. Otherwise `default` is the only tenant.
     pub tenants: bool,
 }
@@ -41,6 +43,7 @@ impl ControlConfig {
             pools: Vec::new(),
             lost_keep: Duration::from_secs(24 * 60 * 60),
             engine_timeout: Duration::from_secs(120),
+            webhook_retry: Duration::from_secs(24 * 60 * 60),
             tenants: false,
         }
     }

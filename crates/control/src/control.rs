@@ -23,6 +23,7 @@ use crate::registry::{Entry, Registry};
 use crate::store::{self, Store};
 use crate::template::Templates;
 use crate::tenants::Tenants;
+use crate::webhooks::Webhooks;
 use crate::{ControlConfig, ControlError, Limits, Sandbox, Template};
 
 /// Number of sandboxes that a stop removes concurrently.
@@ -35,6 +36,8 @@ pub struct Control {
     pub(crate) store: Arc<dyn Store>,
     /// None: `default` is the only tenant.
     tenants: Option<Arc<Tenants>>,
+    /// None: the store keeps none.
+    webhooks: Option<Arc<Webhooks>>,
     pub(crate) clock: Clock,
     pub(crate) templates: Templates,
     pub(crate) admission: Admission,
@@ -80,7 +83,11 @@ impl Control {
         } else {
             None
         };
-        let control = Self::new(config, engine, store, tenants);
+        let webhooks = match Arc::clone(&store).webhook_store() {
+            Some(store) => Some(Arc::new(Webhooks::open(store, config.webhook_retry).await?)),
+            None => None,
+        };
+        let control = Self::new(config, engine, store, tenants, webhooks);
         control.recover().await?;
         // Logs which templates are unusable.
         control.templates.list();
@@ -96,7 +103,13 @@ impl Control {
         Ok(control)
     }
 
-    fn new(config: ControlConfig, engine: Arc<dyn Engine>, store: Arc<dyn Store>, tenants: Option<Arc<Tenants>>) -> Arc<Self> {
+    fn new(
+        config: ControlConfig,
+        engine: Arc<dyn Engine>,
+        store: Arc<dyn Store>,
+        tenants: Option<Arc<Tenants>>,
+        webhooks: Option<Arc<Webhooks>>,
+    ) -> Arc<Self> {
         let clock = Clock::start();
         Arc::new_cyclic(|this| Self {
             templates: Templates::new(&config),
@@ -115,6 +128,7 @@ impl Control {
             engine,
             store,
             tenants,
+            webhooks,
             clock,
             tasks: Mutex::default(),
             this: Weak::clone(this),
@@ -161,6 +175,11 @@ impl Control {
 
     pub fn limits(&self) -> &Limits {
         &self.config.limits
+    }
+
+    /// Tenants' webhooks; none if the store keeps none.
+    pub fn webhooks(&self) -> Option<&Arc<Webhooks>> {
+        self.webhooks.as_ref()
     }
 
     /// The usable templates, by name.

@@ -57,6 +57,8 @@ pub enum ControlError {
     InvalidKey { reason: String },
     #[error("there are {most} {what}, which is the most")]
     TooMany { what: &'static str, most: usize },
+    #[error("there is no webhook {id}")]
+    NoWebhook { id: String },
     #[error("this server's store keeps no tenants")]
     NoTenantStore,
     #[error("the server is stopping")]
@@ -92,7 +94,8 @@ impl ControlError {
             | Self::NoTemplate { .. }
             | Self::NotQuarantined { .. }
             | Self::NoTenant { .. }
-            | Self::NoKey { .. } => ErrorCode::NotFound,
+            | Self::NoKey { .. }
+            | Self::NoWebhook { .. } => ErrorCode::NotFound,
             Self::AlreadyExists { .. } | Self::TenantExists { .. } | Self::TenantRemoved { .. } => ErrorCode::AlreadyExists,
             Self::Conflict { .. }
             | Self::Cancelled { .. }
@@ -147,6 +150,8 @@ impl ControlError {
             Self::NoTenantStore => "leave out --store, or --tenants: tenants are kept only in the data directory for now",
             Self::NoKey { .. } => "see which there are: arenite key ls",
             Self::KeyEnded { .. } => "create another: arenite key create",
+            Self::NoWebhook { .. } => "see which there are: arenite webhook ls",
+            Self::TooMany { what: "webhooks of this tenant", .. } => "remove webhooks that are not needed",
             Self::TooMany { what: "tenants", .. } => "remove tenants that are not needed",
             Self::TooMany { .. } => "revoke keys that are not needed",
             Self::NotQuarantined { .. } => "see which are: arenite quarantine ls",

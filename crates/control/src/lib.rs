@@ -34,7 +34,7 @@
 //! # Tenants
 //!
 //! Every operation names the tenant that it is for: names are unique within a tenant, and another tenant's sandbox is not found.
-//! Keys, roles and the audit log are in [`tenants`].
+//! Keys, roles and the audit log are in [`tenants`], the addresses that get events in [`webhooks`].
 //!
 //! # After a crash
 //!
@@ -83,6 +83,7 @@ mod shutdown_hooks;
 pub mod store;
 mod template;
 pub mod tenants;
+pub mod webhooks;
 
 pub use config::{ControlConfig, Limits};
 pub use control::Control;

@@ -1,6 +1,10 @@
 //! Rows of the audit log, for a server with tenants: changes, sign-ins, and refusals. They contain no bodies and no queries.
 
+use std::sync::Arc;
+
 use arenite_control::tenants::{AuditEntry, Principal};
+use arenite_model::ErrorCode;
+use futures_util::future::BoxFuture;
 use http::StatusCode;
 use jiff::Timestamp;
 
@@ -48,6 +52,21 @@ pub(crate) async fn record_result<T>(
     let outcome = result.as_ref().map_or_else(|refusal| refusal.code.as_str(), |_| "ok");
     record(gateway, &context.principal, context, action, object, outcome).await;
     result.map_err(|refusal| Refusal { is_audited: true, ..refusal })
+}
+
+/// Runs a change to its end, also if its client leaves or revokes its own key, and records it in the audit log.
+pub(crate) async fn change_with<T: Send + 'static>(
+    exchange: &Exchange,
+    action: &'static str,
+    object: String,
+    change: BoxFuture<'static, Result<T, Refusal>>,
+) -> Result<T, Refusal> {
+    let (gateway, context) = (Arc::clone(&exchange.gateway), exchange.context.clone());
+    let changed = exchange.gateway.tasks.spawn(async move {
+        let changed = change.await;
+        record_result(&gateway, &context, action, &object, changed).await
+    });
+    changed.await.unwrap_or_else(|error| Err(Refusal::new(ErrorCode::Internal, format!("the change broke off: {error}"))))
 }
 
 /// Records a request that was refused for want of credentials or rights.

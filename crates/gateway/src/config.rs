@@ -8,7 +8,9 @@ use std::time::Duration;
 use arenite_mcp::rmcp::model::Tool;
 use arenite_retrieval::library::Library;
 use arenite_synthesis::config::Workers;
+use ipnet::IpNet;
 use serde::Serialize;
+use tokio_rustls::TlsConnector;
 use utoipa::ToSchema;
 use utoipa::openapi::OpenApi;
 
@@ -55,6 +57,10 @@ pub struct GatewayConfig {
     pub images: Option<Arc<dyn ImageCatalog>>,
     /// Corpora that are served; none: no folder for them.
     pub corpora: Option<Arc<Library>>,
+    /// Ranges of addresses that webhooks may reach besides the public internet.
+    pub webhook_ranges: Vec<IpNet>,
+    /// Opens TLS connections of webhooks and traces; none: they can't use https.
+    pub outgoing_tls: Option<TlsConnector>,
     /// Warnings from the start of the server, for `/api/v2/info`.
     pub warnings: Vec<String>,
     /// The commit that the program was built from, for `/metrics`.
@@ -84,6 +90,8 @@ impl Default for GatewayConfig {
             workers: None,
             images: None,
             corpora: None,
+            webhook_ranges: Vec::new(),
+            outgoing_tls: None,
             warnings: Vec::new(),
             commit: "unknown",
             guest: GuestDescription::default(),

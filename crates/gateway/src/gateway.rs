@@ -22,6 +22,7 @@ use crate::descriptors::Descriptors;
 use crate::metrics::Metrics;
 use crate::proxy::{Commands, Pools};
 use crate::refusal::Refusal;
+use crate::webhooks::WebhookSender;
 use crate::{GatewayConfig, dialect};
 
 /// KiB of JSON bodies over 64 KiB that are held at once; further bodies wait.
@@ -55,6 +56,7 @@ pub(crate) struct Gateway {
     pub(crate) handovers: Grants,
     /// Commands of the command line in progress.
     pub(crate) commands: Arc<Commands>,
+    pub(crate) webhooks: WebhookSender,
     /// MCP's sessions and tools.
     pub(crate) mcp: arenite_mcp::Server<dialect::mcp::Hub>,
     /// Sessions of signed-in browsers.
@@ -70,6 +72,7 @@ pub(crate) struct Gateway {
 impl Gateway {
     pub(crate) fn new(config: GatewayConfig, control: Arc<Control>, recorder: Recorder) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let webhooks = WebhookSender::new(config.webhook_ranges.clone(), config.outgoing_tls.clone());
         Self {
             connections: Arc::new(Connections::new(config.connections.clone())),
             descriptors: Descriptors::new(),
@@ -88,6 +91,7 @@ impl Gateway {
             tickets: Grants::default(),
             handovers: Grants::default(),
             commands: Arc::default(),
+            webhooks,
             mcp: arenite_mcp::Server::new(dialect::mcp::Hub),
             sessions: Grants::default(),
             document: OnceLock::new(),

@@ -35,6 +35,7 @@ mod lifecycle;
 mod metrics;
 mod operation;
 mod origin;
+mod outgoing;
 mod own_host;
 mod pages;
 mod path;
@@ -50,6 +51,7 @@ mod tenants;
 mod timing;
 mod tls;
 mod trajectories;
+mod webhooks;
 mod workers;
 
 pub use auth::{AuthError, Authentication, TICKET_TTL};

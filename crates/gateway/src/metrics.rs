@@ -179,6 +179,10 @@ pub(crate) async fn serve(exchange: &mut Exchange) -> Answered {
         let help = "Refusals that the audit log lacks, since too many came at once.";
         page.single("arenite_audit_dropped_total", "counter", help, tenants.dropped_refusals());
     }
+    if let Some(webhooks) = gateway.control.webhooks() {
+        let help = "Deliveries to webhooks that wait, also for their next attempt.";
+        page.single("arenite_webhook_deliveries_waiting", "gauge", help, webhooks.waiting());
+    }
     recorder(&mut page, &gateway.recorder.counters());
     process(&mut page);
     host(&mut page);

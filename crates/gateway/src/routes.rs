@@ -34,7 +34,10 @@ use crate::health::{Health, Ready};
 use crate::operation::{Operation, Query, SchemaOf, schema_of};
 use crate::path::is_under;
 use crate::refusal::Refusal;
-use crate::{api, auth, corpora, events, health, metrics, pages, proxy, quarantine, tenants, trajectories};
+use crate::webhooks::{
+    CreateWebhook, DeliveryInfo, DeliveryPage, NewWebhookInfo, RemovedWebhook, WebhookInfo, WebhookList, WebhookTest,
+};
+use crate::{api, auth, corpora, events, health, metrics, pages, proxy, quarantine, tenants, trajectories, webhooks};
 
 /// Answers a request of a route.
 pub(crate) type Handler = for<'a> fn(&'a mut Exchange) -> BoxFuture<'a, Answered>;
@@ -391,6 +394,20 @@ static ROUTES: &[Route] = &[
         .doc(Operation::new("keys", "rotate_key", "Creates a key with the same rights, and ends the old one after an overlap").takes::<RotateKey>().answers::<NewKeyInfo>(201)),
     Route::new(At::Server, &API, GET, "/api/v2/audit", |e| Box::pin(tenants::audit(e))).needs(Role::Admin)
         .doc(Operation::new("audit", "list_audit", "Returns rows of the audit log, the newest first").query(AUDIT).answers::<AuditPage>(200)),
+    Route::new(At::Server, &API, GET, "/api/v2/webhooks", |e| Box::pin(webhooks::list(e))).needs(Role::Admin)
+        .doc(Operation::new("webhooks", "list_webhooks", "Lists the webhooks").answers::<WebhookList>(200)),
+    Route::new(At::Server, &API, POST, "/api/v2/webhooks", |e| Box::pin(webhooks::create(e))).needs(Role::Admin)
+        .doc(Operation::new("webhooks", "create_webhook", "Creates a webhook; its secret is shown only in this answer").takes::<CreateWebhook>().answers::<NewWebhookInfo>(201)),
+    Route::new(At::Server, &API, GET, "/api/v2/webhooks/{id}", |e| Box::pin(webhooks::get(e))).needs(Role::Admin)
+        .doc(Operation::new("webhooks", "get_webhook", "Describes a webhook").answers::<WebhookInfo>(200)),
+    Route::new(At::Server, &API, DELETE, "/api/v2/webhooks/{id}", |e| Box::pin(webhooks::remove(e))).needs(Role::Admin)
+        .doc(Operation::new("webhooks", "remove_webhook", "Removes a webhook with its deliveries").answers::<RemovedWebhook>(200)),
+    Route::new(At::Server, &API, POST, "/api/v2/webhooks/{id}/test", |e| Box::pin(webhooks::test(e))).needs(Role::Admin)
+        .doc(Operation::new("webhooks", "test_webhook", "Sends a test to a webhook once, and answers with the result").takes::<Nothing>().answers::<WebhookTest>(200)),
+    Route::new(At::Server, &API, GET, "/api/v2/webhooks/{id}/deliveries", |e| Box::pin(webhooks::deliveries(e))).needs(Role::Admin)
+        .doc(Operation::new("webhooks", "list_deliveries", "Lists a webhook's deliveries, the newest first").query(DELIVERIES).answers::<DeliveryPage>(200)),
+    Route::new(At::Server, &API, POST, "/api/v2/webhooks/{id}/deliveries/{number}/redeliver", |e| Box::pin(webhooks::redeliver(e))).needs(Role::Admin)
+        .doc(Operation::new("webhooks", "redeliver", "Delivers an event again, with all retries").takes::<Nothing>().answers::<DeliveryInfo>(202)),
     Route::new(At::Server, &API, GET, "/api/v2/corpora", |e| Box::pin(corpora::list(e)))
         .doc(Operation::new("corpora", "list_corpora", "Lists the corpora").answers::<CorpusList>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/corpora/{name}", |e| Box::pin(corpora::get(e)))
@@ -519,6 +536,11 @@ const EVENT_QUERY: &[Query] = &[
     ("after", "string", "The `id` of the event before the first one; `Last-Event-ID` takes precedence"),
     ("limit", "integer", "The most events, from 1 to 1000; 100 by default"),
     FOLLOW,
+];
+const DELIVERIES: &[Query] = &[
+    ("state", "pending|delivered|dead", "Only deliveries in this state"),
+    ("limit", "integer", "The most deliveries, from 1 to 1000; 100 by default"),
+    ("cursor", "string", "`next_cursor` of the page before"),
 ];
 const AUDIT: &[Query] = &[
     ("tenant", "string", "Only rows of this tenant; without it, operators get the rows of all tenants"),

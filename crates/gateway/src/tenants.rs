@@ -11,7 +11,6 @@ use arenite_control::tenants::{ApiKey, AuditQuery, KeyText, NewKey, Principal, T
 use arenite_model::{ErrorCode, KeyId, TenantId};
 use arenite_synthesis::Caller;
 use axum::body::Body;
-use futures_util::future::BoxFuture;
 use http::header::CACHE_CONTROL;
 use http::{HeaderValue, Response, StatusCode};
 use jiff::Timestamp;
@@ -97,7 +96,8 @@ pub(crate) async fn create(exchange: &mut Exchange) -> Answered {
     let (CreateTenant { name }, _) = exchange.json().await?;
     let name = name.ok_or_else(|| Refusal::bad_request("name is missing"))?;
     let (shared, object) = (Arc::clone(&tenants), name.to_string());
-    let tenant = change_with(exchange, "tenant.create", object, Box::pin(async move { Ok(shared.create(name).await?) })).await?;
+    let tenant =
+        audit::change_with(exchange, "tenant.create", object, Box::pin(async move { Ok(shared.create(name).await?) })).await?;
     answer_with(exchange, &tenants, StatusCode::CREATED, tenant).await
 }
 
@@ -110,7 +110,7 @@ pub(crate) async fn change(exchange: &mut Exchange) -> Answered {
         Some(disabled) => {
             let action = if disabled { "tenant.disable" } else { "tenant.enable" };
             let (shared, object) = (Arc::clone(&tenants), name.to_string());
-            change_with(exchange, action, object, Box::pin(async move { Ok(shared.set_disabled(&name, disabled).await?) }))
+            audit::change_with(exchange, action, object, Box::pin(async move { Ok(shared.set_disabled(&name, disabled).await?) }))
                 .await?
         }
     };
@@ -123,7 +123,7 @@ pub(crate) async fn remove(exchange: &mut Exchange) -> Answered {
     let force = exchange.query("force").is_some_and(|given| given == "true");
     let (gateway, removed, of_caller) = (Arc::clone(&exchange.gateway), name.clone(), exchange.context.clone());
     let removal = async move { remove_tenant(&gateway, &tenants, &of_caller, &removed, force).await };
-    let deleted_sandboxes = change_with(exchange, "tenant.remove", name.to_string(), Box::pin(removal)).await?;
+    let deleted_sandboxes = audit::change_with(exchange, "tenant.remove", name.to_string(), Box::pin(removal)).await?;
     Ok(json_response(StatusCode::OK, &RemovedTenant { name, removed: true, deleted_sandboxes }))
 }
 
@@ -182,23 +182,11 @@ async fn remove_tenant(
         Ok(emptied) => emptied?,
         Err(_) => return Err(in_use().await),
     }
+    if let Some(webhooks) = gateway.control.webhooks() {
+        webhooks.remove_all(name).await?;
+    }
     tenants.remove(name).await?;
     Ok(deleted)
-}
-
-/// Runs a change to its end, also if its client leaves or revokes its own key, and records it in the audit log.
-async fn change_with<T: Send + 'static>(
-    exchange: &Exchange,
-    action: &'static str,
-    object: String,
-    change: BoxFuture<'static, Result<T, Refusal>>,
-) -> Result<T, Refusal> {
-    let (gateway, context) = (Arc::clone(&exchange.gateway), exchange.context.clone());
-    let changed = exchange.gateway.tasks.spawn(async move {
-        let changed = change.await;
-        audit::record_result(&gateway, &context, action, &object, changed).await
-    });
-    changed.await.unwrap_or_else(|error| Err(Refusal::new(ErrorCode::Internal, format!("the change broke off: {error}"))))
 }
 
 /// The tenant that a request is for: the caller's, or the one that an operator names.
@@ -259,7 +247,7 @@ pub(crate) async fn create_key(exchange: &mut Exchange) -> Answered {
     }
     let object = new.name.clone();
     let created =
-        change_with(exchange, "key.create", object, Box::pin(async move { Ok(tenants.create_key(new).await?) })).await?;
+        audit::change_with(exchange, "key.create", object, Box::pin(async move { Ok(tenants.create_key(new).await?) })).await?;
     Ok(new_key(created))
 }
 
@@ -291,8 +279,8 @@ pub(crate) async fn revoke_key(exchange: &mut Exchange) -> Answered {
     let tenants = tenants(exchange)?;
     let key = find_own_key(exchange, &tenants)?;
     let object = key.id.to_string();
-    let key =
-        change_with(exchange, "key.revoke", object, Box::pin(async move { Ok(tenants.revoke_key(&key.id).await?) })).await?;
+    let key = audit::change_with(exchange, "key.revoke", object, Box::pin(async move { Ok(tenants.revoke_key(&key.id).await?) }))
+        .await?;
     Ok(json_response(StatusCode::OK, &key_info(key)))
 }
 
@@ -302,7 +290,7 @@ pub(crate) async fn rotate_key(exchange: &mut Exchange) -> Answered {
     let (RotateKey { overlap_seconds }, _) = exchange.json().await?;
     let (object, overlap) = (key.id.to_string(), Duration::from_secs(overlap_seconds));
     let rotated = async move { Ok(tenants.rotate_key(&key.id, overlap).await?) };
-    Ok(new_key(change_with(exchange, "key.rotate", object, Box::pin(rotated)).await?))
+    Ok(new_key(audit::change_with(exchange, "key.rotate", object, Box::pin(rotated)).await?))
 }
 
 pub(crate) async fn audit(exchange: &mut Exchange) -> Answered {

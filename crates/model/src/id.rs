@@ -112,6 +112,14 @@ text_id!(
 );
 
 text_id!(
+    /// Identifies a webhook: `w` and 11 lower-case letters or digits.
+    WebhookId,
+    "webhook id",
+    "it is the letter w and 11 lower-case letters or digits",
+    |t| t.len() == 12 && t.starts_with('w') && t.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+);
+
+text_id!(
     /// A local image's name: path-like, lower case, optionally with a tag, such as `base` or `team/tools:2`.
     ImageName,
     "image name",
@@ -149,6 +157,13 @@ impl KeyId {
     /// Generates a random id.
     pub fn random() -> Self {
         Self(random_text(12))
+    }
+}
+
+impl WebhookId {
+    /// Generates a random id.
+    pub fn random() -> Self {
+        Self(format!("w{}", random_text(11)))
     }
 }
 

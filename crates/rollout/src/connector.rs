@@ -91,7 +91,7 @@ impl Connector {
         }
         let mut http = HttpConnector::new();
         http.enforce_http(false);
-        Ok(Self { http, tls: if is_tls { Some(tls(ca)?) } else { None } })
+        Ok(Self { http, tls: if is_tls { Some(tls_connector(ca)?) } else { None } })
     }
 
     /// Connects to the host and port of a URL.
@@ -106,7 +106,8 @@ impl Connector {
     }
 }
 
-fn tls(ca: Option<&Path>) -> Result<TlsConnector, ConnectorError> {
+/// Opens TLS connections for HTTP/1.1. `ca`: a PEM file of the certificate authorities to trust instead of this host's.
+pub fn tls_connector(ca: Option<&Path>) -> Result<TlsConnector, ConnectorError> {
     let roots = match ca {
         Some(path) => authorities(path).map_err(|source| ConnectorError::Authorities { path: path.to_owned(), source })?,
         None => {

@@ -43,7 +43,7 @@ mod table;
 mod task;
 mod trajectory;
 
-pub use connector::{ConnectError, Connector, ConnectorError, ServerStream};
+pub use connector::{ConnectError, Connector, ConnectorError, ServerStream, tls_connector};
 pub use error::{Fault, RolloutError};
 pub use outcome::{EX_TEMPFAIL, Status, Trouble};
 pub use progress::{Observer, Progress};

@@ -212,6 +212,12 @@ settings! {
     /// Keep tenants, each with its own keys, sandboxes and trajectories; the first start prints an operator's key
     #[arg(long, env = "ARENITE_TENANTS", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     tenants: bool,
+    /// Address ranges that webhooks may reach besides the public internet
+    #[arg(long, env = "ARENITE_WEBHOOK_ALLOW", value_name = "RANGE", value_delimiter = ',')]
+    webhook_allow: Vec<AddressRange>,
+    /// Time for which failed deliveries to webhooks are retried, in seconds [default: 86400]
+    #[arg(long, env = "ARENITE_WEBHOOK_RETRY_SECONDS", value_name = "SECONDS")]
+    webhook_retry_seconds: u32,
     /// Lifetime of a ticket, in seconds [default: 30]
     #[arg(long, env = "ARENITE_TICKET_TTL_SECONDS", value_name = "SECONDS")]
     ticket_ttl_seconds: u32,
@@ -269,6 +275,8 @@ pub(crate) struct Config {
     pub(crate) allowed_origin: Vec<String>,
     pub(crate) auth: Authentication,
     pub(crate) tenants: bool,
+    pub(crate) webhook_allow: Vec<AddressRange>,
+    pub(crate) webhook_retry_seconds: u32,
     /// The key is short enough to guess.
     pub(crate) has_weak_key: bool,
     pub(crate) domain: Option<String>,
@@ -321,6 +329,8 @@ impl Settings {
             api_key: None,
             jwt_public_key: None,
             tenants: Some(false),
+            webhook_allow: Some(Vec::new()),
+            webhook_retry_seconds: Some(86_400),
             ticket_ttl_seconds: Some(u32::try_from(arenite_gateway::TICKET_TTL.as_secs()).expect("the default is short")),
             domain: None,
             trusted_proxy: Some(Vec::new()),
@@ -475,6 +485,8 @@ impl Settings {
             has_weak_key: api_key.is_some_and(|key| key.len() < GUESSABLE),
             auth,
             tenants,
+            webhook_allow: all.webhook_allow.expect(complete),
+            webhook_retry_seconds: all.webhook_retry_seconds.expect(complete),
             domain: all.domain,
             trusted_proxy: all.trusted_proxy.expect(complete),
             remove_sandboxes: all.remove_sandboxes.expect(complete),
@@ -525,6 +537,7 @@ impl Config {
             ("max_sandboxes", self.max_sandboxes, 1, 100_000, "it is from 1 to 100000"),
             ("max_concurrent_creates", self.max_concurrent_creates, 1, 256, "it is from 1 to 256"),
             ("create_queue", self.create_queue, 0, 100_000, "it is from 0 to 100000"),
+            ("webhook_retry_seconds", self.webhook_retry_seconds, 0, 2_592_000, "it is from 0 to 2592000, which is 30 days"),
         ];
         for (setting, value, least, most, rule) in numbers {
             if !(least..=most).contains(&value) {
@@ -647,6 +660,7 @@ mod tests {
             ("store = \"postgres://u:s3cret@h/d?sslmode=require\"", "store"),
             ("ticket_ttl_seconds = 0", "ticket_ttl_seconds"),
             ("ticket_ttl_seconds = 86401", "ticket_ttl_seconds"),
+            ("webhook_retry_seconds = 2592001", "webhook_retry_seconds"),
         ] {
             let message = parse(text).resolve().unwrap_err().to_string();
             assert!(message.starts_with(setting) && !message.contains("s3cret"), "{message}");

@@ -6,8 +6,10 @@ mod postgres;
 mod reserve;
 mod sqlite;
 mod sqlite_tenants;
+mod sqlite_webhooks;
 mod tenants;
 mod unreadable;
+mod webhooks;
 mod writer;
 
 use std::path::Path;
@@ -22,6 +24,7 @@ pub use memory::MemoryStore;
 pub use postgres::{AddressError, PostgresAddress, PostgresStore};
 pub use sqlite::SqliteStore;
 pub use tenants::{RemovedTenant, TenantStore};
+pub use webhooks::WebhookStore;
 
 use crate::{ControlError, Sandbox};
 
@@ -114,6 +117,10 @@ pub trait Store: Send + Sync + 'static {
     async fn import(&self, rows: Vec<Sandbox>, replace: bool) -> Result<(), StoreError>;
     /// The same store for tenants; none if it keeps only sandboxes.
     fn tenant_store(self: Arc<Self>) -> Option<Arc<dyn TenantStore>> {
+        None
+    }
+    /// The same store for webhooks; none if it keeps only sandboxes.
+    fn webhook_store(self: Arc<Self>) -> Option<Arc<dyn WebhookStore>> {
         None
     }
     /// Notes for the operator, as text.

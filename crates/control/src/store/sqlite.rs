@@ -13,7 +13,9 @@ use rusqlite::{Connection, OpenFlags, TransactionBehavior, params};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::writer::Writer;
-use super::{Answer, Op, Store, StoreError, TenantStore, check_version, sqlite_tenants, to_json, unreadable};
+use super::{
+    Answer, Op, Store, StoreError, TenantStore, WebhookStore, check_version, sqlite_tenants, sqlite_webhooks, to_json, unreadable,
+};
 use crate::{ControlError, Sandbox};
 
 /// Queue of writes for the thread; beyond it, callers wait to enqueue.
@@ -22,7 +24,7 @@ const QUEUE: usize = 256;
 const LOCKED: Duration = Duration::from_millis(700);
 
 /// Each migrates the schema from its index to the next. Released ones are never edited; append new ones.
-const MIGRATIONS: [&str; 2] = [
+const MIGRATIONS: [&str; 3] = [
     "
     CREATE TABLE sandboxes (
         id           TEXT PRIMARY KEY,
@@ -42,6 +44,7 @@ const MIGRATIONS: [&str; 2] = [
     ) WITHOUT ROWID;
 ",
     sqlite_tenants::SCHEMA,
+    sqlite_webhooks::SCHEMA,
 ];
 
 /// Sandboxes in a SQLite file.
@@ -324,6 +327,10 @@ impl Store for SqliteStore {
     }
 
     fn tenant_store(self: Arc<Self>) -> Option<Arc<dyn TenantStore>> {
+        Some(self)
+    }
+
+    fn webhook_store(self: Arc<Self>) -> Option<Arc<dyn WebhookStore>> {
         Some(self)
     }
 

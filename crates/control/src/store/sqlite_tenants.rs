@@ -47,7 +47,7 @@ pub(super) const SCHEMA: &str = "
 
 impl SqliteStore {
     /// Runs a transaction on the store's thread.
-    async fn transaction<T: Send + 'static>(
+    pub(super) async fn transaction<T: Send + 'static>(
         &self,
         work: impl Fn(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
@@ -64,15 +64,15 @@ impl SqliteStore {
     }
 }
 
-fn time(micros: i64) -> Result<Timestamp, StoreError> {
+pub(super) fn time(micros: i64) -> Result<Timestamp, StoreError> {
     Timestamp::from_microsecond(micros).map_err(|error| StoreError::Database(error.to_string()))
 }
 
-fn unreadable(id: &str, reason: impl ToString) -> StoreError {
+pub(super) fn unreadable(id: &str, reason: impl ToString) -> StoreError {
     StoreError::BadRow { id: id.to_owned(), reason: reason.to_string() }
 }
 
-fn read_all<T>(mut rows: Rows<'_>, read: impl Fn(&Row<'_>) -> Result<T, StoreError>) -> Result<Vec<T>, StoreError> {
+pub(super) fn read_all<T>(mut rows: Rows<'_>, read: impl Fn(&Row<'_>) -> Result<T, StoreError>) -> Result<Vec<T>, StoreError> {
     let mut all = Vec::new();
     while let Some(row) = rows.next()? {
         all.push(read(row)?);

@@ -50,7 +50,16 @@ impl Running {
         F: Fn(SandboxId, DuplexStream) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = ()> + Send + 'static,
     {
-        Self::launch(GatewayConfig::default(), Limits::default(), true, guest).await
+        Self::with_tenants_and(GatewayConfig::default(), guest).await
+    }
+
+    /// The same with a configuration.
+    pub(crate) async fn with_tenants_and<F, Fut>(config: GatewayConfig, guest: F) -> Self
+    where
+        F: Fn(SandboxId, DuplexStream) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        Self::launch(config, Limits::default(), true, guest).await
     }
 
     async fn launch<F, Fut>(config: GatewayConfig, limits: Limits, tenants: bool, guest: F) -> Self

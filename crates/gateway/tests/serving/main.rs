@@ -14,3 +14,4 @@ mod strangers;
 mod streams;
 mod tenants;
 mod tls;
+mod webhooks;

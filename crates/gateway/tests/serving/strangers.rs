@@ -27,6 +27,7 @@ struct Victim {
     /// Paused.
     p: SandboxId,
     key: String,
+    webhook: String,
     digest: String,
     secrets: Vec<String>,
 }
@@ -46,8 +47,11 @@ impl Victim {
         let arguments = serde_json::to_value(&steps[0]).unwrap()["arguments"].clone();
         let digest = arguments["blob"]["blake3"].as_str().unwrap_or_else(|| panic!("{arguments}")).to_owned();
         running.control.pause(&"acme".parse().unwrap(), &"p".parse().unwrap()).await.unwrap();
-        let secrets = vec![a.to_string(), p.to_string(), key.to_string(), owner.clone(), "acme".to_owned()];
-        Self { running, a, p, key: key.to_string(), digest, secrets }
+        let webhooks = running.control.webhooks().unwrap();
+        let hook = webhooks.create(&"acme".parse().unwrap(), "https://192.0.2.1/".to_owned(), Vec::new()).await.unwrap();
+        let webhook = hook.id.to_string();
+        let secrets = vec![a.to_string(), p.to_string(), key.to_string(), owner.clone(), "acme".to_owned(), webhook.clone()];
+        Self { running, a, p, key: key.to_string(), webhook, digest, secrets }
     }
 
     /// What a call without rights may not change.
@@ -61,6 +65,8 @@ impl Victim {
         let counters = self.running.control.counters();
         state.insert("counters".to_owned(), format!("{} {} {}", counters.woken, counters.deleted, counters.leases));
         let tenants = self.running.control.tenants().unwrap();
+        let webhooks = self.running.control.webhooks().unwrap();
+        state.insert("webhooks".to_owned(), format!("{:?} {}", webhooks.list(&tenant), webhooks.waiting()));
         state.insert("tenants".to_owned(), format!("{:?}", tenants.get(&tenant)));
         state.insert("keys".to_owned(), format!("{:?}", tenants.key(&self.key.parse().unwrap())));
         state
@@ -77,6 +83,7 @@ impl Victim {
         let of = match pattern {
             _ if pattern.starts_with("/api/v2/tenants/") => "acme",
             _ if pattern.starts_with("/api/v2/keys/") => &self.key,
+            _ if pattern.starts_with("/api/v2/webhooks/") => &self.webhook,
             _ if pattern.starts_with("/api/v2/quarantine/") => self.p.as_str(),
             _ if pattern.contains("/trajector") => self.a.as_str(),
             _ => name,
