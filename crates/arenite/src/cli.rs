@@ -1,5 +1,6 @@
 //! The command line: arguments and help.
 
+mod events;
 mod quarantine;
 mod rag;
 mod rollout;
@@ -17,6 +18,10 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::client::DEFAULT_SERVER;
 use crate::config::values::{Secret, Size, Span};
 use crate::config::{DEFAULT_DATA_DIR, Settings};
+pub(crate) use events::{
+    EventsArgs, WebhookCommand, WebhookCreateArgs, WebhookDeliveriesArgs, WebhookLsArgs, WebhookRedeliverArgs, WebhookRmArgs,
+    WebhookTestArgs,
+};
 pub(crate) use quarantine::{QuarantineAdoptArgs, QuarantineCommand, QuarantineLsArgs, QuarantineRmArgs};
 pub(crate) use rag::{
     RagCommand, RagEmbedArgs, RagEvalArgs, RagIndexArgs, RagLsArgs, RagRmArgs, RagSearchArgs, SearchMode, VectorPrecision,
@@ -114,6 +119,11 @@ pub(crate) enum Command {
     /// Manage API keys
     #[command(subcommand)]
     Key(KeyCommand),
+    /// Show what happens to sandboxes
+    Events(EventsArgs),
+    /// Manage addresses that get events
+    #[command(subcommand)]
+    Webhook(WebhookCommand),
     /// Show who changed what, and which requests were refused
     Audit(AuditArgs),
     /// Build and manage images

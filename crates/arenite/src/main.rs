@@ -90,6 +90,8 @@ fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
         Command::Quarantine(command) => on_runtime(commands::quarantine::run(command)),
         Command::Tenant(command) => on_runtime(commands::tenants::tenant(command)),
         Command::Key(command) => on_runtime(commands::tenants::key(command)),
+        Command::Events(args) => on_runtime(commands::events::events(args)),
+        Command::Webhook(command) => on_runtime(commands::webhook::run(command)),
         Command::Audit(args) => on_runtime(commands::tenants::audit(args)),
         Command::Trajectory(command) => on_runtime(commands::trajectory::run(command)),
         Command::Rag(command) => commands::rag::run(command),

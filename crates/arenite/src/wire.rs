@@ -168,6 +168,48 @@ pub(crate) struct AuditRow {
     pub(crate) outcome: String,
 }
 
+/// A page of events, which are shown as they are.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Events {
+    pub(crate) events: Vec<serde_json::Value>,
+    pub(crate) next_after: String,
+    #[serde(default)]
+    pub(crate) gap: bool,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Webhooks {
+    pub(crate) webhooks: Vec<Webhook>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Webhook {
+    pub(crate) id: String,
+    pub(crate) url: String,
+    pub(crate) types: Vec<String>,
+    pub(crate) created_at: jiff::Timestamp,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Deliveries {
+    pub(crate) deliveries: Vec<Delivery>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Delivery {
+    pub(crate) number: u64,
+    pub(crate) r#type: String,
+    pub(crate) state: String,
+    pub(crate) attempts: u32,
+    pub(crate) created_at: jiff::Timestamp,
+    #[serde(default)]
+    pub(crate) status: Option<u16>,
+    #[serde(default)]
+    pub(crate) error: Option<String>,
+    #[serde(default)]
+    pub(crate) body: serde_json::Value,
+}
+
 /// The next timeout of a sandbox.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Deadline {

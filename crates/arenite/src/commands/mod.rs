@@ -1,6 +1,7 @@
 //! Commands and families of commands, one file each.
 
 pub(crate) mod copy;
+pub(crate) mod events;
 pub(crate) mod exec;
 pub(crate) mod image;
 pub(crate) mod logs;
@@ -20,6 +21,7 @@ pub(crate) mod terminal;
 pub(crate) mod top;
 pub(crate) mod trajectory;
 pub(crate) mod vm;
+pub(crate) mod webhook;
 
 use std::collections::BTreeMap;
 
