@@ -193,6 +193,7 @@ fn row(number: u64, tenant: Option<&str>) -> AuditEntry {
         key: None,
         action: "request".to_owned(),
         object: format!("GET /{number}"),
+        subject: None,
         client: Some("192.0.2.1".to_owned()),
         outcome: "unauthorized".to_owned(),
     }

@@ -20,6 +20,7 @@ fn entry(principal: Option<&Principal>, context: &Context, action: &str, object:
         at: Timestamp::now(),
         tenant: principal.map(|principal| principal.tenant.clone()),
         key: principal.and_then(|principal| principal.key.clone()),
+        subject: principal.and_then(|principal| principal.subject.clone()),
         action: action.to_owned(),
         object: object.to_owned(),
         client: context.client.clone(),

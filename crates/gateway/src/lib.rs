@@ -54,7 +54,7 @@ mod trajectories;
 mod webhooks;
 mod workers;
 
-pub use auth::{AuthError, Authentication, TICKET_TTL};
+pub use auth::{AuthError, Authentication, TICKET_TTL, TokenRules};
 pub use config::{GatewayConfig, GuestDescription, ImageCatalog, ImageEntry};
 pub use connections::ConnectionLimits;
 pub use dialect::agent_sandbox::AgentSandboxVersion;

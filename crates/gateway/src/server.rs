@@ -149,6 +149,10 @@ impl Server {
             gateway.tasks.spawn(Arc::clone(certificates).follow(gateway.stopping.clone()));
         }
 
+        if let Some(users) = gateway.config.auth.users() {
+            gateway.tasks.spawn(Arc::clone(users).follow(gateway.stopping.clone()));
+        }
+
         let mut accepting = JoinSet::new();
         for (listener, address) in listeners.into_iter().zip(addresses) {
             let is_plain = gateway.config.plain_listen == Some(address);

@@ -48,10 +48,11 @@ pub(crate) async fn me(exchange: &mut Exchange) -> Answered {
     let me = Me {
         tenant: principal.tenant.clone(),
         key: principal.key.clone(),
+        subject: principal.subject.clone(),
         role: principal.role,
         operator: principal.operator,
         bound: principal.bound.clone(),
-        expires_at: key.as_ref().and_then(|key| key.expires_at),
+        expires_at: principal.expires_at.or_else(|| key.as_ref()?.expires_at),
         name: key.map(|key| key.name),
         tenants: tenants.is_some(),
     };
@@ -326,8 +327,8 @@ pub(crate) async fn audit(exchange: &mut Exchange) -> Answered {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let rows = rows.into_iter().map(|row| AuditInfo {
         time: row.entry.at,
+        key: or_dash(row.entry.actor()),
         tenant: row.entry.tenant,
-        key: or_dash(row.entry.key.map(String::from)),
         action: row.entry.action,
         object: row.entry.object,
         client: or_dash(row.entry.client),

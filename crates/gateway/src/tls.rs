@@ -70,8 +70,11 @@ struct Current {
     problem: Option<String>,
 }
 
-/// The state of both files. It changes whenever one is written or replaced.
-type Stamp = [Option<(u64, u64, u64, i64, i64)>; 2];
+/// The state of a file. It changes whenever the file is written or replaced.
+pub(crate) type FileStamp = (u64, u64, u64, i64, i64);
+
+/// The state of both files.
+type Stamp = [Option<FileStamp>; 2];
 
 /// What the last looks at the files saw.
 struct Watch {
@@ -191,10 +194,13 @@ impl Certificates {
 }
 
 fn stamp(cert: &Path, key: &Path) -> Stamp {
-    [cert, key].map(|path| {
-        let file = fs::metadata(path).ok()?;
-        Some((file.dev(), file.ino(), file.size(), file.ctime(), file.ctime_nsec()))
-    })
+    [cert, key].map(file_stamp)
+}
+
+/// None: there is no such file.
+pub(crate) fn file_stamp(path: &Path) -> Option<FileStamp> {
+    let file = fs::metadata(path).ok()?;
+    Some((file.dev(), file.ino(), file.size(), file.ctime(), file.ctime_nsec()))
 }
 
 /// The configuration for new connections, and when its first certificate expires. Sessions of the previous one can't be resumed, so

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arenite_control::store::{AddressError, PostgresAddress};
-use arenite_gateway::{AuthError, Authentication, Certificates, TlsError};
+use arenite_gateway::{AuthError, Authentication, Certificates, TlsError, TokenRules};
 use arenite_model::ImageName;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args};
@@ -71,6 +71,9 @@ impl ConfigError {
             ),
             Self::Credentials { setting: "jwt_public_key", .. } => {
                 "write the public key as PEM, in base64: base64 -w0 public.pem".to_owned()
+            }
+            Self::Credentials { setting: "jwt_jwks", .. } => {
+                "the file has the public keys as JSON, {\"keys\": […]}, as the issuer serves them at its jwks_uri".to_owned()
             }
             Self::Credentials { .. } => "make one with: openssl rand -hex 32".to_owned(),
             Self::Store(_) => {
@@ -209,6 +212,21 @@ settings! {
     /// Public RSA key for callers' tokens (JWT, RS256): its PEM file in base64
     #[arg(long, env = "ARENITE_JWT_PUBLIC_KEY", value_name = "BASE64")]
     jwt_public_key: String,
+    /// Issuer of the tokens (JWT) of tenants' users, as in their claim iss; needs jwt_audience, jwt_jwks and tenants
+    #[arg(long, env = "ARENITE_JWT_ISSUER", value_name = "ISSUER")]
+    jwt_issuer: String,
+    /// Audience of the tokens of tenants' users, as in their claim aud
+    #[arg(long, env = "ARENITE_JWT_AUDIENCE", value_name = "AUDIENCE")]
+    jwt_audience: String,
+    /// File with the public keys of the issuer (JWKS; RS256, ES256 or EdDSA). It is read again when it changes
+    #[arg(long, env = "ARENITE_JWT_JWKS", value_name = "FILE")]
+    jwt_jwks: PathBuf,
+    /// Claim with the name of the user's tenant [default: tenant]
+    #[arg(long, env = "ARENITE_JWT_TENANT_CLAIM", value_name = "CLAIM")]
+    jwt_tenant_claim: String,
+    /// Claim with the user's role (read, use, manage or admin), or with a list of roles [default: role]
+    #[arg(long, env = "ARENITE_JWT_ROLE_CLAIM", value_name = "CLAIM")]
+    jwt_role_claim: String,
     /// Keep tenants, each with its own keys, sandboxes and trajectories; the first start prints an operator's key
     #[arg(long, env = "ARENITE_TENANTS", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     tenants: bool,
@@ -328,6 +346,11 @@ impl Settings {
             allowed_origin: Some(Vec::new()),
             api_key: None,
             jwt_public_key: None,
+            jwt_issuer: None,
+            jwt_audience: None,
+            jwt_jwks: None,
+            jwt_tenant_claim: Some("tenant".to_owned()),
+            jwt_role_claim: Some("role".to_owned()),
             tenants: Some(false),
             webhook_allow: Some(Vec::new()),
             webhook_retry_seconds: Some(86_400),
@@ -442,6 +465,21 @@ impl Settings {
             let rule = "tokens name no tenant, so they can't be used with tenants";
             return Err(ConfigError::Refused { setting: "jwt_public_key", given: "set".to_owned(), rule });
         }
+        let auth = match (all.jwt_issuer, all.jwt_audience, all.jwt_jwks.map(absolute)) {
+            (None, None, None) => auth,
+            (Some(issuer), Some(audience), Some(jwks)) if tenants => {
+                let (tenant_claim, role_claim) = (all.jwt_tenant_claim.expect(complete), all.jwt_role_claim.expect(complete));
+                let rules = TokenRules { issuer, audience, jwks, tenant_claim, role_claim };
+                auth.with_users(rules).map_err(|source| ConfigError::Credentials { setting: "jwt_jwks", source })?
+            }
+            (issuer, audience, jwks) => {
+                let given =
+                    [("jwt_issuer", issuer.is_some()), ("jwt_audience", audience.is_some()), ("jwt_jwks", jwks.is_some())];
+                let setting = given.iter().find(|(_, is_set)| *is_set).map_or("jwt_jwks", |(setting, _)| setting);
+                let rule = "jwt_issuer, jwt_audience and jwt_jwks are set together, with tenants";
+                return Err(ConfigError::Refused { setting, given: "set".to_owned(), rule });
+            }
+        };
         let tls = match (all.tls_cert.map(absolute), all.tls_key.map(absolute)) {
             (Some(cert), Some(key)) => Some(Arc::new(Certificates::open(cert, key)?)),
             (Some(cert), None) => {
@@ -655,6 +693,10 @@ mod tests {
             ("api_key = \"two words\"", "api_key"),
             ("jwt_public_key = \"not base64!\"", "jwt_public_key"),
             ("jwt_public_key = \"bm8gUEVN\"", "jwt_public_key"),
+            ("jwt_issuer = \"x\"", "jwt_issuer"),
+            ("jwt_audience = \"x\"\ntenants = true", "jwt_audience"),
+            ("jwt_issuer = \"x\"\njwt_audience = \"x\"\njwt_jwks = \"/dev/null\"", "jwt_issuer"),
+            ("tenants = true\njwt_issuer = \"x\"\njwt_audience = \"x\"\njwt_jwks = \"/dev/null\"", "jwt_jwks"),
             ("store = \"\"", "store"),
             ("store = \"mysql://u:s3cret@h/d\"", "store"),
             ("store = \"postgres://u:s3cret@h/d?sslmode=require\"", "store"),

@@ -36,7 +36,7 @@ pub(super) const SCHEMA: &str = "
         number  INTEGER PRIMARY KEY AUTOINCREMENT,
         at      INTEGER NOT NULL,
         tenant  TEXT NOT NULL,  -- empty: none
-        key     TEXT,
+        key     TEXT,  -- see `AuditEntry::actor`
         action  TEXT NOT NULL,
         object  TEXT NOT NULL,
         client  TEXT,
@@ -143,14 +143,16 @@ fn text_of(tenant: Option<&TenantId>) -> &str {
 
 fn read_audit(row: &Row<'_>) -> Result<AuditRow, StoreError> {
     let number: i64 = row.get(0)?;
-    let (tenant, key): (String, Option<String>) = (row.get(2)?, row.get(3)?);
+    let tenant: String = row.get(2)?;
     let bad = |error: arenite_model::IdError| unreadable(&number.to_string(), error);
+    let (key, subject) = AuditEntry::read_actor(row.get(3)?).map_err(bad)?;
     Ok(AuditRow {
         number: number.unsigned_abs(),
         entry: AuditEntry {
             at: time(row.get(1)?)?,
             tenant: (!tenant.is_empty()).then(|| tenant.parse()).transpose().map_err(bad)?,
-            key: key.map(|key| key.parse()).transpose().map_err(bad)?,
+            key,
+            subject,
             action: row.get(4)?,
             object: row.get(5)?,
             client: row.get(6)?,
@@ -257,7 +259,7 @@ impl TenantStore for SqliteStore {
                 insert.execute(params![
                     row.at.as_microsecond(),
                     text_of(row.tenant.as_ref()),
-                    row.key.as_ref().map(KeyId::as_str),
+                    row.actor(),
                     row.action,
                     row.object,
                     row.client,

@@ -81,10 +81,15 @@ impl Keyring {
         key.is_valid_at(now) && self.tenants.get(&key.tenant).is_some_and(|tenant| !tenant.disabled)
     }
 
-    /// How long a key is still accepted; none: it is not. `Duration::MAX`: it does not expire.
-    pub(super) fn remaining(&self, id: &KeyId, now: Timestamp) -> Option<Duration> {
-        let key = self.key(id).filter(|key| self.is_accepted(key, now))?;
+    /// How long a caller's key or token is still accepted; none: it is not. `Duration::MAX`: it does not expire.
+    pub(super) fn remaining(&self, caller: &Principal, now: Timestamp) -> Option<Duration> {
+        let expires_at = match (&caller.key, &caller.subject) {
+            (Some(id), _) => self.key(id).filter(|key| self.is_accepted(key, now))?.expires_at,
+            (None, Some(_)) if self.tenants.get(&caller.tenant).is_none_or(|tenant| tenant.disabled) => return None,
+            (None, Some(_)) => Some(caller.expires_at.filter(|end| now < *end)?),
+            (None, None) => None,
+        };
         let left = |end: Timestamp| Duration::try_from(end.duration_since(now)).unwrap_or_default();
-        Some(key.expires_at.map_or(Duration::MAX, left))
+        Some(expires_at.map_or(Duration::MAX, left))
     }
 }

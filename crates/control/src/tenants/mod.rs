@@ -134,26 +134,27 @@ impl Tenants {
         self.keyring.borrow().authenticate(key, self.now())
     }
 
-    /// Whether the caller's key is still accepted.
+    /// Whether the caller's key or token is still accepted.
     pub fn is_accepted(&self, principal: &Principal) -> bool {
-        principal.key.as_ref().is_none_or(|key| self.keyring.borrow().remaining(key, self.now()).is_some())
+        self.keyring.borrow().remaining(principal, self.now()).is_some()
     }
 
-    /// How long the caller's key is still accepted. None: without end.
+    /// How long the caller's key or token is still accepted. None: without end.
     pub fn remaining(&self, principal: &Principal) -> Option<Duration> {
-        let key = principal.key.as_ref()?;
-        let left = self.keyring.borrow().remaining(key, self.now()).unwrap_or_default();
+        let left = self.keyring.borrow().remaining(principal, self.now()).unwrap_or_default();
         (left != Duration::MAX).then_some(left)
     }
 
-    /// Completes when the caller's key is no longer accepted; never for a caller without a key.
+    /// Completes when the caller's key or token is no longer accepted; never for a caller without one.
     pub fn ended(self: &Arc<Self>, principal: &Principal) -> impl Future<Output = ()> + Send + use<> {
-        let (tenants, key) = (Arc::clone(self), principal.key.clone());
+        let (tenants, principal) = (Arc::clone(self), principal.clone());
         async move {
-            let Some(key) = key else { return std::future::pending().await };
+            if !principal.may_end() {
+                return std::future::pending().await;
+            }
             let mut changes = tenants.keyring.subscribe();
             loop {
-                let Some(left) = changes.borrow_and_update().remaining(&key, tenants.now()) else { return };
+                let Some(left) = changes.borrow_and_update().remaining(&principal, tenants.now()) else { return };
                 // A year at most: the end is then computed again.
                 let expired = tokio::time::sleep(left.min(Duration::from_secs(366 * 86_400)));
                 tokio::select! {

@@ -1,16 +1,21 @@
 use std::collections::BTreeMap;
 
 use arenite_model::{KeyId, SandboxName, TenantId};
+use jiff::Timestamp;
 
-use super::{ApiKey, Binding, Role};
+use super::{ApiKey, Binding, Role, audit};
 use crate::Sandbox;
 
 /// An identified caller: its tenant and its rights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Principal {
     pub tenant: TenantId,
-    /// None: the configured key, a server without authentication, or the server itself.
+    /// None: a user with a token, the configured key, a server without authentication, or the server itself.
     pub key: Option<KeyId>,
+    /// A user with a token.
+    pub subject: Option<String>,
+    /// When a user's token expires.
+    pub expires_at: Option<Timestamp>,
     /// None: no rights at all.
     pub role: Option<Role>,
     /// It may act on what belongs to the server.
@@ -24,6 +29,9 @@ impl Principal {
         Self {
             tenant: key.tenant.clone(),
             key: Some(key.id.clone()),
+            subject: None,
+            // Its key says it, which may change.
+            expires_at: None,
             role: Some(key.role),
             operator: key.operator,
             bound: key.bound.clone(),
@@ -42,7 +50,23 @@ impl Principal {
 
     /// The server itself, on behalf of a tenant.
     pub fn server(tenant: TenantId) -> Self {
-        Self { tenant, key: None, role: Some(Role::Admin), operator: false, bound: Vec::new() }
+        let (key, subject, expires_at, bound) = (None, None, None, Vec::new());
+        Self { tenant, key, subject, expires_at, role: Some(Role::Admin), operator: false, bound }
+    }
+
+    /// A user of a tenant, with a token of an issuer.
+    pub fn of_user(tenant: TenantId, subject: String, role: Role, expires_at: Timestamp) -> Self {
+        Self { role: Some(role), subject: Some(subject), expires_at: Some(expires_at), ..Self::server(tenant) }
+    }
+
+    /// Its key or its user: a key's id, or `user:` and a name.
+    pub fn actor(&self) -> Option<String> {
+        audit::actor(self.key.as_ref(), self.subject.as_deref())
+    }
+
+    /// Whether it has a credential that may end.
+    pub fn may_end(&self) -> bool {
+        self.key.is_some() || self.subject.is_some()
     }
 
     pub fn may(&self, role: Role) -> bool {

@@ -176,8 +176,10 @@ pub(crate) struct WorkerList {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Me {
     pub(crate) tenant: TenantId,
-    /// Null: the configured key, or a server without keys.
+    /// Null: a user with a token, the configured key, or a server without keys.
     pub(crate) key: Option<KeyId>,
+    /// The user of a token.
+    pub(crate) subject: Option<String>,
     /// The key's name.
     pub(crate) name: Option<String>,
     pub(crate) role: Option<Role>,
@@ -305,7 +307,7 @@ pub(crate) struct AuditInfo {
     pub(crate) time: Timestamp,
     /// Null: the caller did not identify itself.
     pub(crate) tenant: Option<TenantId>,
-    /// The key's id, or `-`.
+    /// The key's id, `user:` and the subject of a token, or `-`.
     pub(crate) key: String,
     /// Such as `sandbox.create`; `request` for a refused one.
     pub(crate) action: String,

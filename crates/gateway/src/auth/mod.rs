@@ -7,7 +7,8 @@
 //!
 //! While neither a key nor a token's key is configured, and the server keeps no tenants, no credentials are required.
 //!
-//! A credential identifies a `Principal`: a tenant, and the rights of a key. The configured key and tokens identify the operator.
+//! A credential identifies a `Principal`: a tenant, and the rights of a key or of a tenant's user with a token. The configured key, and
+//! tokens of a server without tenants, identify the operator.
 
 mod grants;
 mod presented;
@@ -16,7 +17,10 @@ mod sign_in;
 mod tickets;
 mod token;
 mod until_ended;
+mod users;
 
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
@@ -32,6 +36,8 @@ pub(crate) use rights::{Need, check_rights, refuse_tickets};
 pub(crate) use sign_in::{enter, page, sign_in, sign_out};
 pub(crate) use tickets::{AuthApi, authenticate, create_ticket};
 pub(crate) use until_ended::until_ended;
+pub use users::TokenRules;
+pub(crate) use users::Users;
 
 /// Default lifetime of a ticket.
 pub const TICKET_TTL: Duration = Duration::from_secs(30);
@@ -51,6 +57,8 @@ pub enum AuthError {
     UnsendableKey,
     #[error("the public key for tokens is not base64 of a PEM file: {0}")]
     TokenKey(String),
+    #[error("the keys for tokens in {} can't be used: {reason}", path.display())]
+    Jwks { path: PathBuf, reason: String },
 }
 
 /// The credentials that callers must present. The default requires none.
@@ -59,6 +67,8 @@ pub struct Authentication {
     /// SHA-256 of the key. All digests have the same length, so a comparison reveals nothing.
     key: Option<[u8; 32]>,
     token: Option<TokenKey>,
+    /// Tenants' users.
+    users: Option<Arc<Users>>,
     ticket_ttl: Option<Duration>,
 }
 
@@ -81,7 +91,16 @@ impl Authentication {
             }
         }
         let token = jwt_public_key.map(TokenKey::new).transpose().map_err(AuthError::TokenKey)?;
-        Ok(Self { key: api_key.map(digest), token, ticket_ttl: Some(ticket_ttl) })
+        Ok(Self { key: api_key.map(digest), token, users: None, ticket_ttl: Some(ticket_ttl) })
+    }
+
+    /// The same with users of tenants, who have tokens of an issuer.
+    pub fn with_users(self, rules: TokenRules) -> Result<Self, AuthError> {
+        Ok(Self { users: Some(Arc::new(Users::open(rules)?)), ..self })
+    }
+
+    pub(crate) fn users(&self) -> Option<&Arc<Users>> {
+        self.users.as_ref()
     }
 
     /// Whether callers need credentials.
@@ -118,7 +137,8 @@ fn check(gateway: &Gateway, given: &str, shown: Credential) -> Option<Identity> 
         // Tokens name no tenant.
         None => known(presented::operator(), Some(auth.check_token(given)?)),
         Some(tenants) => {
-            let principal = tenants.authenticate(given).ok()?;
+            let user = || auth.users.as_ref()?.identify(given).filter(|user| tenants.is_accepted(user));
+            let principal = tenants.authenticate(given).ok().or_else(user)?;
             let left = tenants.remaining(&principal);
             known(principal, left)
         }

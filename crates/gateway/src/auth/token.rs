@@ -1,4 +1,4 @@
-//! Signed tokens: JWT with RS256 only, always with an expiry.
+//! Signed tokens of a server without tenants: JWT with RS256 only, always with an expiry. See [`super::users`] for tenants' users.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -9,7 +9,7 @@ use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode};
 use serde::Deserialize;
 
 /// Longer tokens are rejected unread: checking a signature takes time.
-const MAX_TOKEN_BYTES: usize = 8 << 10;
+pub(super) const MAX_TOKEN_BYTES: usize = 8 << 10;
 
 #[derive(Deserialize)]
 struct Claims {
@@ -18,7 +18,7 @@ struct Claims {
 }
 
 /// Whether the header names extensions that must be understood (RFC 7515, 4.1.11). Arenite understands none.
-fn has_critical_extensions(token: &str) -> bool {
+pub(super) fn has_critical_extensions(token: &str) -> bool {
     let header = token.split('.').next().and_then(|header| URL_SAFE_NO_PAD.decode(header).ok());
     let header = header.and_then(|bytes| serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(&bytes).ok());
     // An unreadable header is rejected, too.

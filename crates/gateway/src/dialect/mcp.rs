@@ -9,7 +9,7 @@ use std::sync::Arc;
 use arenite_control::tenants::Role;
 use arenite_mcp::rmcp::model::{CallToolResult, ContentBlock, JsonObject, Tool, ToolAnnotations};
 use arenite_mcp::{Endpoint, Error, ToolResult, Tools, failed, hub_request, read_answer, read_list};
-use arenite_model::{ErrorCode, KeyId, SandboxName, SandboxState};
+use arenite_model::{ErrorCode, SandboxName, SandboxState};
 use axum::body::Body;
 use http::{Method, Response};
 use serde::Deserialize;
@@ -79,7 +79,7 @@ pub(crate) async fn serve(exchange: &mut Exchange) -> Answered {
     };
     let context = Context { dialect: DIALECT, ..exchange.context.clone() };
     let principal = &context.principal;
-    let owner = format!("{}/{}", principal.tenant, principal.key.as_ref().map_or("-", KeyId::as_str));
+    let owner = format!("{}/{}", principal.tenant, principal.actor().unwrap_or_else(|| "-".to_owned()));
     let caller = Caller(Arc::new(Call { gateway: Arc::clone(&gateway), context, target }));
     Ok(gateway.mcp.serve(endpoint, exchange.take_parts(), bytes, caller, &owner).await)
 }

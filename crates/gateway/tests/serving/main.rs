@@ -14,4 +14,5 @@ mod strangers;
 mod streams;
 mod tenants;
 mod tls;
+mod users;
 mod webhooks;
