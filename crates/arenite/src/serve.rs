@@ -167,6 +167,7 @@ async fn serve(
         corpora: Some(Arc::new(Library::of_data(&config.data_dir))),
         webhook_ranges: config.webhook_allow.iter().filter_map(net).collect(),
         outgoing_tls,
+        traces: config.traces.clone(),
         warnings,
         commit: option_env!("ARENITE_COMMIT").unwrap_or("unknown"),
         guest: guest_description(),

@@ -9,6 +9,7 @@ use arenite_engine::{Engine, EngineError};
 use arenite_model::{SandboxId, SandboxName, TenantId};
 use tokio::sync::{OwnedRwLockReadGuard, Semaphore};
 use tokio::task::JoinSet;
+use tracing::Instrument;
 
 use crate::admission::Admission;
 use crate::clock::Clock;
@@ -315,10 +316,11 @@ impl Control {
         operation: OwnedRwLockReadGuard<()>,
         change: Pin<Box<dyn Future<Output = Result<T, ControlError>> + Send>>,
     ) -> Result<T, ControlError> {
-        let changed = tokio::spawn(async move {
+        let changed = async move {
             let _operation = operation;
             change.await
-        });
+        };
+        let changed = tokio::spawn(changed.in_current_span());
         match changed.await {
             Ok(result) => result,
             Err(error) => match error.try_into_panic() {

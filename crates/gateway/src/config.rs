@@ -18,6 +18,7 @@ use crate::auth::Authentication;
 use crate::connections::ConnectionLimits;
 use crate::dialect::agent_sandbox::AgentSandboxVersion;
 use crate::tls::Certificates;
+use crate::traces::TraceConfig;
 
 /// Configuration of the gateway.
 #[derive(Clone)]
@@ -61,6 +62,8 @@ pub struct GatewayConfig {
     pub webhook_ranges: Vec<IpNet>,
     /// Opens TLS connections of webhooks and traces; none: they can't use https.
     pub outgoing_tls: Option<TlsConnector>,
+    /// None: requests are not traced.
+    pub traces: Option<TraceConfig>,
     /// Warnings from the start of the server, for `/api/v2/info`.
     pub warnings: Vec<String>,
     /// The commit that the program was built from, for `/metrics`.
@@ -92,6 +95,7 @@ impl Default for GatewayConfig {
             corpora: None,
             webhook_ranges: Vec::new(),
             outgoing_tls: None,
+            traces: None,
             warnings: Vec::new(),
             commit: "unknown",
             guest: GuestDescription::default(),

@@ -19,6 +19,8 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tracing::Instrument;
+use tracing::field::Empty;
 
 use crate::auth::Identity;
 use crate::connections::Connection;
@@ -30,6 +32,7 @@ use crate::refusal::Refusal;
 use crate::routes::{self, Found, Params, Route};
 use crate::target::{self, Target};
 use crate::timing::Timing;
+use crate::traces::Trace;
 use crate::{GatewayConfig, api, audit, auth, dialect, guard, health, origin, own_host, preview, proxy};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -67,7 +70,14 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
-    fn new(gateway: &Arc<Gateway>, client: &Client, request_id: &str, parts: Parts, body: Body) -> Result<Self, Refusal> {
+    fn new(
+        gateway: &Arc<Gateway>,
+        client: &Client,
+        request_id: &str,
+        trace: Option<Arc<Trace>>,
+        parts: Parts,
+        body: Body,
+    ) -> Result<Self, Refusal> {
         let host = guard::host(&gateway.config, &parts, client.host.as_deref())?;
         let preview = preview::find(parts.uri.path(), &parts.headers, &host.kind)?;
         let (path, found) = match &preview {
@@ -87,6 +97,7 @@ impl Exchange {
             client: Some(client.address.to_string()),
             origin: origin::classify(&host, &parts),
             base_url: Some(format!("{}://{}{}", client.scheme, host.authority, client.prefix)),
+            trace,
         };
         Ok(Self {
             gateway: Arc::clone(gateway),
@@ -129,6 +140,7 @@ impl Exchange {
         match auth::identify(self) {
             Some(caller) => {
                 self.context.principal = Arc::clone(&caller.principal);
+                tracing::Span::current().record("tenant", self.context.tenant().as_str());
                 self.caller = caller;
             }
             // They are public, or check credentials themselves.
@@ -238,9 +250,18 @@ pub(crate) async fn answer(gateway: Arc<Gateway>, peer: Peer, request: Request<B
     let request_id = gateway.request_id();
     let closing = dialect::agentflow::closing(&gateway, &parts);
     let client = Client::from_headers(&gateway.config, peer, &parts.headers);
-    let (route, name, mut answer, server_timing) = match Exchange::new(&gateway, &client, &request_id, parts, body) {
+    let open_trace = gateway.traces.begin(&parts.headers, &request_id);
+    let trace = open_trace.as_ref().map(|open| Arc::clone(&open.trace));
+    // Fields of log lines.
+    let span = tracing::info_span!("request", id = %request_id, tenant = Empty, sandbox = Empty, step = Empty);
+    let method = parts.method.clone();
+    let mut tenant = None;
+    let (route, name, mut answer, server_timing) = match Exchange::new(&gateway, &client, &request_id, trace, parts, body) {
         Ok(mut exchange) => {
-            let answered = exchange.run().await;
+            let answered = exchange.run().instrument(span).await;
+            let error = answered.as_ref().err().filter(|refusal| refusal.status.is_server_error());
+            let error = error.map(|refusal| refusal.message.clone());
+            tenant = Some((exchange.context.tenant().to_string(), error));
             let mut answer = answered.unwrap_or_else(|refusal| refused(&refusal, exchange.route));
             if let Some(ended) = gateway.ended(&exchange.context.principal) {
                 answer = answer.map(|body| auth::until_ended(body, ended));
@@ -265,6 +286,17 @@ pub(crate) async fn answer(gateway: Arc<Gateway>, peer: Peer, request: Request<B
     }
     headers.insert(SERVER_TIMING, server_timing);
     gateway.metrics.observe((route.surface.name, name), answer.status().as_u16(), begun.elapsed());
+    if let Some(open) = open_trace {
+        let (tenant, error) = tenant.unwrap_or_default();
+        let attributes = vec![
+            ("http.request.method", method.to_string()),
+            ("http.route", name.to_owned()),
+            ("http.response.status_code", answer.status().as_str().to_owned()),
+            ("arenite.request_id", request_id),
+            ("arenite.tenant", tenant),
+        ];
+        open.finish(format!("{method} {name}"), attributes, error);
+    }
     drop(in_flight);
     answer
 }

@@ -22,6 +22,7 @@ use crate::descriptors::Descriptors;
 use crate::metrics::Metrics;
 use crate::proxy::{Commands, Pools};
 use crate::refusal::Refusal;
+use crate::traces::{Trace, Traces};
 use crate::webhooks::WebhookSender;
 use crate::{GatewayConfig, dialect};
 
@@ -57,6 +58,7 @@ pub(crate) struct Gateway {
     /// Commands of the command line in progress.
     pub(crate) commands: Arc<Commands>,
     pub(crate) webhooks: WebhookSender,
+    pub(crate) traces: Traces,
     /// MCP's sessions and tools.
     pub(crate) mcp: arenite_mcp::Server<dialect::mcp::Hub>,
     /// Sessions of signed-in browsers.
@@ -73,6 +75,7 @@ impl Gateway {
     pub(crate) fn new(config: GatewayConfig, control: Arc<Control>, recorder: Recorder) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let webhooks = WebhookSender::new(config.webhook_ranges.clone(), config.outgoing_tls.clone());
+        let traces = Traces::new(config.traces.as_ref());
         Self {
             connections: Arc::new(Connections::new(config.connections.clone())),
             descriptors: Descriptors::new(),
@@ -92,6 +95,7 @@ impl Gateway {
             handovers: Grants::default(),
             commands: Arc::default(),
             webhooks,
+            traces,
             mcp: arenite_mcp::Server::new(dialect::mcp::Hub),
             sessions: Grants::default(),
             document: OnceLock::new(),
@@ -160,6 +164,8 @@ pub(crate) struct Context {
     /// The server's address as the client sees it: `http://host:port`, from the client's Host header (checked) or a trusted
     /// proxy's, with the path under which a trusted proxy serves this server. None for a call that did not come over HTTP.
     pub(crate) base_url: Option<String>,
+    /// None: the request is not traced.
+    pub(crate) trace: Option<Arc<Trace>>,
 }
 
 impl Context {

@@ -60,6 +60,7 @@ impl Harness {
             client: None,
             origin: Origin::Agent,
             base_url: None,
+            trace: None,
         }
     }
 

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Instant;
 
 use arenite_control::tenants::Tenants;
 use arenite_control::{ControlError, CreateRequest, Sandbox};
@@ -15,6 +16,7 @@ use arenite_trajectory::{Intent, OpenStep, Origin, Outcome, OutcomeKind, Traject
 use futures_util::future::BoxFuture;
 use http::StatusCode;
 use serde_json::Value;
+use tracing::Instrument;
 
 use crate::api::types::RemovedSandbox;
 use crate::audit;
@@ -47,7 +49,11 @@ pub(crate) async fn create(
     let object = request.name.as_ref().map(SandboxName::to_string);
     audited(&Arc::clone(&gateway), &context.clone(), "sandbox.create", object, async move {
         check_create(&gateway, &context, &request)?;
+        let since = Instant::now();
         let sandbox = gateway.control.create(context.tenant(), request).await?;
+        if let Some(trace) = &context.trace {
+            trace.creation(since, sandbox.id.as_str(), &sandbox.stages);
+        }
         let step = match begin(&gateway, &context, &sandbox, call) {
             Ok(step) => step,
             Err(error) => {
@@ -223,15 +229,17 @@ async fn audited_boxed(
     change: BoxFuture<'static, Result<LifecycleAnswer, Refusal>>,
 ) -> Result<LifecycleAnswer, Refusal> {
     let (shared, context) = (Arc::clone(gateway), context.clone());
-    let ended = gateway.tasks.spawn(async move {
+    let audited = async move {
         let changed = change.await;
         let object = object.or_else(|| changed.as_ref().ok().and_then(|(_, answer)| Some(answer["name"].as_str()?.to_owned())));
         audit::record_result(&shared, &context, action, object.as_deref().unwrap_or("-"), changed).await
-    });
+    };
+    let ended = gateway.tasks.spawn(audited.in_current_span());
     ended.await.unwrap_or_else(|error| Err(Refusal::new(ErrorCode::Internal, format!("the call broke off: {error}"))))
 }
 
 fn begin(gateway: &Gateway, context: &Context, sandbox: &Sandbox, call: LifecycleCall) -> Result<OpenStep, TrajectoryError> {
+    tracing::Span::current().record("sandbox", sandbox.id.as_str());
     // A sandbox in quarantine may be another tenant's than the operator's.
     begin_at(gateway, context, (&sandbox.tenant, sandbox.id.as_str(), sandbox.name.as_str()), call)
 }
@@ -242,7 +250,7 @@ fn begin_at(
     (tenant, id, name): (&TenantId, &str, &str),
     call: LifecycleCall,
 ) -> Result<OpenStep, TrajectoryError> {
-    gateway.recorder.begin(Intent {
+    let step = gateway.recorder.begin(Intent {
         tenant: tenant.clone(),
         trajectory: id.to_owned(),
         sandbox_name: name.to_owned(),
@@ -253,7 +261,9 @@ fn begin_at(
         client: context.client.clone(),
         request_id: context.request_id.clone(),
         work: None,
-    })
+    })?;
+    tracing::Span::current().record("step", step.id());
+    Ok(step)
 }
 
 /// Lifecycle changes are the system's, unless an agent called a tool for it or a person pressed a button.

@@ -33,7 +33,7 @@ use crate::exchange::{self, Peer};
 use crate::gateway::Gateway;
 use crate::tls::Certificates;
 use crate::workers::WorkerSandboxes;
-use crate::{GatewayConfig, inside, webhooks};
+use crate::{GatewayConfig, inside, traces, webhooks};
 
 /// Time for a request's head, and for the next request on a kept connection.
 const HEAD_TIME: Duration = Duration::from_secs(10);
@@ -139,6 +139,7 @@ impl Server {
         let Self { gateway, listeners, addresses } = self;
         gateway.tasks.spawn(inside::follow(Arc::clone(&gateway)));
         gateway.tasks.spawn(webhooks::run(Arc::clone(&gateway)));
+        gateway.tasks.spawn(traces::run(Arc::clone(&gateway)));
         let expire = Arc::clone(&gateway);
         gateway.tasks.spawn(async move { expire.pools.expire(&expire.stopping).await });
         if let Some(synthesis) = gateway.synthesis.get() {

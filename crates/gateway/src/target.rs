@@ -4,6 +4,7 @@
 //! its bounds. Others are not found, and are neither resumed nor marked as used.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use arenite_control::{Control, ControlError, Lease, Sandbox};
 use arenite_model::{ErrorCode, SandboxId, SandboxName};
@@ -112,6 +113,18 @@ impl SandboxRef {
 
 /// Holds the sandbox for the call. Resumes or creates it if needed.
 pub(crate) async fn lease(gateway: &Gateway, context: &Context, sandbox_ref: &SandboxRef) -> Result<Lease, Refusal> {
+    let since = Instant::now();
+    let leased = take_lease(gateway, context, sandbox_ref).await;
+    if let Ok(lease) = &leased {
+        tracing::Span::current().record("sandbox", lease.sandbox.id.as_str());
+    }
+    if let Some(trace) = &context.trace {
+        trace.stage("lease", since, leased.as_ref().err().map(|refusal| refusal.message.clone()));
+    }
+    leased
+}
+
+async fn take_lease(gateway: &Gateway, context: &Context, sandbox_ref: &SandboxRef) -> Result<Lease, Refusal> {
     let (control, tenant) = (&gateway.control, context.tenant());
     let is_audited = sandbox_ref.is_default() && control.tenants().is_some();
     let mut is_first = false;

@@ -64,7 +64,7 @@ impl WorkerSandboxes {
     }
 }
 
-fn context(caller: &Caller) -> Context {
+fn context(gateway: &Gateway, caller: &Caller) -> Context {
     Context {
         // The rights were checked where the call came in.
         principal: Arc::new(Principal::server(caller.tenant.clone())),
@@ -74,6 +74,7 @@ fn context(caller: &Caller) -> Context {
         // The server itself has no address.
         origin: if caller.origin.is_some() { Origin::Agent } else { Origin::System },
         base_url: None,
+        trace: gateway.traces.find(&caller.request_id),
     }
 }
 
@@ -148,7 +149,7 @@ impl Sandboxes for WorkerSandboxes {
         }
         let request = request(&sandbox_request, labels)?;
         let answer = |sandbox: arenite_control::Sandbox| (StatusCode::OK, Value::from(sandbox.name.as_str()));
-        let (_, name) = lifecycle::create(&gateway, &context(caller), call, request, answer).await.map_err(said)?;
+        let (_, name) = lifecycle::create(&gateway, &context(&gateway, caller), call, request, answer).await.map_err(said)?;
         name.as_str().map(str::to_owned).ok_or_else(|| unreachable("the sandbox has no name"))
     }
 
@@ -156,7 +157,7 @@ impl Sandboxes for WorkerSandboxes {
         let (Ok(gateway), Ok(name)) = (self.gateway(), name.parse::<SandboxName>()) else { return };
         let call = LifecycleCall { dialect: DIALECT, action: "a worker's sandbox is removed".to_owned(), arguments: None };
         let answer = |_| (StatusCode::OK, Value::Null);
-        if let Err(refusal) = lifecycle::delete(&gateway, &context(caller), call, name.clone(), answer).await
+        if let Err(refusal) = lifecycle::delete(&gateway, &context(&gateway, caller), call, name.clone(), answer).await
             && refusal.status != StatusCode::NOT_FOUND
         {
             tracing::error!(sandbox = %name, error = refusal.message, "a worker's sandbox could not be removed");
@@ -194,7 +195,7 @@ impl Sandboxes for WorkerSandboxes {
         let request = request.body(Bytes::from(bytes)).map_err(unreachable)?;
         let path = Path::parse(request.uri().path()).map_err(said)?;
         let target = Target { sandbox_ref: sandbox_ref(name)?, path, prefix: String::new(), own_host: false };
-        let called = proxy::call_guest(&gateway, &context(caller), &target, request).await;
+        let called = proxy::call_guest(&gateway, &context(&gateway, caller), &target, request).await;
         let (status, bytes) = whole(called.map_err(said)?).await?;
         let json = serde_json::from_slice(&bytes).unwrap_or_default();
         Ok(GuestAnswer { status, json, bytes })
@@ -216,7 +217,7 @@ impl Sandboxes for WorkerSandboxes {
             head = head.header(CONTENT_TYPE, kind);
         }
         let request = head.body(Bytes::from(request.body)).map_err(unreachable)?;
-        match proxy::call_port(&gateway, &context(caller), &preview, request).await {
+        match proxy::call_port(&gateway, &context(&gateway, caller), &preview, request).await {
             Ok(answer) => whole(answer).await,
             Err(failed) if failed.nothing_listens => Err(SynthesisError::NothingListens { port }),
             Err(failed) => Err(said(failed.refusal)),

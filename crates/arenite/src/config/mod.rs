@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arenite_control::store::{AddressError, PostgresAddress};
-use arenite_gateway::{AuthError, Authentication, Certificates, TlsError, TokenRules};
+use arenite_gateway::{AuthError, Authentication, Certificates, TlsError, TokenRules, TraceConfig};
 use arenite_model::ImageName;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args};
@@ -239,6 +239,12 @@ settings! {
     /// Lifetime of a ticket, in seconds [default: 30]
     #[arg(long, env = "ARENITE_TICKET_TTL_SECONDS", value_name = "SECONDS")]
     ticket_ttl_seconds: u32,
+    /// URL of a collector for traces (OpenTelemetry: OTLP over HTTP, JSON), such as http://127.0.0.1:4318
+    #[arg(long, env = "ARENITE_OTLP_ENDPOINT", value_name = "URL")]
+    otlp_endpoint: String,
+    /// Share of requests to trace, from 0 to 1, unless their traceparent says it [default: 1]
+    #[arg(long, env = "ARENITE_OTLP_SAMPLE", value_name = "SHARE")]
+    otlp_sample: f64,
     /// Domain, besides localhost, under which each sandbox has a host ({id}.DOMAIN), and each of its ports ({port}-{id}.DOMAIN)
     #[arg(long, env = "ARENITE_DOMAIN", value_name = "DOMAIN")]
     domain: String,
@@ -293,6 +299,8 @@ pub(crate) struct Config {
     pub(crate) allowed_origin: Vec<String>,
     pub(crate) auth: Authentication,
     pub(crate) tenants: bool,
+    /// None: requests are not traced.
+    pub(crate) traces: Option<TraceConfig>,
     pub(crate) webhook_allow: Vec<AddressRange>,
     pub(crate) webhook_retry_seconds: u32,
     /// The key is short enough to guess.
@@ -352,6 +360,8 @@ impl Settings {
             jwt_tenant_claim: Some("tenant".to_owned()),
             jwt_role_claim: Some("role".to_owned()),
             tenants: Some(false),
+            otlp_endpoint: None,
+            otlp_sample: Some(1.0),
             webhook_allow: Some(Vec::new()),
             webhook_retry_seconds: Some(86_400),
             ticket_ttl_seconds: Some(u32::try_from(arenite_gateway::TICKET_TTL.as_secs()).expect("the default is short")),
@@ -492,6 +502,18 @@ impl Settings {
             }
             (None, None) => None,
         };
+        let sample = all.otlp_sample.expect(complete);
+        if !(0.0..=1.0).contains(&sample) {
+            let rule = "it is from 0 to 1";
+            return Err(ConfigError::Refused { setting: "otlp_sample", given: sample.to_string(), rule });
+        }
+        let traces = match all.otlp_endpoint {
+            Some(given) => match TraceConfig::new(&given, sample) {
+                Ok(traces) => Some(traces),
+                Err(rule) => return Err(ConfigError::Refused { setting: "otlp_endpoint", given, rule }),
+            },
+            None => None,
+        };
         let config = Config {
             listen: all.listen.expect(complete),
             agentflow_listen: all.agentflow_listen.expect(complete),
@@ -523,6 +545,7 @@ impl Settings {
             has_weak_key: api_key.is_some_and(|key| key.len() < GUESSABLE),
             auth,
             tenants,
+            traces,
             webhook_allow: all.webhook_allow.expect(complete),
             webhook_retry_seconds: all.webhook_retry_seconds.expect(complete),
             domain: all.domain,
@@ -697,6 +720,9 @@ mod tests {
             ("jwt_audience = \"x\"\ntenants = true", "jwt_audience"),
             ("jwt_issuer = \"x\"\njwt_audience = \"x\"\njwt_jwks = \"/dev/null\"", "jwt_issuer"),
             ("tenants = true\njwt_issuer = \"x\"\njwt_audience = \"x\"\njwt_jwks = \"/dev/null\"", "jwt_jwks"),
+            ("otlp_sample = 1.5", "otlp_sample"),
+            ("otlp_sample = nan", "otlp_sample"),
+            ("otlp_endpoint = \"localhost:4318\"", "otlp_endpoint"),
             ("store = \"\"", "store"),
             ("store = \"mysql://u:s3cret@h/d\"", "store"),
             ("store = \"postgres://u:s3cret@h/d?sslmode=require\"", "store"),

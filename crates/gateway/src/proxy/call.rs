@@ -18,6 +18,7 @@ use super::record::Record;
 use super::{headers, internal_get, late_body, silent, unreachable};
 use crate::gateway::Gateway;
 use crate::refusal::Refusal;
+use crate::traces::Trace;
 
 /// A request as the guest gets it.
 pub(super) struct GuestRequest<'a> {
@@ -27,6 +28,7 @@ pub(super) struct GuestRequest<'a> {
     pub(super) given: Given,
     /// It asks for a WebSocket.
     pub(super) upgrade: bool,
+    pub(super) trace: Option<Arc<Trace>>,
 }
 
 /// A call with the head of its answer. The body is still on the connection, which holds the sandbox.
@@ -61,6 +63,7 @@ pub(super) async fn call_guest(
     *request.method_mut() = guest_request.method.clone();
     *request.uri_mut() = guest_request.uri;
     *request.headers_mut() = guest_request.headers;
+    let spans = guest_request.trace.map(|trace| trace.call(request.headers_mut()));
 
     let called = call(gateway, &lease.sandbox.id, request, guest_request.upgrade);
     let called = answer_of(gateway, &lease.sandbox, called).await;
@@ -76,6 +79,9 @@ pub(super) async fn call_guest(
     if let Err(refusal) = headers::check_protocol(answer.headers()) {
         record.failed(Some(answer.status().as_u16()), refusal.message.clone());
         return Err(refusal);
+    }
+    if let Some(spans) = spans {
+        spans.finish(lease.sandbox.id.as_str(), dialled, answer.headers());
     }
     Ok(Called { link, lease, progress, record, answer, dialled })
 }

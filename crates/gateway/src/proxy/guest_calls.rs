@@ -35,7 +35,8 @@ pub(crate) async fn call_guest(
         false => Record::default(),
     };
     let headers = headers::to_guest(&parts.headers, context, &target.prefix, false, false);
-    let request = GuestRequest { method: &parts.method, uri, headers, given, upgrade: false };
+    let trace = context.trace.clone();
+    let request = GuestRequest { method: &parts.method, uri, headers, given, upgrade: false, trace };
     let called = call::call_guest(gateway, lease, record, request).await?;
     if !headers::is_told_as_json(called.answer.headers()) {
         called.record.is_payload();

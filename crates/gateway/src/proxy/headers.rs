@@ -193,6 +193,7 @@ mod tests {
             client: Some("192.0.2.1".to_owned()),
             origin: arenite_trajectory::Origin::Agent,
             base_url: Some("https://box.example:444".to_owned()),
+            trace: None,
         };
         let given = map(&[
             ("connection", "keep-alive, X-Hop"),

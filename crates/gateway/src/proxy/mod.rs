@@ -101,7 +101,8 @@ pub(crate) async fn serve(exchange: &mut Exchange) -> Answered {
     let record = record(gateway, &act, &parts.headers, held.as_ref(), upgrade).await?;
     timing.mark("record");
     let headers = headers::to_guest(&parts.headers, context, &target.prefix, upgrade, target.is_website());
-    let request = GuestRequest { method: &parts.method, uri, headers, given, upgrade };
+    let trace = context.trace.clone();
+    let request = GuestRequest { method: &parts.method, uri, headers, given, upgrade, trace };
     let called = call::call_guest(gateway, lease, record, request).await?;
     timing.mark_at("dial", called.dialled);
     timing.mark("tool");
@@ -216,7 +217,9 @@ async fn begin(gateway: &Arc<Gateway>, act: &Act<'_>, body: Option<&Bytes>) -> R
         Some(body) => gateway.recorder.begin_with_body(act.intent(None), body),
         None => gateway.recorder.begin(act.intent(None)),
     };
-    begun.map_err(unrecorded)
+    let step = begun.map_err(unrecorded)?;
+    tracing::Span::current().record("step", step.id());
+    Ok(step)
 }
 
 fn unrecorded(error: TrajectoryError) -> Refusal {

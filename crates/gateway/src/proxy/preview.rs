@@ -96,6 +96,7 @@ pub(super) async fn call(
     *request.uri_mut() =
         format!("{path}{query}").parse().map_err(|_| Refusal::bad_request("the path or the query can't be read"))?;
     *request.headers_mut() = preview_headers::to_program(&parts.headers, context, preview, upgrade);
+    let spans = context.trace.as_ref().map(|trace| trace.call(request.headers_mut()));
 
     let limit = gateway.config.call_limit;
     let answer = match tokio::time::timeout(limit, link.send(request)).await {
@@ -115,5 +116,8 @@ pub(super) async fn call(
             return Err(Refusal::new(ErrorCode::Timeout, message).into());
         }
     };
+    if let Some(spans) = spans {
+        spans.finish(lease.sandbox.id.as_str(), dialled, answer.headers());
+    }
     Ok(Called { link, lease, progress, record: Record::default(), answer, dialled })
 }

@@ -161,6 +161,7 @@ mod tests {
             client: Some("192.0.2.1".to_owned()),
             origin: arenite_trajectory::Origin::Agent,
             base_url: Some(base_url.to_owned()),
+            trace: None,
         }
     }
 

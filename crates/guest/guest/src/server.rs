@@ -12,10 +12,12 @@ use arenite_isolation::counters::Counters;
 use arenite_isolation::{Given, memory, spawner};
 use arenite_model::protocol::{self, Assignment, GuestConfig, Hello};
 use axum::body::{Body, Bytes};
+use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue, Response, StatusCode};
+use axum::middleware::{self, Next};
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
-use axum::{Json, Router, middleware};
+use axum::{Json, Router};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -94,10 +96,19 @@ pub fn run(start: Start) -> io::Result<()> {
         tokio::spawn(give_back_when_idle(Arc::clone(&called)));
         let version = HeaderValue::from(protocol::VERSION);
         let host = app(services).merge(internal(&guest, steps, started));
-        let host = host.layer(middleware::map_response(move |mut answer: Response<_>| {
-            answer.headers_mut().insert(HeaderName::from_static(protocol::VERSION_HEADER), version.clone());
-            called.notify_one();
-            std::future::ready(answer)
+        let host = host.layer(middleware::from_fn(move |request: Request, next: Next| {
+            let (version, called) = (version.clone(), Arc::clone(&called));
+            async move {
+                // The server traces this call.
+                let traced_since = request.headers().contains_key("traceparent").then(Instant::now);
+                let mut answer = next.run(request).await;
+                answer.headers_mut().insert(HeaderName::from_static(protocol::VERSION_HEADER), version);
+                if let Some(time) = traced_since.and_then(handler_time) {
+                    answer.headers_mut().insert(HeaderName::from_static("server-timing"), time);
+                }
+                called.notify_one();
+                answer
+            }
         }));
         // The host's listener is older than this process: earlier connections wait in its queue.
         let host = async {
@@ -119,6 +130,10 @@ pub fn run(start: Start) -> io::Result<()> {
         tokio::try_join!(host, inside)?;
         Ok(())
     })
+}
+
+fn handler_time(since: Instant) -> Option<HeaderValue> {
+    HeaderValue::try_from(format!("handler;dur={:.3}", since.elapsed().as_secs_f64() * 1e3)).ok()
 }
 
 /// Returns memory to the kernel when the host has not called for a while. The next call takes some tenths of a millisecond
