@@ -22,6 +22,9 @@ DeadlineAction: TypeAlias = Literal["delete", "pause"] | str
 
 DeadlineReason: TypeAlias = Literal["timeout", "idle", "kept"] | str
 
+DeliveryState: TypeAlias = Literal["pending", "delivered", "dead"] | str
+"""The state of a delivery."""
+
 ErrorCode: TypeAlias = Literal[
     "invalid_request",
     "unauthorized",
@@ -37,6 +40,23 @@ ErrorCode: TypeAlias = Literal[
     "internal",
 ] | str
 """The kind of an error: stable across versions, for programs to match on."""
+
+EventKind: TypeAlias = Literal[
+    "sandbox.creating",
+    "sandbox.claimed",
+    "sandbox.created",
+    "sandbox.create_failed",
+    "sandbox.paused",
+    "sandbox.resumed",
+    "sandbox.died",
+    "sandbox.started",
+    "sandbox.extended",
+    "sandbox.changed",
+    "sandbox.adopted",
+    "sandbox.deleting",
+    "sandbox.deleted",
+] | str
+"""What happened to a sandbox."""
 
 IdlePolicy: TypeAlias = Literal["delete", "pause"] | str
 """The action after a sandbox's idle time."""
@@ -84,6 +104,9 @@ StepFailure: TypeAlias = dict[str, Any]
 TenantId: TypeAlias = str
 """The owner of sandboxes, keys and quotas: a DNS label."""
 
+WebhookId: TypeAlias = str
+"""Identifies a webhook: `w` and 11 lower-case letters or digits."""
+
 
 class ApiError(Model):
     """A refused request."""
@@ -100,7 +123,7 @@ class AuditInfo(Model):
     client: str
     """The client's address, or `-`."""
     key: str
-    """The key's id, or `-`."""
+    """The key's id, `user:` and the subject of a token, or `-`."""
     object: str
     outcome: str
     """`ok`, or the code of the error."""
@@ -236,6 +259,62 @@ class DeletedSandbox(Model):
     name: SandboxName
 
 
+class DeliveryInfo(Model):
+    """An event for a webhook."""
+    attempts: int
+    body: dict[str, Any]
+    """The event."""
+    created_at: datetime
+    ended_at: datetime | None = None
+    """Null: it has not ended."""
+    error: str | None = None
+    """Why the last attempt failed."""
+    event: str
+    """The event's id."""
+    next_attempt_at: datetime | None = None
+    """Null: there is no further attempt."""
+    number: int
+    state: DeliveryState
+    status: int | None = None
+    """The HTTP status of the last attempt's answer."""
+    type: EventKind
+
+
+class DeliveryPage(Model):
+    deliveries: list[DeliveryInfo]
+    next_cursor: str | None = None
+    """`cursor` of the next page; null at the end."""
+
+
+class EventInfo(Model):
+    """What happened to a sandbox."""
+    at: datetime
+    id: str
+    """Unique on this server, also across restarts."""
+    reason: str | None = None
+    """Why it died."""
+    sandbox: EventSandbox
+    type: EventKind
+
+
+class EventPage(Model):
+    """A page of the history, the oldest event first."""
+    events: list[EventInfo]
+    gap: bool
+    """Whether events between `after` and the first one are missing."""
+    next_after: str
+    """`after` of the next page. It is there at the end, too: later events come after it."""
+
+
+class EventSandbox(Model):
+    expires_at: datetime | None = None
+    id: SandboxId
+    labels: dict[str, str]
+    name: SandboxName
+    state: SandboxState | None = None
+    """Null: it does not exist any more."""
+
+
 class FileInfo(Model):
     extension: str | None = None
     """With its dot; empty when there is none."""
@@ -317,12 +396,14 @@ class Me(Model):
     """The sandboxes that it is restricted to, as names and `KEY=VALUE`; empty: all of its tenant."""
     expires_at: datetime | None = None
     key: KeyId | None = None
-    """Null: the configured key, or a server without keys."""
+    """Null: a user with a token, the configured key, or a server without keys."""
     name: str | None = None
     """The key's name."""
     operator: bool
     """It may act on what belongs to the server."""
     role: Role | None = None
+    subject: str | None = None
+    """The user of a token."""
     tenant: TenantId
     tenants: bool
     """Whether the server keeps tenants."""
@@ -332,6 +413,21 @@ class NewKeyInfo(KeyInfo):
     """A new key."""
     key: str
     """Its text, which can't be read again."""
+
+
+class WebhookInfo(Model):
+    """A webhook, without its secret."""
+    created_at: datetime
+    id: WebhookId
+    types: list[EventKind]
+    """The events that it gets; empty: all."""
+    url: str
+
+
+class NewWebhookInfo(WebhookInfo):
+    """A new webhook."""
+    secret: str
+    """Signs deliveries. It can't be read again."""
 
 
 class PartOfStep(Model):
@@ -377,6 +473,11 @@ class RemovedTenant(Model):
     deleted_sandboxes: int
     """The number of sandboxes that were deleted with it."""
     name: TenantId
+    removed: bool
+
+
+class RemovedWebhook(Model):
+    id: WebhookId
     removed: bool
 
 
@@ -653,6 +754,20 @@ class VolumeMount(Model):
     """Its path in the sandbox."""
     read_only: bool | None = None
     """Read-only, even if the operator lets sandboxes write."""
+
+
+class WebhookList(Model):
+    webhooks: list[WebhookInfo]
+
+
+class WebhookTest(Model):
+    """The result of a test."""
+    delivered: bool
+    error: str | None = None
+    """Why it was not delivered."""
+    ms: float
+    status: int | None = None
+    """The HTTP status of the answer."""
 
 
 class Work(Model):

@@ -6,6 +6,23 @@ from typing import Any, Literal
 
 from typing_extensions import Required, TypeAlias, TypedDict
 
+EventKind: TypeAlias = Literal[
+    "sandbox.creating",
+    "sandbox.claimed",
+    "sandbox.created",
+    "sandbox.create_failed",
+    "sandbox.paused",
+    "sandbox.resumed",
+    "sandbox.died",
+    "sandbox.started",
+    "sandbox.extended",
+    "sandbox.changed",
+    "sandbox.adopted",
+    "sandbox.deleting",
+    "sandbox.deleted",
+] | str
+"""What happened to a sandbox."""
+
 IdlePolicy: TypeAlias = Literal["delete", "pause"] | str
 """The action after a sandbox's idle time."""
 
@@ -80,6 +97,14 @@ class CreateTenant(TypedDict, total=False):
     """A request for a tenant."""
     name: TenantId | None
     """Lower-case letters, digits and inner hyphens. Names of removed tenants can't be used again."""
+
+
+class CreateWebhook(TypedDict, total=False):
+    """A request for a webhook."""
+    types: list[EventKind]
+    """The events that it gets; absent or empty: all."""
+    url: str | None
+    """An http or https URL with a public address."""
 
 
 class Nothing(TypedDict, total=False):
