@@ -33,6 +33,7 @@ ELSEWHERE = {
     "arenite key create --tenant acme": "needs that key; tenants/test_tenants.py runs it",
     "arenite audit --tenant acme": "needs that key; tenants/test_tenants.py runs it",
     "error: could not listen": "messages, not a command; operation/test_servers.py causes and compares both",
+    '{\n  "id": "64f0c2a8b1c5d-17"': "an event, not a command; operation/test_events.py causes some",
     "sudo -u postgres create": "needs a database server; postgres.py makes one for each test of the store",
     "sudo arenite serve --listen 0.0.0.0:8443": "needs a certificate; operation/test_tls.py makes several",
     "sudo systemctl": "needs systemd; operation/test_packages.py has the units",
