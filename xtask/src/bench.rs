@@ -57,8 +57,20 @@ pub(crate) struct BenchArgs {
 }
 
 /// Accepted values of `--only`, in the order of measurement.
-const GROUPS: [&str; 11] =
-    ["create", "exec", "code", "browser", "mcp", "agentflow", "retrieval-peers", "retrieval-api", "many", "stream", "grep"];
+const GROUPS: [&str; 12] = [
+    "create",
+    "exec",
+    "claim",
+    "code",
+    "browser",
+    "mcp",
+    "agentflow",
+    "retrieval-peers",
+    "retrieval-api",
+    "many",
+    "stream",
+    "grep",
+];
 /// Warm-up rounds: pools fill, files get into the cache.
 const WARM_UP: usize = 10;
 /// Number of sandboxes in the rows about many.
@@ -91,7 +103,7 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
         "--data-dir".to_owned(),
         data_dir.display().to_string(),
     ]);
-    if wanted(args, "code") {
+    if wanted(args, "code") || wanted(args, "claim") {
         arguments.extend(["--pool".to_owned(), code::POOL.to_owned()]);
     }
     if wanted(args, "agentflow") {
@@ -133,6 +145,9 @@ fn measure(
     }
     if wanted("exec") {
         exec(args, &mut api, floors, report)?;
+    }
+    if wanted("claim") {
+        code::claims(args.rounds, &mut api, report)?;
     }
     if wanted("code") {
         code::measure(args.rounds, &mut api, report)?;

@@ -47,7 +47,8 @@ async fn exercise(store: &dyn WebhookStore) {
     found.sort_by(|x, y| x.tenant.cmp(&y.tenant));
     assert_eq!(found, [a.clone(), b.clone()]);
 
-    let added = store.add_deliveries((0..5).map(|n| new(&a, n)).chain([new(&b, 0), new(&hook("gone"), 0)]).collect()).await.unwrap();
+    let added =
+        store.add_deliveries((0..5).map(|n| new(&a, n)).chain([new(&b, 0), new(&hook("gone"), 0)]).collect()).await.unwrap();
     assert_eq!(added.len(), 6, "a webhook that does not exist gets none");
     let again = store.add_deliveries(vec![new(&a, 4), new(&a, 5)]).await.unwrap();
     assert_eq!((again.len(), again[0].number), (2, added[4].number), "each event once");
@@ -57,13 +58,15 @@ async fn exercise(store: &dyn WebhookStore) {
 
     let mut delivery = store.delivery(added[1].number).await.unwrap().unwrap();
     let given = new(&a, 1);
-    assert_eq!((&delivery.webhook, &delivery.event, delivery.kind, &delivery.body), (&a.id, &given.event, given.kind, &given.body));
+    assert_eq!(
+        (&delivery.webhook, &delivery.event, delivery.kind, &delivery.body),
+        (&a.id, &given.event, given.kind, &given.body)
+    );
     assert_eq!((delivery.created_at, delivery.since, delivery.at, delivery.attempts), (given.at, given.at, given.at, 0));
     assert_eq!((delivery.state, delivery.status, &delivery.error), (DeliveryState::Pending, None, &None));
-    for (state, status, error) in [
-        (DeliveryState::Dead, Some(503), Some("no\0t now".to_owned())),
-        (DeliveryState::Delivered, None, None),
-    ] {
+    for (state, status, error) in
+        [(DeliveryState::Dead, Some(503), Some("no\0t now".to_owned())), (DeliveryState::Delivered, None, None)]
+    {
         (delivery.state, delivery.status, delivery.attempts) = (state, status, delivery.attempts + 1);
         delivery.error.clone_from(&error);
         delivery.at = Timestamp::from_second(1_800_000_000).unwrap();

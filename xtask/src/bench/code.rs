@@ -1,4 +1,4 @@
-//! The first code of a new sandbox: with and without a started kernel.
+//! New sandboxes with and without a pool: the first output, and the first code.
 
 use std::time::{Duration, Instant};
 
@@ -61,6 +61,30 @@ pub(super) fn measure(rounds: usize, api: &mut Connection, report: &mut Report) 
     report.push(
         Row::ratio("create → first code/execute of Python, p50", &own, 0.50, &kernels, 0.50, 1.2)
             .against("ipykernel, from its start to its first answer"),
+    );
+    Ok(())
+}
+
+/// Create → first output, from the pool and without it.
+pub(super) fn claims(rounds: usize, api: &mut Connection, report: &mut Report) -> Outcome {
+    let (mut claimed, mut cold) = (Vec::new(), Vec::new());
+    for round in 0..WARM_UP + rounds.min(MOST_ROUNDS) {
+        fill(api)?;
+        for (own, times) in [(false, &mut claimed), (true, &mut cold)] {
+            let name = format!("bench-claim-{round}");
+            let begun = Instant::now();
+            api.create_for_code(&name, own)?;
+            api.bash(&name, "echo hi")?;
+            let took = begun.elapsed();
+            api.delete(&name)?;
+            if round >= WARM_UP {
+                times.push(took);
+            }
+        }
+    }
+    report.push(
+        Row::ratio("create from the pool → first output, p50", &claimed, 0.50, &cold, 0.50, 0.5)
+            .against("the same without the pool"),
     );
     Ok(())
 }
