@@ -28,6 +28,9 @@ pub enum TrajectoryError {
     /// The limit on all logs together is reached: calls are refused rather than made without a record.
     #[error("the trajectory logs use {used} bytes of {limit}, so no further call is accepted")]
     LogsFull { used: u64, limit: u64 },
+    /// The limit on a tenant's logs is reached; other tenants' calls are recorded.
+    #[error("the tenant's trajectory logs use {used} bytes of {limit}, so no further call of it is accepted")]
+    TenantFull { used: u64, limit: u64 },
     #[error("the disk of the trajectory logs is full, so no further call is accepted")]
     DiskFull,
     #[error("trajectory {trajectory} has {open} calls under way, which is the most it may have")]
@@ -59,9 +62,11 @@ impl TrajectoryError {
             | Self::BadOrigin { .. }
             | Self::TooManyBranches { .. } => ErrorCode::InvalidRequest,
             Self::NoTrajectory { .. } | Self::NoBlob { .. } => ErrorCode::NotFound,
-            Self::LogsFull { .. } | Self::DiskFull | Self::TooManyOpen { .. } | Self::TooManyFollowers { .. } => {
-                ErrorCode::Exhausted
-            }
+            Self::LogsFull { .. }
+            | Self::TenantFull { .. }
+            | Self::DiskFull
+            | Self::TooManyOpen { .. }
+            | Self::TooManyFollowers { .. } => ErrorCode::Exhausted,
             Self::Busy { .. } => ErrorCode::Conflict,
         }
     }
@@ -69,6 +74,7 @@ impl TrajectoryError {
     /// What the user can do.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
+            Self::TenantFull { .. } => "export and remove old trajectories, or ask an operator for a higher limit",
             Self::LogsFull { .. } => "export and remove old trajectories, or raise the limit on trajectory logs",
             Self::DiskFull => "free space on the disk of the data directory, then retry",
             Self::TooManyOpen { .. } | Self::Busy { .. } => "wait for calls to end, then retry",

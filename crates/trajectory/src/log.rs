@@ -84,6 +84,8 @@ pub trait StepLog: Send + Sync {
     fn digests(&self, see: &mut dyn FnMut(&str)) -> Result<(), TrajectoryError>;
     /// Bytes of all logs.
     fn bytes(&self) -> u64;
+    /// Bytes of a tenant's logs.
+    fn bytes_of(&self, tenant: &TenantId) -> u64;
     /// Failed attempts to sync records to the disk.
     fn sync_errors(&self) -> u64;
 }
@@ -93,7 +95,7 @@ pub struct FileLog {
     dir: PathBuf,
     limits: Limits,
     logs: Mutex<HashMap<TrajectoryKey, Arc<Log>>>,
-    used: Arc<AtomicU64>,
+    used: Arc<Used>,
     open_files: AtomicUsize,
     clock: AtomicU64,
     syncer: Syncer,
@@ -104,6 +106,7 @@ pub struct FileLog {
 ///
 /// Locks are taken in this order: the map of logs, then a log's state.
 struct Log {
+    tenant: TenantId,
     path: PathBuf,
     /// Time of its last use, by `FileLog::clock`.
     used: AtomicU64,
@@ -133,6 +136,37 @@ impl Log {
     }
 }
 
+/// Bytes of logs, in all and of each tenant.
+#[derive(Default)]
+struct Used {
+    all: AtomicU64,
+    by_tenant: Mutex<HashMap<TenantId, u64>>,
+}
+
+impl Used {
+    fn by_tenant(&self) -> MutexGuard<'_, HashMap<TenantId, u64>> {
+        self.by_tenant.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, tenant: &TenantId, bytes: u64) {
+        self.all.fetch_add(bytes, Ordering::Relaxed);
+        let mut by_tenant = self.by_tenant();
+        match by_tenant.get_mut(tenant) {
+            Some(used) => *used += bytes,
+            None => drop(by_tenant.insert(tenant.clone(), bytes)),
+        }
+    }
+
+    /// Saturating: existing logs are counted in the background.
+    fn subtract(&self, tenant: &TenantId, bytes: u64) {
+        // The closure never returns `None`.
+        let _ = self.all.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| Some(used.saturating_sub(bytes)));
+        if let Some(used) = self.by_tenant().get_mut(tenant) {
+            *used = used.saturating_sub(bytes);
+        }
+    }
+}
+
 impl FileLog {
     /// `first` runs on the sync thread, before anything else.
     pub(crate) fn open(
@@ -142,7 +176,7 @@ impl FileLog {
         first: impl FnOnce() + Send + 'static,
     ) -> Result<Self, TrajectoryError> {
         fs::create_dir_all(&dir).map_err(|e| TrajectoryError::io("make", &dir, e))?;
-        let used = Arc::new(AtomicU64::new(0));
+        let used = Arc::new(Used::default());
         let count = count_logs(dir.clone(), Arc::clone(&used), SystemTime::now());
         let syncer = Syncer::start(limits.sync_every, move || {
             count();
@@ -177,7 +211,12 @@ impl FileLog {
         let log = match logs.get(key) {
             Some(log) => Arc::clone(log),
             None => {
-                let log = Arc::new(Log { path: self.path(key), used: AtomicU64::new(0), state: Mutex::default() });
+                let log = Arc::new(Log {
+                    tenant: key.tenant.clone(),
+                    path: self.path(key),
+                    used: AtomicU64::new(0),
+                    state: Mutex::default(),
+                });
                 logs.insert(key.clone(), Arc::clone(&log));
                 log
             }
@@ -340,7 +379,7 @@ impl FileLog {
         }
         state.len += line.len() as u64;
         state.sum = Some(sum);
-        self.used.fetch_add(line.len() as u64, Ordering::Relaxed);
+        self.used.add(&log.tenant, line.len() as u64);
         self.syncer.mark(&log.path, &file);
         Ok(())
     }
@@ -367,7 +406,7 @@ impl FileLog {
 
 impl StepLog for FileLog {
     fn begin(&self, key: &TrajectoryKey, mut intent: IntentRecord) -> Result<u64, TrajectoryError> {
-        let used = self.used.load(Ordering::Relaxed);
+        let used = self.bytes();
         if used >= self.limits.logs_bytes {
             return Err(TrajectoryError::LogsFull { used, limit: self.limits.logs_bytes });
         }
@@ -445,8 +484,7 @@ impl StepLog for FileLog {
             io::ErrorKind::NotFound => TrajectoryError::NoTrajectory { trajectory: key.trajectory.clone() },
             _ => TrajectoryError::io("remove", &path, error),
         })?;
-        // Saturating: existing logs are counted in the background. The closure never returns `None`.
-        let _ = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| Some(used.saturating_sub(len)));
+        self.used.subtract(&key.tenant, len);
         logs.remove(key);
         if let Some(state) = &mut state {
             state.removed = true;
@@ -519,7 +557,11 @@ impl StepLog for FileLog {
     }
 
     fn bytes(&self) -> u64 {
-        self.used.load(Ordering::Relaxed)
+        self.used.all.load(Ordering::Relaxed)
+    }
+
+    fn bytes_of(&self, tenant: &TenantId) -> u64 {
+        self.used.by_tenant().get(tenant).copied().unwrap_or_default()
     }
 
     fn sync_errors(&self) -> u64 {
@@ -543,13 +585,14 @@ fn write_whole(mut file: &File, bytes: &[u8], len: u64) -> io::Result<()> {
 }
 
 /// Returns a function that counts the logs from before `opened`.
-fn count_logs(dir: PathBuf, used: Arc<AtomicU64>, opened: SystemTime) -> impl FnOnce() + Send {
+fn count_logs(dir: PathBuf, used: Arc<Used>, opened: SystemTime) -> impl FnOnce() + Send {
     move || {
         for log in read::all_logs(&dir) {
             if let Ok(meta) = log.metadata()
                 && meta.modified().is_ok_and(|at| at < opened)
+                && let Some(tenant) = log.parent().and_then(|dir| dir.file_name()?.to_str()?.parse().ok())
             {
-                used.fetch_add(meta.len(), Ordering::Relaxed);
+                used.add(&tenant, meta.len());
             }
         }
     }

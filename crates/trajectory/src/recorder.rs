@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use arenite_model::TenantId;
@@ -34,6 +34,9 @@ const MAX_PARTS: usize = 64;
 /// A recently written blob may belong to a record that is still to come.
 const SWEEP_GRACE: Duration = Duration::from_secs(3600);
 
+/// The most bytes of a tenant's logs; none: unlimited.
+type TenantLimit = Box<dyn Fn(&TenantId) -> Option<u64> + Send + Sync>;
+
 /// Records steps. Cheap to clone. Dropping the last clone syncs everything to the disk.
 #[derive(Clone)]
 pub struct Recorder {
@@ -45,6 +48,7 @@ struct Inner {
     blobs: Arc<dyn BlobStore>,
     followers: Arc<Followers>,
     limits: Limits,
+    tenant_limit: OnceLock<TenantLimit>,
     begun: AtomicU64,
     finished: AtomicU64,
     refused: AtomicU64,
@@ -82,6 +86,7 @@ impl Recorder {
                 blobs,
                 followers: Arc::default(),
                 limits,
+                tenant_limit: OnceLock::new(),
                 begun: AtomicU64::new(0),
                 finished: AtomicU64::new(0),
                 refused: AtomicU64::new(0),
@@ -90,6 +95,16 @@ impl Recorder {
                 _lock: lock,
             }),
         }
+    }
+
+    /// Limits the bytes of each tenant's logs. Applies to what begins from then on; a second call does nothing.
+    pub fn limit_tenants(&self, limit: impl Fn(&TenantId) -> Option<u64> + Send + Sync + 'static) {
+        let _ = self.inner.tenant_limit.set(Box::new(limit));
+    }
+
+    /// Bytes of a tenant's logs. Those from before the start are counted in the background.
+    pub fn bytes_of(&self, tenant: &TenantId) -> u64 {
+        self.inner.log.bytes_of(tenant)
     }
 
     /// Writes the intent before it returns. From then on, the intent survives the server's death.
@@ -115,6 +130,12 @@ impl Recorder {
 
     fn try_begin(&self, intent: Intent, body: Option<&[u8]>) -> Result<OpenStep, TrajectoryError> {
         let key = TrajectoryKey::new(&intent.tenant, &intent.trajectory)?;
+        if let Some(limit) = self.inner.tenant_limit.get().and_then(|limit| limit(&intent.tenant)) {
+            let used = self.bytes_of(&intent.tenant);
+            if used >= limit {
+                return Err(TrajectoryError::TenantFull { used, limit });
+            }
+        }
         let started = Instant::now();
         let (arguments, bytes_in) = match (body, &intent.arguments) {
             (Some(body), _) => {
@@ -584,6 +605,46 @@ mod tests {
             .unwrap();
         step.response_tap().feed(body);
         step.finish(Outcome { status: None, result: OutcomeKind::Ok, error: None }).unwrap();
+    }
+
+    #[test]
+    fn a_tenants_limit_counts_its_own_logs_also_after_a_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || {
+            let recorder = Recorder::open(dir.path().to_owned(), Limits::default()).unwrap();
+            recorder.limit_tenants(|tenant| tenant.is_default().then_some(1000));
+            recorder
+        };
+        let tenant = TenantId::default_tenant();
+        let recorder = open();
+        observe(&recorder, "one", b"x");
+        let used = recorder.bytes_of(&tenant);
+        assert!(used > 1000 && used == recorder.counters().logs_bytes);
+        drop(recorder);
+        let recorder = open();
+        while recorder.bytes_of(&tenant) < used {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let intent = |tenant: &TenantId| Intent {
+            tenant: tenant.clone(),
+            trajectory: "two".to_owned(),
+            sandbox_name: String::new(),
+            dialect: "aio",
+            action: String::new(),
+            arguments: None,
+            origin: Origin::Agent,
+            client: None,
+            request_id: String::new(),
+            work: None,
+        };
+        let refused = recorder.begin(intent(&tenant)).err().unwrap();
+        assert!(matches!(refused, TrajectoryError::TenantFull { limit: 1000, .. }), "{refused}");
+        let other: TenantId = "other".parse().unwrap();
+        drop(recorder.begin(intent(&other)).unwrap());
+        assert!(recorder.bytes_of(&other) > 0 && recorder.bytes_of(&tenant) == used);
+        recorder.remove(&tenant, "one").unwrap();
+        assert_eq!(recorder.bytes_of(&tenant), 0);
+        drop(recorder.begin(intent(&tenant)).unwrap());
     }
 
     #[test]
