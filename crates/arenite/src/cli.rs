@@ -31,7 +31,7 @@ pub(crate) use service::{CompletionsArgs, ManArgs, ServiceCommand, ServiceInstal
 pub(crate) use store::{StoreCommand, StoreExportArgs, StoreImportArgs, StoreSettings};
 pub(crate) use tenants::{
     AuditArgs, KeyCommand, KeyCreateArgs, KeyLsArgs, KeyRevokeArgs, KeyRotateArgs, TenantCommand, TenantCreateArgs, TenantLsArgs,
-    TenantRmArgs, TenantSetArgs,
+    TenantRmArgs, TenantSetArgs, UsageArgs,
 };
 pub(crate) use trajectory::{
     TrajectoryCommand, TrajectoryExportArgs, TrajectoryLsArgs, TrajectoryReplayArgs, TrajectoryShowArgs, TrajectoryVerifyArgs,
@@ -96,6 +96,8 @@ pub(crate) enum Command {
     Ls(LsArgs),
     /// Show what sandboxes use, the busiest first
     Top(TopArgs),
+    /// Report what sandboxes used, by tenant, sandbox, hour or template
+    Usage(UsageArgs),
     /// Run a command in a sandbox, or open a shell
     Exec(ExecArgs),
     /// Copy files to, from or between sandboxes
@@ -292,7 +294,7 @@ pub(crate) struct CreateArgs {
     pub(crate) server: Server,
 }
 
-fn cores(text: &str) -> Result<u32, String> {
+pub(crate) fn cores(text: &str) -> Result<u32, String> {
     match text.parse::<f64>() {
         Ok(cores) if (0.01..=1024.0).contains(&cores) => Ok((cores * 1000.0).round() as u32),
         _ => Err("write a number of cores from 0.01 to 1024, such as 0.5 or 2".to_owned()),

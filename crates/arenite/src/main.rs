@@ -79,6 +79,7 @@ fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
         Command::Create(args) => on_runtime(commands::sandbox::create(*args)),
         Command::Ls(args) => on_runtime(commands::sandbox::ls(args)),
         Command::Top(args) => on_runtime(commands::top::top(args)),
+        Command::Usage(args) => on_runtime(commands::usage::usage(args)),
         Command::Exec(args) => on_runtime(commands::exec::exec(args)),
         Command::Mcp(args) => on_runtime(commands::mcp::mcp(args)),
         Command::Cp(args) => on_runtime(commands::copy::copy(args)),

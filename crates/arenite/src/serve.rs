@@ -28,7 +28,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::ServeArgs;
-use crate::config::values::{AddressRange, LogFormat};
+use crate::config::values::{AddressRange, LimitOf, LogFormat};
 use crate::config::{self, Config, Settings};
 use crate::failure::{Attempt, Failure, Outcome};
 use crate::guest_description::guest_description;
@@ -269,6 +269,10 @@ fn control_config(config: &Config) -> ControlConfig {
     let mut control = ControlConfig::new(config.data_dir.clone(), config.default_image.clone());
     control.tenants = config.tenants;
     control.webhook_retry = Duration::from_secs(config.webhook_retry_seconds.into());
+    for LimitOf { quota, limit } in &config.tenant_limit {
+        // Checked when it was read.
+        let _ = control.tenant_limits.set(*quota, *limit);
+    }
     control.templates_dir = config.templates_dir.clone();
     control.environments_file = config.environments_file.clone();
     control.pools = config.pool.iter().map(|pool| (pool.name.clone(), pool.number as usize)).collect();
@@ -278,7 +282,6 @@ fn control_config(config: &Config) -> ControlConfig {
     limits.memory_reserve_bytes = config.memory_reserve.0;
     limits.disk_reserve_bytes = config.disk_reserve.0;
     limits.max_sandboxes = config.max_sandboxes as usize;
-    limits.max_sandboxes_per_tenant = config.max_sandboxes as usize;
     control
 }
 

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use arenite_control::tenants::Quota;
 use arenite_model::VolumeMount;
 use serde::{Deserialize, Serialize};
 
@@ -121,8 +122,18 @@ pub(crate) struct Tenant {
     pub(crate) name: String,
     pub(crate) created_at: jiff::Timestamp,
     pub(crate) disabled: bool,
-    pub(crate) sandboxes: u64,
+    #[serde(default)]
+    pub(crate) quotas: Vec<QuotaState>,
     pub(crate) keys: u64,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct QuotaState {
+    pub(crate) quota: Quota,
+    #[serde(default)]
+    pub(crate) limit: Option<u64>,
+    #[serde(default)]
+    pub(crate) used: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -226,6 +237,30 @@ pub(crate) struct Stage {
 #[derive(Debug, Deserialize)]
 pub(crate) struct Spec {
     pub(crate) image: String,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct UsageReport {
+    pub(crate) rows: Vec<UsageRow>,
+    #[serde(default)]
+    pub(crate) truncated: bool,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct UsageRow {
+    pub(crate) tenant: String,
+    #[serde(default)]
+    pub(crate) hour: Option<String>,
+    #[serde(default)]
+    pub(crate) name: Option<String>,
+    #[serde(default)]
+    pub(crate) template: Option<String>,
+    pub(crate) core_seconds: f64,
+    pub(crate) memory_gib_seconds: f64,
+    pub(crate) disk_gib_hours: f64,
+    pub(crate) egress_bytes: u64,
+    pub(crate) ingress_bytes: u64,
+    pub(crate) tool_calls: u64,
 }
 
 #[derive(Debug, Deserialize)]

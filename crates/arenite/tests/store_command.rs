@@ -66,7 +66,8 @@ fn sandbox(name: &str) -> Sandbox {
 /// The archive of sandboxes with these names.
 fn archive(names: &[&str]) -> String {
     let mut archive = Vec::new();
-    store::archive::write(names.iter().map(|name| sandbox(name)).collect(), &mut archive).unwrap();
+    let sandboxes = names.iter().map(|name| sandbox(name)).collect();
+    store::archive::write(store::Contents { sandboxes, ..store::Contents::default() }, &mut archive).unwrap();
     text(&archive).to_owned()
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 use arenite_model::ImageName;
 
 use crate::SpecOverlay;
+use crate::tenants::TenantLimits;
 
 /// Settings of the control service, passed at start.
 #[derive(Debug, Clone)]
@@ -29,6 +30,10 @@ pub struct ControlConfig {
     pub webhook_retry: Duration,
     /// Keeps tenants and their keys. Otherwise `default` is the only tenant.
     pub tenants: bool,
+    /// Interval between two samples of what sandboxes use.
+    pub meter_every: Duration,
+    /// Limits of tenants without separate ones.
+    pub tenant_limits: TenantLimits,
 }
 
 impl ControlConfig {
@@ -45,6 +50,8 @@ impl ControlConfig {
             engine_timeout: Duration::from_secs(120),
             webhook_retry: Duration::from_secs(24 * 60 * 60),
             tenants: false,
+            meter_every: Duration::from_secs(10),
+            tenant_limits: TenantLimits::default(),
         }
     }
 }
@@ -68,8 +75,6 @@ pub struct Limits {
     pub disk_estimate_bytes: u64,
     /// Maximum number of sandboxes of all tenants, in any state.
     pub max_sandboxes: usize,
-    /// Maximum number of sandboxes of one tenant, in any state.
-    pub max_sandboxes_per_tenant: usize,
 }
 
 impl Default for Limits {
@@ -84,7 +89,6 @@ impl Default for Limits {
             disk_reserve_bytes: 1 << 30,
             disk_estimate_bytes: 16 << 20,
             max_sandboxes: 20_000,
-            max_sandboxes_per_tenant: 20_000,
         }
     }
 }

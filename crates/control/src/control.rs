@@ -23,7 +23,8 @@ use crate::reaper::Deadlines;
 use crate::registry::{Entry, Registry};
 use crate::store::{self, Store};
 use crate::template::Templates;
-use crate::tenants::Tenants;
+use crate::tenants::{Quota, QuotaExceeded, Rates, Reserved, TenantLimits, Tenants};
+use crate::usage::Meters;
 use crate::webhooks::Webhooks;
 use crate::{ControlConfig, ControlError, Limits, Sandbox, Template};
 
@@ -39,6 +40,8 @@ pub struct Control {
     tenants: Option<Arc<Tenants>>,
     /// None: the store keeps none.
     webhooks: Option<Arc<Webhooks>>,
+    rates: Rates,
+    pub(crate) meters: Meters,
     pub(crate) clock: Clock,
     pub(crate) templates: Templates,
     pub(crate) admission: Admission,
@@ -88,7 +91,8 @@ impl Control {
             Some(store) => Some(Arc::new(Webhooks::open(store, config.webhook_retry).await?)),
             None => None,
         };
-        let control = Self::new(config, engine, store, tenants, webhooks);
+        let meters = Meters::open(&store).await?;
+        let control = Self::new(config, engine, store, tenants, webhooks, meters);
         control.recover().await?;
         // Logs which templates are unusable.
         control.templates.list();
@@ -97,6 +101,7 @@ impl Control {
         tasks.spawn(Arc::clone(&control).reap_all());
         tasks.spawn(Arc::clone(&control).store_activity());
         tasks.spawn(Arc::clone(&control).keep_pools());
+        tasks.spawn(Arc::clone(&control).meter_all());
         if let Some(tenants) = &control.tenants {
             tasks.spawn(Arc::clone(tenants).write_refusals());
         }
@@ -110,6 +115,7 @@ impl Control {
         store: Arc<dyn Store>,
         tenants: Option<Arc<Tenants>>,
         webhooks: Option<Arc<Webhooks>>,
+        meters: Meters,
     ) -> Arc<Self> {
         let clock = Clock::start();
         Arc::new_cyclic(|this| Self {
@@ -130,6 +136,8 @@ impl Control {
             store,
             tenants,
             webhooks,
+            rates: Rates::default(),
+            meters,
             clock,
             tasks: Mutex::default(),
             this: Weak::clone(this),
@@ -183,6 +191,37 @@ impl Control {
         self.webhooks.as_ref()
     }
 
+    /// The limits of a tenant: its own, otherwise the server's defaults.
+    pub fn tenant_limits(&self, tenant: &TenantId) -> TenantLimits {
+        let own = self.tenants.as_ref().map_or_else(TenantLimits::default, |tenants| tenants.limits(tenant));
+        own.over(&self.config.tenant_limits)
+    }
+
+    /// What a tenant's sandboxes hold of its quotas. Visits each of them.
+    pub fn reserved(&self, tenant: &TenantId) -> Reserved {
+        let registry = self.registry();
+        let entries = registry.tenant(tenant).into_iter().flat_map(|tenant| tenant.entries.values());
+        entries.map(|entry| Reserved::from_sandbox(&entry.sandbox())).sum()
+    }
+
+    /// A tenant's creates in progress or in the queue.
+    pub fn creates_of(&self, tenant: &TenantId) -> u64 {
+        self.registry().tenant(tenant).map_or(0, |tenant| tenant.creating as u64)
+    }
+
+    /// Counts a request of a tenant.
+    ///
+    /// # Errors
+    /// [`ControlError::Quota`] beyond its rate.
+    pub fn admit_request(&self, tenant: &TenantId) -> Result<(), ControlError> {
+        match self.tenant_limits(tenant).requests_per_second {
+            Some(limit) if !self.rates.take(tenant, limit) => {
+                Err(QuotaExceeded { quota: Quota::RequestsPerSecond, limit, used: limit, requested: 1 }.into())
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The usable templates, by name.
     pub fn templates(&self) -> Vec<Template> {
         self.templates.list()
@@ -233,6 +272,9 @@ impl Control {
         }
         self.close_pools().await;
         self.flush_activity().await;
+        if let Err(error) = self.sample_all().await {
+            tracing::warn!(%error, "the last usage could not be stored");
+        }
         if let Some(tenants) = &self.tenants {
             tenants.flush_refusals().await;
         }

@@ -13,6 +13,7 @@ use crate::counters::count;
 use crate::events::EventKind;
 use crate::registry::{Claim, Entry};
 use crate::store::StoreError;
+use crate::tenants::{Quota, QuotaExceeded, Reserved};
 use crate::{Control, ControlError, CreateRequest, Sandbox, memo};
 
 /// A reservation for a create: the name, and one sandbox of the maximum number. Released when dropped.
@@ -23,11 +24,19 @@ struct NameReservation {
     claim: Arc<Claim>,
     /// The number is not yet counted by an entry.
     pending: bool,
+    released: bool,
 }
 
 impl NameReservation {
-    fn take(control: Arc<Control>, tenant: &TenantId, name: Option<SandboxName>) -> Result<Self, ControlError> {
-        let limits = &control.config.limits;
+    /// Refuses a create beyond the tenant's quotas before anything is spent on it. The store decides about those that race.
+    fn take(
+        control: Arc<Control>,
+        tenant: &TenantId,
+        name: Option<SandboxName>,
+        wanted: &Reserved,
+    ) -> Result<Self, ControlError> {
+        let limits = control.tenant_limits(tenant);
+        let mut used = if limits.apply_to_sandboxes() { control.reserved(tenant) } else { Reserved::default() };
         let mut registry = control.registry_mut();
         if let Some(name) = &name
             && (registry.by_name(tenant, name).is_some() || registry.claim(tenant, name).is_some())
@@ -39,24 +48,26 @@ impl NameReservation {
         {
             return Err(ControlError::Quarantined { name: name.clone(), id });
         }
-        let theirs = registry.tenant(tenant).map_or(0, |t| t.entries.len() + t.pending);
-        for (scope, number, most) in [
-            ("in all", registry.len() + registry.pending, limits.max_sandboxes),
-            ("of this tenant", theirs, limits.max_sandboxes_per_tenant),
-        ] {
-            if number >= most {
-                return refuse(format!("there are {number} sandboxes {scope}, which is the most"), Duration::from_secs(30));
-            }
+        let number = registry.len() + registry.pending;
+        if number >= control.config.limits.max_sandboxes {
+            return refuse(format!("there are {number} sandboxes in all, which is the most"), Duration::from_secs(30));
+        }
+        let (theirs, creating) = registry.tenant(tenant).map_or((0, 0), |t| (t.entries.len() + t.pending, t.creating as u64));
+        used.sandboxes = theirs as u64;
+        used.check(wanted, &limits)?;
+        if let Some(limit) = limits.concurrent_creates.filter(|limit| creating >= *limit) {
+            return Err(QuotaExceeded { quota: Quota::ConcurrentCreates, limit, used: creating, requested: 1 }.into());
         }
         let claim = Claim::new();
         registry.pending += 1;
         let slot = registry.tenant_mut(tenant);
         slot.pending += 1;
+        slot.creating += 1;
         if let Some(name) = &name {
             slot.claims.insert(name.clone(), Arc::clone(&claim));
         }
         drop(registry);
-        Ok(Self { control, tenant: tenant.clone(), name, claim, pending: true })
+        Ok(Self { control, tenant: tenant.clone(), name, claim, pending: true, released: false })
     }
 
     /// False if an unnamed sandbox took the name as its id in the meantime.
@@ -83,11 +94,14 @@ impl NameReservation {
     }
 
     fn release(&mut self) {
+        if std::mem::replace(&mut self.released, true) {
+            return;
+        }
         let mut registry = self.control.registry_mut();
-        let pending = std::mem::take(&mut self.pending);
-        registry.pending -= usize::from(pending);
+        registry.pending -= usize::from(self.pending);
         let slot = registry.tenant_mut(&self.tenant);
-        slot.pending -= usize::from(pending);
+        slot.pending -= usize::from(self.pending);
+        slot.creating -= 1;
         if let Some(name) = &self.name
             && slot.claims.get(name).is_some_and(|claim| Arc::ptr_eq(claim, &self.claim))
         {
@@ -129,7 +143,8 @@ impl Control {
         let mut since = Instant::now();
         let operation = self.operation()?;
         let (template, spec) = self.resolve(&request)?;
-        let reservation = NameReservation::take(self.shared(), tenant, request.name).inspect_err(|e| self.tally_error(e))?;
+        let reservation = NameReservation::take(self.shared(), tenant, request.name, &Reserved::from_spec(&spec))
+            .inspect_err(|e| self.tally_error(e))?;
         // A waiting create belongs to its caller: a disconnect removes it from the queue.
         let permit = tokio::select! {
             biased;
@@ -167,7 +182,7 @@ impl Control {
 
     fn tally_error(&self, error: &ControlError) {
         count(match error {
-            ControlError::Exhausted { .. } => &self.tally.refused,
+            ControlError::Exhausted { .. } | ControlError::Quota(_) => &self.tally.refused,
             _ => &self.tally.failed,
         });
     }
@@ -254,6 +269,12 @@ impl Control {
         self.announce(&entry.sandbox(), EventKind::Creating);
         match self.build(reservation, &entry, is_ahead, stages, since).await {
             Ok(sandbox) => Ok(sandbox),
+            Err(error @ ControlError::Quota(_)) if is_ahead => {
+                // Another create was faster, and the sandbox is still unused.
+                self.vanish(&entry);
+                self.return_to_pool(&entry).await;
+                Err(error)
+            }
             Err(error) => {
                 // An engine error leaves nothing behind.
                 let left = is_ahead || !matches!(error, ControlError::Engine(_));
@@ -274,13 +295,17 @@ impl Control {
     ) -> Result<Sandbox, ControlError> {
         let creating = entry.sandbox();
         reservation.cancelled(&entry.name)?;
-        self.store.insert(&creating).await.map_err(|error| match error {
+        let limits = self.tenant_limits(&entry.tenant);
+        self.store.insert_within(&creating, &limits).await.map_err(|error| match error {
             StoreError::Taken => ControlError::AlreadyExists { name: entry.name.clone() },
             error => ControlError::store("remember a new sandbox")(error),
         })?;
         stage(&mut stages, "store", &mut since);
         let create = self.begin(&creating, is_ahead);
         let created = self.bounded("the creation", &entry.name, create).await?;
+        if is_ahead {
+            self.claim_meter(entry).await;
+        }
         reservation.cancelled(&entry.name)?;
         let engine = created.stages.into_iter();
         stages.extend(engine.map(|(name, time)| (name.to_owned(), time.as_secs_f64() * 1e3)));

@@ -7,6 +7,7 @@ use arenite_model::{ErrorCode, KeyId, SandboxId, SandboxName, SandboxState, Spec
 use thiserror::Error;
 
 use crate::store::StoreError;
+use crate::tenants::{Quota, QuotaExceeded};
 
 /// Why an operation of control failed. Cheap to clone, since all callers that wait for one create get its error.
 #[derive(Debug, Error, Clone)]
@@ -35,6 +36,11 @@ pub enum ControlError {
     /// A limit of admission was reached; nothing was created.
     #[error("no further sandbox is admitted: {reason}")]
     Exhausted { reason: String, retry_after: Duration },
+    /// A quota of the tenant was reached; nothing was created.
+    #[error(transparent)]
+    Quota(#[from] QuotaExceeded),
+    #[error("the limit is not valid: {reason}")]
+    InvalidLimit { reason: String },
     #[error("sandbox {name} is in quarantine since its state could not be read; its id is {id}")]
     Quarantined { name: SandboxName, id: SandboxId },
     #[error("no sandbox {id} is in quarantine")]
@@ -83,7 +89,10 @@ impl From<EngineError> for ControlError {
 
 impl ControlError {
     pub(crate) fn store(what: &'static str) -> impl Fn(StoreError) -> Self {
-        move |source| Self::Store { what, source }
+        move |source| match source {
+            StoreError::Quota(exceeded) => Self::Quota(exceeded),
+            source => Self::Store { what, source },
+        }
     }
 
     /// The error's stable code.
@@ -105,7 +114,11 @@ impl ControlError {
             | Self::KeyEnded { .. } => ErrorCode::Conflict,
             Self::NoTenantStore => ErrorCode::Unsupported,
             Self::Gone { .. } => ErrorCode::SandboxFailed,
-            Self::BadTemplate { .. } | Self::Spec(_) | Self::InvalidKey { .. } => ErrorCode::InvalidRequest,
+            Self::BadTemplate { .. } | Self::Spec(_) | Self::InvalidKey { .. } | Self::InvalidLimit { .. } => {
+                ErrorCode::InvalidRequest
+            }
+            Self::Quota(exceeded) if exceeded.is_permanent() => ErrorCode::QuotaExceeded,
+            Self::Quota(_) => ErrorCode::Exhausted,
             Self::Exhausted { .. } | Self::Stopping | Self::TooMany { .. } => ErrorCode::Exhausted,
             Self::Timeout { .. } => ErrorCode::Timeout,
             Self::Engine(source) => source.code(),
@@ -147,7 +160,6 @@ impl ControlError {
             }
             Self::NoTenant { .. } => "see which there are: arenite tenant ls",
             Self::TenantRemoved { .. } => "choose another name",
-            Self::NoTenantStore => "leave out --store, or --tenants: tenants are kept only in the data directory for now",
             Self::NoKey { .. } => "see which there are: arenite key ls",
             Self::KeyEnded { .. } => "create another: arenite key create",
             Self::NoWebhook { .. } => "see which there are: arenite webhook ls",
@@ -157,7 +169,10 @@ impl ControlError {
             Self::NotQuarantined { .. } => "see which are: arenite quarantine ls",
             Self::Engine(source) => return source.hint(),
             Self::BadTemplate { .. } | Self::BadEnvironments { .. } => "correct the file; it is read again at the next create",
-            Self::Exhausted { .. } => "delete sandboxes that are not needed, or retry later",
+            Self::Quota(exceeded) if exceeded.is_permanent() => "request less, or ask an operator for a higher limit",
+            Self::Quota(QuotaExceeded { quota: Quota::RequestsPerSecond | Quota::ConcurrentCreates, .. }) => "retry later",
+            Self::Quota(QuotaExceeded { quota: Quota::TrajectoryBytes, .. }) => "export and remove old trajectories",
+            Self::Exhausted { .. } | Self::Quota(_) => "delete sandboxes that are not needed, or retry later",
             Self::Store { source: StoreError::Full, .. } => {
                 "free space on the disk of the data directory, or on that of the database; deletions work meanwhile"
             }
@@ -190,6 +205,12 @@ impl ControlError {
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Exhausted { retry_after, .. } => Some(*retry_after),
+            Self::Quota(exceeded) if exceeded.is_permanent() => None,
+            Self::Quota(QuotaExceeded { quota, .. }) => Some(Duration::from_secs(match quota {
+                Quota::RequestsPerSecond => 1,
+                Quota::ConcurrentCreates => 2,
+                _ => 30,
+            })),
             Self::Stopping => Some(Duration::from_secs(5)),
             Self::Engine(source) if source.code() == ErrorCode::Exhausted => Some(Duration::from_secs(5)),
             Self::Store { source, .. } if source.is_temporary() => Some(Duration::from_secs(2)),

@@ -84,6 +84,7 @@ struct State {
     capacity: Option<HostCapacity>,
     problems: Vec<String>,
     guest: Option<Guest>,
+    usage: HashMap<SandboxId, Usage>,
     /// Work in sandboxes that continues without a call.
     working: HashMap<SandboxId, String>,
 }
@@ -149,6 +150,11 @@ impl FakeEngine {
 
     pub fn set_capacity(&self, capacity: HostCapacity) {
         self.state().capacity = Some(capacity);
+    }
+
+    /// What the sandbox's counters read from now on.
+    pub fn set_usage(&self, id: &SandboxId, usage: Usage) {
+        self.state().usage.insert(id.clone(), usage);
     }
 
     pub fn set_problems(&self, problems: &[&str]) {
@@ -389,8 +395,10 @@ impl Engine for FakeEngine {
     }
 
     async fn usage(&self, id: &SandboxId) -> Result<Usage, EngineError> {
-        match self.state().live.get(id) {
-            Some(Live::Running | Live::Paused) => Ok(Usage { memory_bytes: 1 << 20, pids: 1, ..Usage::default() }),
+        let state = self.state();
+        let unset = || Usage { memory_bytes: 1 << 20, pids: 1, ..Usage::default() };
+        match state.live.get(id) {
+            Some(Live::Running | Live::Paused) => Ok(state.usage.get(id).cloned().unwrap_or_else(unset)),
             _ => Err(EngineError::NotFound { id: id.clone() }),
         }
     }

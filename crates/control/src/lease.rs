@@ -25,6 +25,13 @@ pub struct Lease {
     activity: Arc<Activity>,
 }
 
+impl Lease {
+    /// Meters the call as one of a tool.
+    pub fn count_call(&self) {
+        self.entry.count_call();
+    }
+}
+
 impl Drop for Lease {
     fn drop(&mut self) {
         self.activity.note(&self.entry);

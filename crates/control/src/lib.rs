@@ -52,6 +52,11 @@
 //! image, resources and network takes one and applies the rest of the spec to it. Until then it has no row and no tenant, and
 //! does not outlive the server.
 //!
+//! # Quotas and usage
+//!
+//! A sandbox's row is only added within its tenant's limits ([`tenants::TenantLimits`]). What sandboxes use is sampled into the
+//! store ([`usage`]).
+//!
 //! # Time
 //!
 //! One task sleeps until the next deadline of any sandbox. A sandbox with a lease is not idle.
@@ -83,6 +88,7 @@ mod shutdown_hooks;
 pub mod store;
 mod template;
 pub mod tenants;
+pub mod usage;
 pub mod webhooks;
 
 pub use config::{ControlConfig, Limits};

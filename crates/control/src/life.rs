@@ -46,6 +46,7 @@ impl Control {
     pub(crate) async fn destroy_locked(&self, entry: &Arc<Entry>) -> Result<(), ControlError> {
         let state = entry.sandbox().state;
         entry.close();
+        self.sample_last(entry).await;
         if state != SandboxState::Deleting {
             let deleting = self.in_state(entry, SandboxState::Deleting, None);
             // A store that can't be written, as on a full disk, must not prevent a delete that frees space.
@@ -67,6 +68,7 @@ impl Control {
     pub(crate) fn vanish(&self, entry: &Arc<Entry>) {
         self.registry_mut().remove(entry);
         self.deadlines.forget(&entry.id);
+        self.forget_meter(&entry.id);
         let sandbox = entry.sandbox();
         let kind = if sandbox.state == SandboxState::Creating { EventKind::CreateFailed } else { EventKind::Deleted };
         self.announce(&sandbox, kind);
@@ -160,6 +162,13 @@ impl Control {
     }
 
     async fn restart_locked(&self, entry: &Entry, before: Sandbox) -> Result<Sandbox, ControlError> {
+        let limits = self.tenant_limits(&entry.tenant).of_restarts();
+        if limits.apply_to_sandboxes() {
+            // A failed restart gives it back with its state.
+            let running = Sandbox { state: SandboxState::Running, ..before.clone() };
+            self.store.reserve(&running, &limits).await.map_err(ControlError::store("reserve what a sandbox needs"))?;
+        }
+        self.reset_meter(entry).await;
         let row = memo::row(&before);
         let restart = self.engine.restart(&row, &before.spec);
         match self.bounded("the start", &entry.name, restart).await {

@@ -8,6 +8,7 @@ use arenite_model::{SandboxId, SandboxSpec};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::registry::Entry;
 use crate::template::MAX_POOL;
 use crate::{Control, ControlError};
 
@@ -175,6 +176,13 @@ impl Control {
             self.destroy_pooled(&id).await;
         }
         Ok(())
+    }
+
+    /// Adds a sandbox that a create took and could not use.
+    pub(crate) async fn return_to_pool(&self, entry: &Entry) {
+        if let Err(id) = self.pool.add(fixed_part(&entry.sandbox().spec), entry.id.clone()) {
+            self.destroy_pooled(&id).await;
+        }
     }
 
     /// Removes a pooled sandbox that ended by itself.

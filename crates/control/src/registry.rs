@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use arenite_model::{SandboxId, SandboxName, TenantId};
 use jiff::Timestamp;
@@ -22,6 +22,8 @@ pub(crate) struct Entry {
     last_used: AtomicI64,
     /// Its last use is not stored yet.
     noted: AtomicBool,
+    /// Calls that are not metered yet.
+    calls: AtomicU64,
 }
 
 /// Counts leases, and refuses new ones unless the sandbox runs. It is one atomic, so no lease can be taken between a check of
@@ -55,6 +57,7 @@ impl Entry {
             gate: Gate(AtomicU32::new(CLOSED)),
             last_used: AtomicI64::new(sandbox.last_used_at.as_microsecond()),
             noted: AtomicBool::new(false),
+            calls: AtomicU64::new(0),
             snapshot: watch::Sender::new(Arc::new(sandbox)),
         }
     }
@@ -90,6 +93,14 @@ impl Entry {
 
     pub(crate) fn unnote(&self) {
         self.noted.store(false, Ordering::Release);
+    }
+
+    pub(crate) fn count_call(&self) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn take_calls(&self) -> u64 {
+        self.calls.swap(0, Ordering::Relaxed)
     }
 
     /// Takes a lease if the sandbox runs.
@@ -186,7 +197,10 @@ pub(crate) struct Registry {
 pub(crate) struct Tenant {
     pub(crate) entries: HashMap<SandboxName, Arc<Entry>>,
     pub(crate) claims: HashMap<SandboxName, Arc<Claim>>,
+    /// Creates in progress without an entry yet.
     pub(crate) pending: usize,
+    /// Creates in progress or in the queue.
+    pub(crate) creating: usize,
 }
 
 impl Registry {
@@ -251,7 +265,7 @@ impl Registry {
     }
 
     pub(crate) fn forget_if_empty(&mut self, tenant: &TenantId) {
-        if self.by_name.get(tenant).is_some_and(|t| t.entries.is_empty() && t.claims.is_empty() && t.pending == 0) {
+        if self.by_name.get(tenant).is_some_and(|t| t.entries.is_empty() && t.claims.is_empty() && t.creating == 0) {
             self.by_name.remove(tenant);
         }
     }

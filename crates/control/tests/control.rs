@@ -366,8 +366,8 @@ async fn admission_refuses_beyond_each_bound_with_a_time_to_retry() {
     let engine = FakeEngine::new();
     engine.delay(Point::BeforeCreate, Duration::from_secs(1));
     let mut config = config();
-    config.limits =
-        Limits { max_concurrent_creates: 2, create_queue: 3, max_sandboxes: 7, max_sandboxes_per_tenant: 6, ..Limits::default() };
+    config.limits = Limits { max_concurrent_creates: 2, create_queue: 3, max_sandboxes: 7, ..Limits::default() };
+    config.tenant_limits.sandboxes = Some(6);
     let control = start(config, &engine).await;
     let mut creators = Vec::new();
     for _ in 0..7 {

@@ -7,13 +7,14 @@ mod support;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use arenite_control::fake_engine::FakeEngine;
 use arenite_control::store::{self, PostgresAddress, PostgresStore, Store, StoreError};
+use arenite_control::tenants::{AuditEntry, AuditQuery, NewKey, Quota, Role};
 use arenite_control::{ControlError, Sandbox};
-use arenite_model::SandboxState;
+use arenite_model::{SandboxState, TenantId};
 use rustix::process::Signal;
 use support::cluster::{self, Cluster};
 use support::{config, name, named, sandbox, start_on, tenant, text};
@@ -93,8 +94,9 @@ async fn sessions_that_end_fail_no_call() {
     assert_eq!(names(&*store).await.len(), 320);
 }
 
-/// Passes bytes between clients and a server, and can lose one answer. The server does not see the end of that connection.
-async fn proxy(listener: UnixListener, server: std::path::PathBuf, loses: Arc<AtomicBool>) {
+/// Passes bytes between clients and a server, and can lose the answer with a number, from 1. The server does not see the end of
+/// that connection.
+async fn proxy(listener: UnixListener, server: std::path::PathBuf, loses: Arc<AtomicUsize>) {
     while let Ok((mut client, _)) = listener.accept().await {
         let Ok(mut server) = UnixStream::connect(&server).await else { continue };
         let loses = Arc::clone(&loses);
@@ -107,7 +109,7 @@ async fn proxy(listener: UnixListener, server: std::path::PathBuf, loses: Arc<At
                         _ => return,
                     },
                     read = server.read(&mut down) => match read {
-                        Ok(1..) if loses.swap(false, Ordering::SeqCst) => {
+                        Ok(1..) if counts_down(&loses) => {
                             drop(client);
                             return std::future::pending().await;
                         }
@@ -120,8 +122,13 @@ async fn proxy(listener: UnixListener, server: std::path::PathBuf, loses: Arc<At
     }
 }
 
-async fn through_a_proxy(cluster: &Cluster, dir: &Path) -> (PostgresAddress, Arc<AtomicBool>) {
-    let loses = Arc::new(AtomicBool::new(false));
+/// Whether it reaches zero.
+fn counts_down(number: &AtomicUsize) -> bool {
+    number.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |number| number.checked_sub(1)) == Ok(1)
+}
+
+async fn through_a_proxy(cluster: &Cluster, dir: &Path) -> (PostgresAddress, Arc<AtomicUsize>) {
+    let loses = Arc::new(AtomicUsize::new(0));
     let listener = UnixListener::bind(dir.join(".s.PGSQL.5432")).unwrap();
     tokio::spawn(proxy(listener, cluster.dir().join(".s.PGSQL.5432"), Arc::clone(&loses)));
     (cluster::url(dir, "postgres").parse().unwrap(), loses)
@@ -134,19 +141,76 @@ async fn a_row_is_found_if_the_answer_of_its_insert_was_lost() {
     let (address, loses) = through_a_proxy(&cluster, data.path()).await;
     let store = PostgresStore::open(address, data.path()).await.unwrap();
     let row = sandbox("default", "one");
-    loses.store(true, Ordering::SeqCst);
+    loses.store(1, Ordering::SeqCst);
     store.insert(&row).await.unwrap();
-    assert!(!loses.load(Ordering::SeqCst), "no answer was lost");
+    assert_eq!(loses.load(Ordering::SeqCst), 0, "no answer was lost");
     let again = store.insert(&row).await;
     assert!(matches!(again, Err(StoreError::Taken)), "{again:?}");
     assert_eq!(text(&store.load().await.unwrap()[0]), text(&row));
     // The name of another sandbox is still taken.
-    loses.store(true, Ordering::SeqCst);
+    loses.store(1, Ordering::SeqCst);
     let taken = store.insert(&sandbox("default", "one")).await;
     assert!(matches!(taken, Err(StoreError::Taken)), "{taken:?}");
-    loses.store(true, Ordering::SeqCst);
+    loses.store(1, Ordering::SeqCst);
     store.remove(&row.id).await.unwrap();
     assert!(names(&store).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_change_of_tenants_is_made_once_whichever_answer_was_lost() {
+    let cluster = Cluster::start();
+    let data = tempfile::tempdir().unwrap();
+    let (address, loses) = through_a_proxy(&cluster, data.path()).await;
+    let mut config = config();
+    config.tenants = true;
+    let store = Arc::new(PostgresStore::open(address, data.path()).await.unwrap());
+    let control = start_on(config, &FakeEngine::new(), store).await;
+    let tenants = control.tenants().unwrap();
+    let lose = |number| loses.store(number, Ordering::SeqCst);
+    // A transaction has fewer answers than this.
+    for number in 1..8 {
+        let tenant: TenantId = format!("t{number}").parse().unwrap();
+        lose(number);
+        tenants.create(tenant.clone()).await.unwrap();
+        let new = NewKey {
+            tenant: tenant.clone(),
+            name: "test".to_owned(),
+            role: Role::Admin,
+            expires_in: None,
+            bound: Vec::new(),
+            operator: false,
+        };
+        lose(number);
+        let (key, _) = tenants.create_key(new).await.unwrap();
+        lose(number);
+        tenants.rotate_key(&key.id, Duration::ZERO).await.unwrap();
+        lose(number);
+        tenants.revoke_key(&key.id).await.unwrap();
+        lose(number);
+        tenants.set_limits(&tenant, &[(Quota::Sandboxes, Some(number as u64))].into()).await.unwrap();
+        let entry = |object: &str| AuditEntry {
+            at: "2026-01-31T00:00:00Z".parse().unwrap(),
+            tenant: Some(tenant.clone()),
+            key: None,
+            subject: None,
+            action: "test".to_owned(),
+            object: object.to_owned(),
+            client: None,
+            outcome: "ok".to_owned(),
+        };
+        lose(number);
+        tenants.audit(entry("first")).await;
+        tenants.audit(entry("second")).await;
+        lose(0);
+        let rows = tenants.audit_page(AuditQuery { tenant: Some(tenant.clone()), limit: 10, ..AuditQuery::default() }).await;
+        let objects: Vec<_> = rows.unwrap().into_iter().map(|row| row.entry.object).collect();
+        assert_eq!(objects, ["second", "first"], "answer {number}");
+    }
+    lose(0);
+    control.stop(false).await;
+    let contents = store::read(data.path(), Some(&cluster.address())).await.unwrap().tenants.unwrap();
+    assert_eq!((contents.tenants.len(), contents.keys.len()), (8, 14));
+    assert_eq!(contents.keys.iter().filter(|key| key.revoked_at.is_some()).count(), 7);
 }
 
 #[tokio::test]
@@ -164,7 +228,7 @@ async fn a_row_is_removed_if_the_answer_of_its_insert_was_lost_and_the_repetitio
              CREATE TRIGGER fill BEFORE INSERT ON sandboxes FOR EACH ROW EXECUTE FUNCTION fill()",
         )
         .await;
-    loses.store(true, Ordering::SeqCst);
+    loses.store(1, Ordering::SeqCst);
     let full = store.insert(&sandbox("default", "one")).await;
     assert!(matches!(full, Err(StoreError::Full)), "{full:?}");
     assert!(names(&store).await.is_empty());
@@ -216,7 +280,7 @@ async fn a_removal_outlives_the_server_that_could_not_write_it() {
     let found = loop {
         // The database may still be starting.
         match store::read(data.path(), Some(&address)).await {
-            Ok(rows) => break rows,
+            Ok(contents) => break contents.sandboxes,
             Err(error) => assert!(error.is_unavailable(), "{error}"),
         }
     };

@@ -7,7 +7,11 @@ mod support;
 use std::sync::Arc;
 
 use arenite_control::store::archive::{self, ArchiveError};
-use arenite_control::store::{self, MemoryStore, PostgresStore, SqliteStore, Store, StoreError};
+use arenite_control::store::{
+    self, Contents, MemoryStore, PostgresStore, SqliteStore, Store, StoreError, TenantContents, TenantRow, UsageContents,
+};
+use arenite_control::tenants::{ApiKey, AuditEntry, AuditRow, Quota, Role, Tenant, TenantLimits};
+use arenite_control::usage::{Meter, UsageHour, UsedAmounts};
 use arenite_control::{ControlError, Sandbox};
 use arenite_model::{SandboxId, SandboxState};
 use jiff::Timestamp;
@@ -16,6 +20,7 @@ use support::{sandbox, text};
 
 async fn behaves(store: &dyn Store) {
     assert!(store.load().await.unwrap().is_empty());
+    keeps_quotas(store).await;
     let mut first = sandbox("default", "one");
     let mut second = sandbox("other", "one");
     second.spec.env.insert("NUL".to_owned(), "a\0b".to_owned());
@@ -51,6 +56,47 @@ async fn behaves(store: &dyn Store) {
     store.close().await;
 }
 
+/// Ends without rows.
+async fn keeps_quotas(store: &dyn Store) {
+    let mut one = sandbox("default", "one");
+    one.state = SandboxState::Running;
+    let spec = one.spec.resources.clone();
+    let [cpu, memory, disk] = [spec.cpu_millis.into(), spec.memory_bytes, spec.disk_bytes];
+    let unlimited = TenantLimits::default();
+    for (limits, quota) in [
+        (TenantLimits { sandboxes: Some(1), ..unlimited.clone() }, Quota::Sandboxes),
+        (TenantLimits { cpu_millis: Some(2 * cpu - 1), ..unlimited.clone() }, Quota::CpuMillis),
+        (TenantLimits { memory_bytes: Some(2 * memory - 1), ..unlimited.clone() }, Quota::MemoryBytes),
+        (TenantLimits { disk_bytes: Some(2 * disk - 1), ..unlimited.clone() }, Quota::DiskBytes),
+    ] {
+        let (mut one, two) = (one.clone(), sandbox("default", "two"));
+        store.insert_within(&one, &limits).await.unwrap();
+        let limit = limits.get(quota).unwrap();
+        let refused = store.insert_within(&two, &limits).await;
+        assert!(
+            matches!(&refused, Err(StoreError::Quota(e)) if e.quota == quota && e.limit == limit && e.used > 0 && e.used + e.requested > limit),
+            "{quota}: {refused:?}"
+        );
+        let taken = store.insert_within(&sandbox("default", "one"), &unlimited).await;
+        assert!(matches!(taken, Err(StoreError::Taken)), "{taken:?}");
+        store.insert_within(&sandbox("other", "one"), &limits).await.unwrap();
+        // A dead sandbox has only its place and its disk.
+        one.state = SandboxState::Failed;
+        store.update(&one).await.unwrap();
+        let has_room = matches!(quota, Quota::CpuMillis | Quota::MemoryBytes);
+        assert_eq!(store.insert_within(&two, &limits).await.is_ok(), has_room, "{quota}");
+        one.state = SandboxState::Running;
+        let again = store.reserve(&one, &limits).await;
+        assert!(matches!(&again, Err(StoreError::Quota(e)) if e.quota == quota) == has_room, "{quota}: {again:?}");
+        store.remove(&two.id).await.unwrap();
+        store.reserve(&one, &limits).await.unwrap();
+        for row in store.load().await.unwrap() {
+            assert_eq!(row.state == SandboxState::Running, row.id == one.id);
+            store.remove(&row.id).await.unwrap();
+        }
+    }
+}
+
 #[tokio::test]
 async fn the_memory_store_behaves() {
     behaves(&MemoryStore::default()).await;
@@ -80,9 +126,46 @@ async fn the_postgres_store_behaves_and_its_rows_outlive_it() {
 #[tokio::test]
 async fn many_writers_at_once_each_get_their_own_answer() {
     let dir = tempfile::tempdir().unwrap();
-    answers_many(Arc::new(SqliteStore::open(dir.path().join("control.sqlite")).unwrap())).await;
     let cluster = Cluster::start();
-    answers_many(Arc::new(PostgresStore::open(cluster.address(), dir.path()).await.unwrap())).await;
+    let stores: [Arc<dyn Store>; 3] = [
+        Arc::new(MemoryStore::default()),
+        Arc::new(SqliteStore::open(dir.path().join("control.sqlite")).unwrap()),
+        Arc::new(PostgresStore::open(cluster.address(), dir.path()).await.unwrap()),
+    ];
+    for store in stores {
+        answers_many(Arc::clone(&store)).await;
+        races_for_the_last_places(store).await;
+    }
+}
+
+/// A hundred writers race for one place, and then again for seven, beside those of another tenant.
+async fn races_for_the_last_places(store: Arc<dyn Store>) {
+    for places in [1, 7] {
+        let tenant = format!("race-{places}");
+        let limits = TenantLimits { sandboxes: Some(places), ..TenantLimits::default() };
+        let writers: Vec<_> = (0..100)
+            .map(|n| {
+                let (store, limits) = (Arc::clone(&store), limits.clone());
+                let (row, other) = (sandbox(&tenant, &format!("n{n}")), sandbox("beside", &format!("n{places}-{n}")));
+                tokio::spawn(async move {
+                    let (own, other) = tokio::join!(store.insert_within(&row, &limits), store.insert(&other));
+                    other.unwrap();
+                    own
+                })
+            })
+            .collect();
+        let mut won = 0;
+        for writer in writers {
+            match writer.await.unwrap() {
+                Ok(()) => won += 1,
+                Err(StoreError::Quota(exceeded)) => assert_eq!((exceeded.limit, exceeded.used), (places, places)),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert_eq!(won, places);
+        let rows = store.load().await.unwrap();
+        assert_eq!(rows.iter().filter(|row| row.tenant.as_str() == tenant).count() as u64, places);
+    }
 }
 
 async fn answers_many(store: Arc<dyn Store>) {
@@ -286,10 +369,14 @@ async fn a_store_is_read_while_a_server_uses_it() {
         assert!(matches!(missing, ControlError::Store { .. }), "{missing}");
         let open = store::open(dir.path(), database).await.unwrap();
         open.insert(&sandbox("default", "one")).await.unwrap();
-        assert_eq!(store::read(dir.path(), database).await.unwrap().len(), 1);
+        assert_eq!(store::read(dir.path(), database).await.unwrap().sandboxes.len(), 1);
         open.close().await;
-        assert_eq!(store::read(dir.path(), database).await.unwrap().len(), 1);
+        assert_eq!(store::read(dir.path(), database).await.unwrap().sandboxes.len(), 1);
     }
+}
+
+fn without_tenants(sandboxes: Vec<Sandbox>) -> Contents {
+    Contents { sandboxes, ..Contents::default() }
 }
 
 async fn moves_rows(from: &dyn Store, to: &dyn Store) {
@@ -298,21 +385,22 @@ async fn moves_rows(from: &dyn Store, to: &dyn Store) {
         from.insert(row).await.unwrap();
     }
     let mut file = Vec::new();
-    archive::write(from.load().await.unwrap(), &mut file).unwrap();
+    archive::write(without_tenants(from.load().await.unwrap()), &mut file).unwrap();
     let texts = |rows: Vec<Sandbox>| {
         let mut texts: Vec<String> = rows.iter().map(text).collect();
         texts.sort();
         texts
     };
     let moved = archive::read(&file[..]).unwrap();
+    assert!(moved.tenants.is_none());
     to.import(moved.clone(), false).await.unwrap();
     let there = texts(to.load().await.unwrap());
     assert_eq!(there, texts(rows.to_vec()));
 
     let error = to.import(moved.clone(), false).await.unwrap_err();
     assert!(matches!(error, StoreError::NotEmpty { rows: 3 }), "{error}");
-    let twice = [&moved[..], &moved[..1]].concat();
-    assert!(matches!(to.import(twice, true).await, Err(StoreError::Taken)));
+    let twice = [&moved.sandboxes[..], &moved.sandboxes[..1]].concat();
+    assert!(matches!(to.import(without_tenants(twice), true).await, Err(StoreError::Taken)));
     assert_eq!(texts(to.load().await.unwrap()), there, "a failed import changes nothing");
     to.insert(&sandbox("default", "new")).await.unwrap();
     to.import(moved, true).await.unwrap();
@@ -331,25 +419,122 @@ async fn rows_move_between_stores_through_an_archive() {
     cluster.run("CREATE DATABASE second").await;
     let database = PostgresStore::open(cluster.address(), dir.path()).await.unwrap();
     moves_rows(&open("e.sqlite"), &database).await;
-    database.import(Vec::new(), true).await.unwrap();
+    database.import(Contents::default(), true).await.unwrap();
     moves_rows(&database, &open("f.sqlite")).await;
     let second = cluster::url(cluster.dir(), "second").parse().unwrap();
     moves_rows(&PostgresStore::open(second, dir.path()).await.unwrap(), &MemoryStore::default()).await;
 }
 
+/// Tenants with something in each column.
+fn tenants() -> TenantContents {
+    let at = Timestamp::from_microsecond(1_700_000_000_123_456).unwrap();
+    let limits = TenantLimits { sandboxes: Some(3), ..TenantLimits::default() };
+    let tenant = |name: &str, removed_at: Option<Timestamp>| TenantRow {
+        tenant: Tenant { name: name.parse().unwrap(), created_at: at, limits: limits.clone(), disabled: removed_at.is_some() },
+        removed_at,
+    };
+    let key = |id: &str, revoked_at: Option<Timestamp>| ApiKey {
+        id: id.parse().unwrap(),
+        tenant: "acme".parse().unwrap(),
+        name: "a \"key\" \u{1f511}".to_owned(),
+        role: Role::Admin,
+        hash: [0xab; 32],
+        created_at: at,
+        expires_at: revoked_at,
+        revoked_at,
+        bound: vec!["one".parse().unwrap(), "k=v".parse().unwrap()],
+        operator: revoked_at.is_none(),
+    };
+    let row = |number, tenant: Option<&str>| AuditRow {
+        number,
+        entry: AuditEntry {
+            at,
+            tenant: tenant.map(|name: &str| name.parse().unwrap()),
+            key: tenant.map(|_| "k3w9x0qz7a2m".parse().unwrap()),
+            subject: tenant.is_none().then(|| "a user".to_owned()),
+            action: "key.create".to_owned(),
+            object: "a key".to_owned(),
+            client: tenant.map(str::to_owned),
+            outcome: "ok".to_owned(),
+        },
+    };
+    TenantContents {
+        tenants: vec![tenant("acme", None), tenant("default", None), tenant("gone", Some(at))],
+        keys: vec![key("k3w9x0qz7a2m", None), key("k3w9x0qz7a2n", Some(at))],
+        audit: vec![row(7, None), row(9, Some("acme"))],
+    }
+}
+
+fn usage() -> UsageContents {
+    let at = Timestamp::from_second(1_700_000_000).unwrap();
+    let hour: Timestamp = "2026-01-31T10:00:00Z".parse().unwrap();
+    let used = UsedAmounts { core_seconds: 1.5, memory_gib_seconds: 0.25, egress_bytes: 1 << 40, ..UsedAmounts::default() };
+    let sandbox = SandboxId::random();
+    let acme = UsageHour {
+        hour,
+        tenant: "acme".parse().unwrap(),
+        sandbox: Some(sandbox.clone()),
+        name: Some("one".parse().unwrap()),
+        template: "a \"template\"".to_owned(),
+        used,
+    };
+    let merged =
+        UsageHour { tenant: "default".parse().unwrap(), sandbox: None, name: None, template: String::new(), ..acme.clone() };
+    let meter = Meter { sandbox, at, cpu_nanoseconds: 1, sent_bytes: 2, received_bytes: 3 };
+    UsageContents { hours: vec![acme, merged], meters: vec![meter] }
+}
+
+#[tokio::test]
+async fn tenants_and_usage_move_between_stores_through_an_archive() {
+    let cluster = Cluster::start();
+    let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let database = cluster.address();
+    let mut file = Vec::new();
+    archive::write(
+        Contents { sandboxes: vec![sandbox("acme", "one")], tenants: Some(tenants()), usage: Some(usage()) },
+        &mut file,
+    )
+    .unwrap();
+    let before = String::from_utf8(file).unwrap();
+    assert_eq!(before.lines().count(), 13);
+    let mut moved = before.clone();
+    for (dir, database) in [(first.path(), None), (first.path(), Some(&database)), (second.path(), None)] {
+        let store = store::open(dir, database).await.unwrap();
+        let contents = || archive::read(moved.as_bytes()).unwrap();
+        store.import(contents(), false).await.unwrap();
+        store.import(without_tenants(Vec::new()), true).await.unwrap();
+        let error = store.import(contents(), false).await.unwrap_err();
+        assert!(matches!(error, StoreError::HasTenants { tenants: 2, keys: 2 }), "{error}");
+        let double = TenantContents { keys: [tenants().keys, tenants().keys].concat(), ..tenants() };
+        let double = Contents { tenants: Some(double), ..Contents::default() };
+        assert!(matches!(store.import(double, true).await, Err(StoreError::Taken)));
+        store.import(contents(), true).await.unwrap();
+        let mut file = Vec::new();
+        archive::write(store::read(dir, database).await.unwrap(), &mut file).unwrap();
+        moved = String::from_utf8(file).unwrap();
+        assert_eq!(moved, before);
+        let found = Arc::clone(&store).tenant_store().unwrap();
+        assert_eq!(found.tenants().await.unwrap().len(), 2);
+        // The next row of the audit log gets a higher number.
+        found.append_audit(vec![tenants().audit[0].entry.clone()]).await.unwrap();
+        assert!(store::read(dir, database).await.unwrap().tenants.unwrap().audit[2].number > 9);
+        store.close().await;
+    }
+}
+
 #[test]
 fn a_damaged_archive_gives_no_rows() {
     let mut file = Vec::new();
-    archive::write(vec![sandbox("default", "one"), sandbox("default", "two")], &mut file).unwrap();
+    archive::write(without_tenants(vec![sandbox("default", "one"), sandbox("default", "two")]), &mut file).unwrap();
     let whole = String::from_utf8(file).unwrap();
     let lines: Vec<&str> = whole.split_inclusive('\n').collect();
-    let read = |text: String| archive::read(text.as_bytes()).map(|rows| rows.len());
+    let read = |text: String| archive::read(text.as_bytes()).map(|contents| contents.sandboxes.len());
     assert_eq!(read(whole.clone()).unwrap(), 2);
     assert!(matches!(read(lines[..3].concat()), Err(ArchiveError::Truncated)));
     assert!(matches!(read(String::new()), Err(ArchiveError::Truncated)));
     assert!(matches!(read([lines[0], lines[1], lines[3]].concat()), Err(ArchiveError::Count { expected: 2, found: 1 })));
     assert!(matches!(read(whole.replace("\"test\"", "\"best\"")), Err(ArchiveError::Checksum)));
-    assert!(matches!(read(whole.replacen("\"version\":1", "\"version\":2", 1)), Err(ArchiveError::Version { found: 2 })));
+    assert!(matches!(read(whole.replacen("\"version\":1", "\"version\":3", 1)), Err(ArchiveError::Version { found: 3 })));
     assert!(matches!(read(format!("{whole}{{}}\n")), Err(ArchiveError::Line { line: 5, .. })));
     assert!(matches!(read("{}\n".to_owned()), Err(ArchiveError::Line { line: 1, .. })));
     assert!(matches!(read(whole.replace("arenite-store", "other")), Err(ArchiveError::Line { line: 1, .. })));

@@ -1,21 +1,31 @@
-//! Tenants, keys and the audit log on the real store.
+//! Tenants, keys and the audit log on the real stores.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails its test")]
+
+mod support;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arenite_control::fake_engine::FakeEngine;
-use arenite_control::store::{RemovedTenant, SqliteStore, Store, StoreError, TenantStore};
-use arenite_control::tenants::{AuditEntry, AuditQuery, Denied, NewKey, Role, Tenant, Tenants};
-use arenite_control::{Control, ControlConfig, ControlError, CreateRequest};
+use arenite_control::store::{RemovedTenant, StoreError};
+use arenite_control::tenants::{AuditEntry, AuditQuery, Denied, NewKey, Quota, Role, Tenant, TenantLimits, Tenants};
+use arenite_control::{ControlError, CreateRequest};
 use arenite_model::TenantId;
 use jiff::Timestamp;
+use support::home::{Home, on_both_stores};
 
-async fn start(dir: &std::path::Path) -> Arc<Control> {
-    let mut config = ControlConfig::new(dir.to_owned(), "base".parse().unwrap());
-    config.tenants = true;
-    Control::start(config, FakeEngine::new()).await.unwrap()
+on_both_stores! {
+    keys_and_tenants_outlive_the_server_and_a_revocation_too,
+    another_servers_key_and_a_changed_one_are_unknown,
+    open_connections_learn_at_once_that_their_key_ended,
+    a_rotation_overlaps_and_keeps_the_rights,
+    requests_that_make_no_sense_are_refused,
+    a_removed_tenant_leaves_no_keys_and_its_name_stays_taken,
+    the_stores_audit_log_is_paged_and_bounded,
+    limits_outlive_the_server_and_fall_back_to_its_defaults,
+    a_flood_of_refusals_is_bounded_and_written,
+    authentication_needs_no_store,
 }
 
 fn id(name: &str) -> TenantId {
@@ -30,10 +40,8 @@ fn is_ended(tenants: &Tenants, text: &str) -> bool {
     matches!(tenants.authenticate(text), Err(Denied::Ended(_)))
 }
 
-#[tokio::test]
-async fn keys_and_tenants_outlive_the_server_and_a_revocation_too() {
-    let dir = tempfile::tempdir().unwrap();
-    let control = start(dir.path()).await;
+async fn keys_and_tenants_outlive_the_server_and_a_revocation_too(home: Home) {
+    let control = home.start().await;
     let tenants = control.tenants().unwrap();
     let (operator, operator_text) = tenants.first_operator_key().await.unwrap().unwrap();
     assert!(operator.operator && operator.tenant.is_default());
@@ -53,23 +61,30 @@ async fn keys_and_tenants_outlive_the_server_and_a_revocation_too() {
     }
     control.stop(false).await;
 
-    let control = start(dir.path()).await;
+    let control = home.start().await;
     let tenants = control.tenants().unwrap();
     assert!(tenants.authenticate(operator_text.as_str()).unwrap().operator);
     assert_eq!(tenants.authenticate(text.as_str()).unwrap().key.as_ref(), Some(&kept.id));
     assert!(is_ended(tenants, revoked_text.as_str()));
     assert_eq!(tenants.list().into_iter().map(|tenant| tenant.name).collect::<Vec<_>>(), [id("acme"), id("default")]);
-    let bytes = std::fs::read(dir.path().join("control.sqlite")).unwrap();
-    let secret = &text.as_str().as_bytes()[17..49];
-    assert!(!bytes.windows(secret.len()).any(|window| window == secret), "the store holds a secret");
+    let secret = &text.as_str()[17..49];
+    let holds_secret = match &home.cluster {
+        None => {
+            let bytes = std::fs::read(home.dir().join("control.sqlite")).unwrap();
+            bytes.windows(secret.len()).any(|window| window == secret.as_bytes())
+        }
+        Some(cluster) => {
+            let count = "SELECT count(*) FROM api_keys WHERE api_keys::text || encode(hash, 'escape') LIKE '%' || $1 || '%'";
+            cluster.client().await.query_one(count, &[&secret]).await.unwrap().get::<_, i64>(0) > 0
+        }
+    };
+    assert!(!holds_secret, "the store holds a secret");
     control.stop(false).await;
 }
 
-#[tokio::test]
-async fn another_servers_key_and_a_changed_one_are_unknown() {
-    let dir = tempfile::tempdir().unwrap();
-    let other = tempfile::tempdir().unwrap();
-    let (control, elsewhere) = (start(dir.path()).await, start(other.path()).await);
+async fn another_servers_key_and_a_changed_one_are_unknown(home: Home) {
+    let other = Home::sqlite();
+    let (control, elsewhere) = (home.start().await, other.start().await);
     let (_, text) = elsewhere.tenants().unwrap().first_operator_key().await.unwrap().unwrap();
     let tenants = control.tenants().unwrap();
     for unknown in [text.as_str(), "", "arn_", &text.as_str()[..54], "x"] {
@@ -79,10 +94,8 @@ async fn another_servers_key_and_a_changed_one_are_unknown() {
     elsewhere.stop(false).await;
 }
 
-#[tokio::test]
-async fn open_connections_learn_at_once_that_their_key_ended() {
-    let dir = tempfile::tempdir().unwrap();
-    let control = start(dir.path()).await;
+async fn open_connections_learn_at_once_that_their_key_ended(home: Home) {
+    let control = home.start().await;
     let tenants = control.tenants().unwrap();
     tenants.create(id("acme")).await.unwrap();
     let soon = NewKey { expires_in: Some(Duration::from_secs(1)), ..new("acme", Role::Use) };
@@ -105,10 +118,8 @@ async fn open_connections_learn_at_once_that_their_key_ended() {
     control.stop(false).await;
 }
 
-#[tokio::test]
-async fn a_rotation_overlaps_and_keeps_the_rights() {
-    let dir = tempfile::tempdir().unwrap();
-    let control = start(dir.path()).await;
+async fn a_rotation_overlaps_and_keeps_the_rights(home: Home) {
+    let control = home.start().await;
     let tenants = control.tenants().unwrap();
     tenants.create(id("acme")).await.unwrap();
     let life = Duration::from_secs(86_400);
@@ -130,10 +141,8 @@ async fn a_rotation_overlaps_and_keeps_the_rights() {
     control.stop(false).await;
 }
 
-#[tokio::test]
-async fn requests_that_make_no_sense_are_refused() {
-    let dir = tempfile::tempdir().unwrap();
-    let control = start(dir.path()).await;
+async fn requests_that_make_no_sense_are_refused(home: Home) {
+    let control = home.start().await;
     let tenants = control.tenants().unwrap();
     let named = |name: &str| NewKey { name: name.to_owned(), ..new("default", Role::Read) };
     let living = |seconds| NewKey { expires_in: Some(Duration::from_secs(seconds)), ..new("default", Role::Read) };
@@ -164,10 +173,8 @@ async fn requests_that_make_no_sense_are_refused() {
     control.stop(false).await;
 }
 
-#[tokio::test]
-async fn a_removed_tenant_leaves_no_keys_and_its_name_stays_taken() {
-    let dir = tempfile::tempdir().unwrap();
-    let control = start(dir.path()).await;
+async fn a_removed_tenant_leaves_no_keys_and_its_name_stays_taken(home: Home) {
+    let control = home.start().await;
     let tenants = control.tenants().unwrap();
     tenants.create(id("acme")).await.unwrap();
     let (_, text) = tenants.create_key(new("acme", Role::Admin)).await.unwrap();
@@ -186,6 +193,32 @@ async fn a_removed_tenant_leaves_no_keys_and_its_name_stays_taken() {
     control.stop(false).await;
 }
 
+async fn limits_outlive_the_server_and_fall_back_to_its_defaults(home: Home) {
+    let control = home.start().await;
+    let tenants = control.tenants().unwrap();
+    tenants.create(id("acme")).await.unwrap();
+    let set = |quota, limit| [(quota, limit)].into();
+    tenants.set_limits(&id("acme"), &set(Quota::Sandboxes, Some(5))).await.unwrap();
+    tenants.set_limits(&id("acme"), &set(Quota::MemoryBytes, Some(1 << 60))).await.unwrap();
+    tenants.set_disabled(&id("acme"), true).await.unwrap();
+    for bad in [set(Quota::Sandboxes, Some(u64::MAX)), set(Quota::RequestsPerSecond, Some(0))] {
+        assert!(matches!(tenants.set_limits(&id("acme"), &bad).await, Err(ControlError::InvalidLimit { .. })));
+    }
+    assert!(matches!(tenants.set_limits(&id("absent"), &set(Quota::Sandboxes, None)).await, Err(ControlError::NoTenant { .. })));
+    control.stop(false).await;
+
+    let mut config = home.config();
+    config.tenant_limits = TenantLimits { sandboxes: Some(9), disk_bytes: Some(7), ..TenantLimits::default() };
+    let control = home.start_with(config, &FakeEngine::new()).await;
+    let limits = control.tenant_limits(&id("acme"));
+    assert_eq!((limits.sandboxes, limits.memory_bytes, limits.disk_bytes), (Some(5), Some(1 << 60), Some(7)));
+    let tenants = control.tenants().unwrap();
+    assert!(tenants.get(&id("acme")).unwrap().disabled);
+    tenants.set_limits(&id("acme"), &set(Quota::Sandboxes, None)).await.unwrap();
+    assert_eq!(control.tenant_limits(&id("acme")).sandboxes, Some(9));
+    control.stop(false).await;
+}
+
 fn row(number: u64, tenant: Option<&str>) -> AuditEntry {
     AuditEntry {
         at: Timestamp::from_second(1_000 + number as i64).unwrap(),
@@ -199,10 +232,9 @@ fn row(number: u64, tenant: Option<&str>) -> AuditEntry {
     }
 }
 
-#[tokio::test]
-async fn the_stores_audit_log_is_paged_and_bounded() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = Arc::new(SqliteStore::open(dir.path().join("control.sqlite")).unwrap());
+async fn the_stores_audit_log_is_paged_and_bounded(home: Home) {
+    let open = home.open().await;
+    let store = Arc::clone(&open).tenant_store().unwrap();
     let rows: Vec<AuditEntry> = (0..30).map(|n| row(n, [Some("a"), Some("b"), None][n as usize % 3])).collect();
     store.append_audit(rows.clone()).await.unwrap();
     let query = |tenant: Option<&str>, limit| AuditQuery { tenant: tenant.map(id), limit, ..AuditQuery::default() };
@@ -223,19 +255,22 @@ async fn the_stores_audit_log_is_paged_and_bounded() {
     assert_eq!((count(Some("a")), count(Some("b")), count(None)), (3, 10, 0));
     assert!(left.iter().any(|row| row.entry.object == "GET /27"), "the oldest leave");
 
-    let tenant = |name: &str| Tenant { name: id(name), created_at: Timestamp::UNIX_EPOCH, limits: "{}".into(), disabled: false };
+    let tenant = |name: &str| Tenant {
+        name: id(name),
+        created_at: Timestamp::UNIX_EPOCH,
+        limits: TenantLimits::default(),
+        disabled: false,
+    };
     store.create_tenant(&tenant("a")).await.unwrap();
     assert!(matches!(store.create_tenant(&tenant("a")).await, Err(StoreError::Taken)));
     assert_eq!(store.remove_tenant(&id("a"), Timestamp::UNIX_EPOCH).await.unwrap(), RemovedTenant::Removed);
     assert!(matches!(store.create_tenant(&tenant("a")).await, Err(StoreError::Taken)));
     assert!(store.tenants().await.unwrap().is_empty());
-    store.close().await;
+    open.close().await;
 }
 
-#[tokio::test]
-async fn a_flood_of_refusals_is_bounded_and_written() {
-    let dir = tempfile::tempdir().unwrap();
-    let control = start(dir.path()).await;
+async fn a_flood_of_refusals_is_bounded_and_written(home: Home) {
+    let control = home.start().await;
     let tenants = control.tenants().unwrap();
     for n in 0..10_000 {
         tenants.audit_refusal(row(n, None));
@@ -251,10 +286,8 @@ async fn a_flood_of_refusals_is_bounded_and_written() {
 }
 
 /// With the store closed. Prints the time of one authentication.
-#[tokio::test]
-async fn authentication_needs_no_store() {
-    let dir = tempfile::tempdir().unwrap();
-    let control = start(dir.path()).await;
+async fn authentication_needs_no_store(home: Home) {
+    let control = home.start().await;
     let tenants = control.tenants().unwrap();
     let mut texts = Vec::new();
     for _ in 0..50 {

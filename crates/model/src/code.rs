@@ -16,6 +16,8 @@ pub enum ErrorCode {
     TooLarge,
     /// A limit of rate, queue, memory, disk or number was reached; retry later.
     Exhausted,
+    /// The request exceeds a quota by itself, so a retry does not help.
+    QuotaExceeded,
     /// The host or the engine does not support it, and says why.
     Unsupported,
     Timeout,
@@ -30,7 +32,7 @@ impl ErrorCode {
         match self {
             Self::InvalidRequest => 400,
             Self::Unauthorized => 401,
-            Self::Forbidden => 403,
+            Self::Forbidden | Self::QuotaExceeded => 403,
             Self::NotFound => 404,
             Self::AlreadyExists | Self::Conflict => 409,
             Self::TooLarge => 413,
@@ -52,6 +54,7 @@ impl ErrorCode {
             Self::Conflict => "conflict",
             Self::TooLarge => "too_large",
             Self::Exhausted => "exhausted",
+            Self::QuotaExceeded => "quota_exceeded",
             Self::Unsupported => "unsupported",
             Self::Timeout => "timeout",
             Self::SandboxFailed => "sandbox_failed",

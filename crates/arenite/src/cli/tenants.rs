@@ -2,11 +2,11 @@
 
 use arenite_control::tenants::{Binding, Role};
 use arenite_model::{KeyId, TenantId};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use jiff::Timestamp;
 
 use super::{Format, Server};
-use crate::config::values::Span;
+use crate::config::values::{LimitOf, Span};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TenantCommand {
@@ -48,13 +48,21 @@ pub(crate) struct TenantLsArgs {
 #[command(after_help = "\
 Examples:
   arenite tenant set acme --disabled true          refuse its keys at once
-  arenite tenant set acme --disabled false")]
+  arenite tenant set acme --limit sandboxes=50 --limit memory=64GiB
+  arenite tenant set acme --limit memory=default   the default of the server's tenant_limit
+
+Limits: sandboxes, creates (concurrent ones), cpu (cores), memory, disk, trajectories (their logs),
+requests (a second). They apply to new requests: what a tenant has already stays.")]
+#[command(group = clap::ArgGroup::new("change").required(true).multiple(true))]
 pub(crate) struct TenantSetArgs {
     /// The tenant
     pub(crate) name: TenantId,
     /// Whether its keys are refused
-    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set)]
-    pub(crate) disabled: bool,
+    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, group = "change")]
+    pub(crate) disabled: Option<bool>,
+    /// Limit to change; repeatable
+    #[arg(long, value_name = "NAME=VALUE", value_delimiter = ',', group = "change")]
+    pub(crate) limit: Vec<LimitOf>,
     #[command(flatten)]
     pub(crate) format: Format,
     #[command(flatten)]
@@ -165,6 +173,57 @@ pub(crate) struct KeyRevokeArgs {
     /// Ids of the keys
     #[arg(required = true)]
     pub(crate) ids: Vec<KeyId>,
+    #[command(flatten)]
+    pub(crate) format: Format,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+/// What the rows of a report are sums of.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum ReportGroup {
+    Tenant,
+    Sandbox,
+    Hour,
+    Template,
+}
+
+impl ReportGroup {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Tenant => "tenant",
+            Self::Sandbox => "sandbox",
+            Self::Hour => "hour",
+            Self::Template => "template",
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Reports are sums of whole hours. Memory and disk are what was in use, not the limits. Keys see their own
+tenant, and operators see all.
+
+Examples:
+  arenite usage
+  arenite usage --group sandbox --since 2026-01-31T00:00:00Z
+  arenite usage --group hour --csv > usage.csv")]
+pub(crate) struct UsageArgs {
+    /// What the rows are sums of
+    #[arg(long, value_name = "GROUP", value_enum, default_value_t = ReportGroup::Tenant)]
+    pub(crate) group: ReportGroup,
+    /// Only this tenant
+    #[arg(long, value_name = "TENANT")]
+    pub(crate) tenant: Option<TenantId>,
+    /// From the hour that has this time
+    #[arg(long, value_name = "TIME")]
+    pub(crate) since: Option<Timestamp>,
+    /// Up to the hour that has the moment before this time
+    #[arg(long, value_name = "TIME")]
+    pub(crate) until: Option<Timestamp>,
+    /// Print comma-separated values
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) csv: bool,
     #[command(flatten)]
     pub(crate) format: Format,
     #[command(flatten)]

@@ -20,6 +20,7 @@ pub(crate) mod tenants;
 pub(crate) mod terminal;
 pub(crate) mod top;
 pub(crate) mod trajectory;
+pub(crate) mod usage;
 pub(crate) mod vm;
 pub(crate) mod webhook;
 

@@ -5,8 +5,8 @@ use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use arenite_control::store::{self, PostgresAddress, StoreError, archive};
-use arenite_control::{ControlError, Sandbox};
+use arenite_control::ControlError;
+use arenite_control::store::{self, Contents, PostgresAddress, StoreError, archive};
 
 use crate::cli::{StoreCommand, StoreExportArgs, StoreImportArgs, StoreSettings};
 use crate::config::Settings;
@@ -33,24 +33,24 @@ fn is_standard(file: &Path) -> bool {
 
 async fn export(args: StoreExportArgs) -> Outcome {
     let (data_dir, database) = resolve(args.settings)?;
-    let rows = store::read(&data_dir, database.as_ref()).await.map_err(refused)?;
-    let number = rows.len();
+    let contents = store::read(&data_dir, database.as_ref()).await.map_err(refused)?;
+    let number = counted(&contents);
     if is_standard(&args.file) {
         let mut out = Vec::new();
-        archive::write(rows, &mut out).map_err(|error| Failure::new(error.to_string()))?;
+        archive::write(contents, &mut out).map_err(|error| Failure::new(error.to_string()))?;
         output::bytes(&out);
     } else {
-        write_file(&args.file, rows).map_err(|error| Failure::new(format!("{}: {error}", args.file.display())))?;
+        write_file(&args.file, contents).map_err(|error| Failure::new(format!("{}: {error}", args.file.display())))?;
     }
-    eprintln!("exported {}", counted(number));
+    eprintln!("exported {number}");
     Ok(ExitCode::SUCCESS)
 }
 
 /// The file is complete when it gets its name.
-fn write_file(path: &Path, rows: Vec<Sandbox>) -> Result<(), archive::ArchiveError> {
+fn write_file(path: &Path, contents: Contents) -> Result<(), archive::ArchiveError> {
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut file = tempfile::NamedTempFile::new_in(dir).map_err(archive::ArchiveError::Write)?;
-    archive::write(rows, &mut file)?;
+    archive::write(contents, &mut file)?;
     file.as_file().sync_all().map_err(archive::ArchiveError::Write)?;
     file.persist(path).map_err(|error| archive::ArchiveError::Write(error.error))?;
     Ok(())
@@ -58,34 +58,42 @@ fn write_file(path: &Path, rows: Vec<Sandbox>) -> Result<(), archive::ArchiveErr
 
 async fn import(args: StoreImportArgs) -> Outcome {
     let (data_dir, database) = resolve(args.settings)?;
-    let rows = if is_standard(&args.file) {
+    let contents = if is_standard(&args.file) {
         archive::read(io::stdin().lock())
     } else {
         let file = File::open(&args.file).attempt(|| format!("could not open {}", args.file.display()))?;
         archive::read(BufReader::new(file))
     };
-    let rows = rows.map_err(|error| Failure::new(format!("{}: {error}", args.file.display())))?;
-    let number = rows.len();
+    let contents = contents.map_err(|error| Failure::new(format!("{}: {error}", args.file.display())))?;
+    let number = counted(&contents);
     let store = store::open(&data_dir, database.as_ref()).await.map_err(refused)?;
     for note in store.notes() {
         eprintln!("{note}");
     }
-    let imported = store.import(rows, args.replace).await;
+    let imported = store.import(contents, args.replace).await;
     store.close().await;
     imported.map_err(|error| match error {
-        StoreError::NotEmpty { .. } => Failure::new(format!("nothing was imported: {error}"))
+        StoreError::NotEmpty { .. } | StoreError::HasTenants { .. } => Failure::new(format!("nothing was imported: {error}"))
             .hint("--replace removes these rows; export them first: arenite store export FILE"),
         StoreError::Taken => Failure::new("nothing was imported: an id or a name is there twice"),
         StoreError::Unavailable(_) => Failure::new(format!("the import failed, or its result was lost: {error}"))
             .hint("run it again with --replace: it imports all rows or none"),
         other => Failure::new(format!("nothing was imported: {other}")),
     })?;
-    eprintln!("imported {}", counted(number));
+    eprintln!("imported {number}");
     Ok(ExitCode::SUCCESS)
 }
 
-fn counted(number: usize) -> String {
-    if number == 1 { "1 sandbox".to_owned() } else { format!("{number} sandboxes") }
+fn counted(contents: &Contents) -> String {
+    let counted = |number: usize, one: &str, many: &str| format!("{number} {}", if number == 1 { one } else { many });
+    let sandboxes = counted(contents.sandboxes.len(), "sandbox", "sandboxes");
+    match &contents.tenants {
+        Some(of) if !of.tenants.is_empty() => {
+            let (tenants, keys) = (counted(of.tenants.len(), "tenant", "tenants"), counted(of.keys.len(), "key", "keys"));
+            format!("{sandboxes}, {tenants}, and {keys}")
+        }
+        _ => sandboxes,
+    }
 }
 
 fn refused(error: ControlError) -> Failure {

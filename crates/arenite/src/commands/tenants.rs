@@ -1,7 +1,9 @@
 //! `tenant`, `key` and `audit`.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
+use arenite_control::tenants::Quota;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -10,6 +12,7 @@ use crate::cli::{
     TenantRmArgs, TenantSetArgs,
 };
 use crate::client::{Client, encoded};
+use crate::config::values::Size;
 use crate::failure::{Failure, Outcome};
 use crate::{output, wire};
 
@@ -55,12 +58,15 @@ async fn list_tenants(args: TenantLsArgs) -> Outcome {
     }
     let list: wire::Tenants = client.get(TENANTS).await?;
     let now = Timestamp::now();
-    let mut rows = output::table(&["name", "created", "sandboxes", "keys", "state"]);
+    let mut rows = output::table(&["name", "created", "sandboxes", "cpu", "memory", "disk", "keys", "state"]);
     for tenant in &list.tenants {
         rows.add_row(vec![
             tenant.name.clone(),
             format!("{} ago", output::distance(tenant.created_at, now)),
-            tenant.sandboxes.to_string(),
+            of_limit(tenant, Quota::Sandboxes, |number| number.to_string()),
+            of_limit(tenant, Quota::CpuMillis, |millis| (millis as f64 / 1000.0).to_string()),
+            of_limit(tenant, Quota::MemoryBytes, |bytes| Size(bytes).short()),
+            of_limit(tenant, Quota::DiskBytes, |bytes| Size(bytes).short()),
             tenant.keys.to_string(),
             if tenant.disabled { "disabled" } else { "enabled" }.to_owned(),
         ]);
@@ -69,9 +75,18 @@ async fn list_tenants(args: TenantLsArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What a tenant's sandboxes reserve, and its limit.
+fn of_limit(tenant: &wire::Tenant, quota: Quota, text: impl Fn(u64) -> String) -> String {
+    let Some(found) = tenant.quotas.iter().find(|found| found.quota == quota) else { return "-".to_owned() };
+    let used = text(found.used.unwrap_or_default());
+    found.limit.map_or_else(|| used.clone(), |limit| format!("{used} of {}", text(limit)))
+}
+
 async fn set_tenant(args: TenantSetArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
-    let changed: Value = client.patch(&format!("{TENANTS}/{}", args.name), &json!({ "disabled": args.disabled })).await?;
+    let limits: BTreeMap<Quota, Option<u64>> = args.limit.into_iter().map(|of| (of.quota, of.limit)).collect();
+    let change = json!({ "disabled": args.disabled, "limits": limits });
+    let changed: Value = client.patch(&format!("{TENANTS}/{}", args.name), &change).await?;
     if args.format.json {
         output::json(&changed);
     } else {

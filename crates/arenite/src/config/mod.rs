@@ -19,7 +19,7 @@ use clap::{ArgMatches, Args};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use values::{AddressRange, AgentSandboxVersion, LogFormat, OptionalListen, PoolOf, Resolver, Secret, Size, VolumeOf};
+use values::{AddressRange, AgentSandboxVersion, LimitOf, LogFormat, OptionalListen, PoolOf, Resolver, Secret, Size, VolumeOf};
 
 /// The configuration file, unless another is named.
 const DEFAULT_FILE: &str = "/etc/arenite.toml";
@@ -236,6 +236,10 @@ settings! {
     /// Time for which failed deliveries to webhooks are retried, in seconds [default: 86400]
     #[arg(long, env = "ARENITE_WEBHOOK_RETRY_SECONDS", value_name = "SECONDS")]
     webhook_retry_seconds: u32,
+    /// Limit of each tenant without a separate one: sandboxes, creates (concurrent ones), cpu (cores), memory, disk, trajectories
+    /// (their logs) or requests (a second); repeatable [default: none]
+    #[arg(long, env = "ARENITE_TENANT_LIMIT", value_name = "NAME=VALUE", value_delimiter = ',')]
+    tenant_limit: Vec<LimitOf>,
     /// Lifetime of a ticket, in seconds [default: 30]
     #[arg(long, env = "ARENITE_TICKET_TTL_SECONDS", value_name = "SECONDS")]
     ticket_ttl_seconds: u32,
@@ -303,6 +307,7 @@ pub(crate) struct Config {
     pub(crate) traces: Option<TraceConfig>,
     pub(crate) webhook_allow: Vec<AddressRange>,
     pub(crate) webhook_retry_seconds: u32,
+    pub(crate) tenant_limit: Vec<LimitOf>,
     /// The key is short enough to guess.
     pub(crate) has_weak_key: bool,
     pub(crate) domain: Option<String>,
@@ -364,6 +369,7 @@ impl Settings {
             otlp_sample: Some(1.0),
             webhook_allow: Some(Vec::new()),
             webhook_retry_seconds: Some(86_400),
+            tenant_limit: Some(Vec::new()),
             ticket_ttl_seconds: Some(u32::try_from(arenite_gateway::TICKET_TTL.as_secs()).expect("the default is short")),
             domain: None,
             trusted_proxy: Some(Vec::new()),
@@ -548,6 +554,7 @@ impl Settings {
             traces,
             webhook_allow: all.webhook_allow.expect(complete),
             webhook_retry_seconds: all.webhook_retry_seconds.expect(complete),
+            tenant_limit: all.tenant_limit.expect(complete),
             domain: all.domain,
             trusted_proxy: all.trusted_proxy.expect(complete),
             remove_sandboxes: all.remove_sandboxes.expect(complete),

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use arenite_control::tenants::{Quota, TenantLimits};
 use arenite_engine::namespace::Volume;
 use serde::{Deserialize, Serialize};
 
@@ -103,6 +104,60 @@ impl FromStr for PoolOf {
 impl fmt::Display for PoolOf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}={}", self.name, self.number)
+    }
+}
+
+/// A limit of a tenant: `sandboxes=50`, `cpu=8`, `memory=64GiB`; `default` for the server's default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) struct LimitOf {
+    pub(crate) quota: Quota,
+    pub(crate) limit: Option<u64>,
+}
+
+as_text!(LimitOf);
+
+/// The names of limits.
+const LIMITS: [(&str, Quota); 7] = [
+    ("sandboxes", Quota::Sandboxes),
+    ("creates", Quota::ConcurrentCreates),
+    ("cpu", Quota::CpuMillis),
+    ("memory", Quota::MemoryBytes),
+    ("disk", Quota::DiskBytes),
+    ("trajectories", Quota::TrajectoryBytes),
+    ("requests", Quota::RequestsPerSecond),
+];
+
+impl FromStr for LimitOf {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, given) = text.trim().split_once('=').ok_or_else(|| format!("{text:?} is no limit: write NAME=VALUE"))?;
+        let names = || LIMITS.map(|(name, _)| name).join(", ");
+        let found = LIMITS.iter().find(|(known, _)| *known == name.trim());
+        let quota = found.map(|(_, quota)| *quota).ok_or_else(|| format!("there is no limit {name:?}; there are {}", names()))?;
+        let given = given.trim();
+        let limit = match quota {
+            _ if given == "default" => None,
+            Quota::MemoryBytes | Quota::DiskBytes | Quota::TrajectoryBytes => Some(given.parse::<Size>()?.0),
+            Quota::CpuMillis => Some(crate::cli::cores(given)?.into()),
+            _ => Some(given.parse().map_err(|_| format!("{given:?} is no number"))?),
+        };
+        // Refused where it is written, not only by the server.
+        TenantLimits::default().set(quota, limit)?;
+        Ok(Self { quota, limit })
+    }
+}
+
+impl fmt::Display for LimitOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = LIMITS.iter().find(|(_, quota)| *quota == self.quota).map_or("", |(name, _)| name);
+        write!(f, "{name}=")?;
+        match (self.limit, self.quota) {
+            (None, _) => f.write_str("default"),
+            (Some(bytes), Quota::MemoryBytes | Quota::DiskBytes | Quota::TrajectoryBytes) => Size(bytes).fmt(f),
+            (Some(millis), Quota::CpuMillis) => (millis as f64 / 1000.0).fmt(f),
+            (Some(number), _) => number.fmt(f),
+        }
     }
 }
 
@@ -330,6 +385,28 @@ mod tests {
             assert!(bad.parse::<Size>().is_err(), "{bad}");
         }
         assert_eq!(Size(1536 << 20).short(), "1.5 GiB");
+    }
+
+    #[test]
+    fn limits_read_back_as_written() {
+        for (text, quota, limit) in [
+            ("sandboxes=50", Quota::Sandboxes, Some(50)),
+            ("creates=0", Quota::ConcurrentCreates, Some(0)),
+            ("cpu=1.5", Quota::CpuMillis, Some(1500)),
+            ("memory=64GiB", Quota::MemoryBytes, Some(64 << 30)),
+            ("disk=1TiB", Quota::DiskBytes, Some(1 << 40)),
+            ("trajectories=512MiB", Quota::TrajectoryBytes, Some(512 << 20)),
+            ("requests=100", Quota::RequestsPerSecond, Some(100)),
+            ("memory=default", Quota::MemoryBytes, None),
+        ] {
+            let read: LimitOf = text.parse().unwrap();
+            assert_eq!((read, read.to_string().as_str()), (LimitOf { quota, limit }, text));
+        }
+        for bad in
+            ["", "memory", "volumes=1", "sandboxes=1.5", "sandboxes=-1", "memory=x", "cpu=x", "cpu=-1", "requests=0", "cpu=NaN"]
+        {
+            assert!(bad.parse::<LimitOf>().is_err(), "{bad}");
+        }
     }
 
     #[test]

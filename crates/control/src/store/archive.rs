@@ -1,7 +1,7 @@
 //! The rows of a store as a file: JSON lines with a version, a count, and a checksum.
 //!
-//! The first line is the header, each further line one sandbox, and the last line holds the number of sandboxes and the SHA-256
-//! of all bytes before it, as `head -n -1 FILE | sha256sum` prints it.
+//! The first line is the header, each further line one row, and the last line holds the number of sandboxes and the SHA-256
+//! of all bytes before it, as `head -n -1 FILE | sha256sum` prints it. Archives of version 1 have sandboxes only.
 
 use std::io::{self, BufRead, Read, Write};
 
@@ -9,10 +9,15 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
+use super::{Contents, TenantContents, TenantRow, UsageContents};
 use crate::Sandbox;
+use crate::tenants::{ApiKey, AuditRow};
+use crate::usage::{Meter, UsageHour};
 
 const FORMAT: &str = "arenite-store";
-const VERSION: u32 = 1;
+/// The newest version, and the one with sandboxes only.
+const VERSION: u32 = 2;
+const SANDBOXES_ONLY: u32 = 1;
 /// Maximum length of a line, in bytes.
 const LINE: u64 = 16 << 20;
 
@@ -25,7 +30,7 @@ pub enum ArchiveError {
     Read(io::Error),
     #[error("line {line} of the archive is invalid: {reason}")]
     Line { line: usize, reason: String },
-    #[error("the archive has version {found}, and this arenite reads version {VERSION}")]
+    #[error("the archive has version {found}, and this arenite reads versions up to {VERSION}")]
     Version { found: u32 },
     #[error("the archive is incomplete: its last line, with count and checksum, is missing")]
     Truncated,
@@ -45,12 +50,27 @@ struct Header {
 #[serde(rename_all = "snake_case")]
 enum Line {
     Sandbox(Box<Sandbox>),
+    Tenant(TenantRow),
+    Key(Box<ApiKey>),
+    Audit(Box<AuditRow>),
+    Usage(Box<UsageHour>),
+    Meter(Meter),
     End { sandboxes: usize, sha256: String },
 }
 
 /// Writes rows as an archive.
-pub fn write(rows: Vec<Sandbox>, out: &mut dyn Write) -> Result<(), ArchiveError> {
-    let sandboxes = rows.len();
+pub fn write(contents: Contents, out: &mut dyn Write) -> Result<(), ArchiveError> {
+    let sandboxes = contents.sandboxes.len();
+    let is_all = contents.tenants.is_some() || contents.usage.is_some();
+    let version = if is_all { VERSION } else { SANDBOXES_ONLY };
+    let TenantContents { tenants, keys, audit } = contents.tenants.unwrap_or_default();
+    let UsageContents { hours, meters } = contents.usage.unwrap_or_default();
+    let lines = contents.sandboxes.into_iter().map(|row| Line::Sandbox(Box::new(row)));
+    let lines = lines.chain(tenants.into_iter().map(Line::Tenant));
+    let lines = lines.chain(keys.into_iter().map(|key| Line::Key(Box::new(key))));
+    let lines = lines.chain(audit.into_iter().map(|row| Line::Audit(Box::new(row))));
+    let lines = lines.chain(hours.into_iter().map(|hour| Line::Usage(Box::new(hour))));
+    let lines = lines.chain(meters.into_iter().map(Line::Meter));
     let mut digest = Sha256::new();
     let mut write = |text: serde_json::Result<String>, digest: &mut Sha256| {
         let mut text = text.map_err(|error| ArchiveError::Write(error.into()))?;
@@ -58,9 +78,9 @@ pub fn write(rows: Vec<Sandbox>, out: &mut dyn Write) -> Result<(), ArchiveError
         digest.update(&text);
         out.write_all(text.as_bytes()).map_err(ArchiveError::Write)
     };
-    write(serde_json::to_string(&Header { format: FORMAT.to_owned(), version: VERSION }), &mut digest)?;
-    for row in rows {
-        write(serde_json::to_string(&Line::Sandbox(Box::new(row))), &mut digest)?;
+    write(serde_json::to_string(&Header { format: FORMAT.to_owned(), version }), &mut digest)?;
+    for line in lines {
+        write(serde_json::to_string(&line), &mut digest)?;
     }
     let sha256 = format!("{:x}", digest.clone().finalize());
     write(serde_json::to_string(&Line::End { sandboxes, sha256 }), &mut digest)?;
@@ -68,11 +88,13 @@ pub fn write(rows: Vec<Sandbox>, out: &mut dyn Write) -> Result<(), ArchiveError
 }
 
 /// Reads the rows of an archive. Returns none of them unless the archive is complete and unchanged.
-pub fn read(mut input: impl BufRead) -> Result<Vec<Sandbox>, ArchiveError> {
+pub fn read(mut input: impl BufRead) -> Result<Contents, ArchiveError> {
     let mut digest = Sha256::new();
-    let mut rows: Vec<Sandbox> = Vec::new();
+    let mut found = Contents::default();
     let mut text = String::new();
-    for line in 1.. {
+    let mut line = 0;
+    loop {
+        line += 1;
         text.clear();
         if (&mut input).take(LINE).read_line(&mut text).map_err(ArchiveError::Read)? == 0 {
             return Err(ArchiveError::Truncated);
@@ -83,14 +105,24 @@ pub fn read(mut input: impl BufRead) -> Result<Vec<Sandbox>, ArchiveError> {
             if header.format != FORMAT {
                 return Err(ArchiveError::Line { line, reason: format!("the format is {:?}, not {FORMAT:?}", header.format) });
             }
-            if header.version != VERSION {
-                return Err(ArchiveError::Version { found: header.version });
+            match header.version {
+                SANDBOXES_ONLY => {}
+                VERSION => {
+                    found.tenants = Some(TenantContents::default());
+                    found.usage = Some(UsageContents::default());
+                }
+                version => return Err(ArchiveError::Version { found: version }),
             }
         } else {
             match serde_json::from_str(&text).map_err(invalid)? {
-                Line::Sandbox(row) => rows.push(*row),
-                Line::End { sandboxes, .. } if sandboxes != rows.len() => {
-                    return Err(ArchiveError::Count { expected: sandboxes, found: rows.len() });
+                Line::Sandbox(row) => found.sandboxes.push(*row),
+                Line::Tenant(row) => found.tenants.get_or_insert_default().tenants.push(row),
+                Line::Key(key) => found.tenants.get_or_insert_default().keys.push(*key),
+                Line::Audit(row) => found.tenants.get_or_insert_default().audit.push(*row),
+                Line::Usage(hour) => found.usage.get_or_insert_default().hours.push(*hour),
+                Line::Meter(meter) => found.usage.get_or_insert_default().meters.push(meter),
+                Line::End { sandboxes, .. } if sandboxes != found.sandboxes.len() => {
+                    return Err(ArchiveError::Count { expected: sandboxes, found: found.sandboxes.len() });
                 }
                 Line::End { sha256, .. } if sha256 != format!("{:x}", digest.clone().finalize()) => {
                     return Err(ArchiveError::Checksum);
@@ -101,7 +133,7 @@ pub fn read(mut input: impl BufRead) -> Result<Vec<Sandbox>, ArchiveError> {
         digest.update(&text);
     }
     match input.fill_buf().map_err(ArchiveError::Read)? {
-        [] => Ok(rows),
-        _ => Err(ArchiveError::Line { line: rows.len() + 3, reason: "it follows the last line".to_owned() }),
+        [] => Ok(found),
+        _ => Err(ArchiveError::Line { line: line + 1, reason: "it follows the last line".to_owned() }),
     }
 }

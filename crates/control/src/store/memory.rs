@@ -5,8 +5,9 @@ use arenite_model::SandboxId;
 use async_trait::async_trait;
 use jiff::Timestamp;
 
-use super::{Store, StoreError};
+use super::{Contents, Store, StoreError};
 use crate::Sandbox;
+use crate::tenants::{Reserved, TenantLimits};
 
 /// A store without a file: the twin of the real one, for tests that move time.
 #[derive(Default)]
@@ -18,6 +19,24 @@ pub struct MemoryStore {
 struct Rows {
     by_id: BTreeMap<SandboxId, Sandbox>,
     closed: bool,
+}
+
+impl Rows {
+    fn check(&self, sandbox: &Sandbox, limits: &TenantLimits) -> Result<(), StoreError> {
+        let others = self.by_id.values().filter(|row| row.tenant == sandbox.tenant && row.id != sandbox.id);
+        let used: Reserved = others.map(Reserved::from_sandbox).sum();
+        Ok(used.check(&Reserved::from_sandbox(sandbox), limits)?)
+    }
+
+    fn update(&mut self, sandbox: &Sandbox) {
+        if let Some(row) = self.by_id.get_mut(&sandbox.id) {
+            row.state = sandbox.state;
+            row.reason.clone_from(&sandbox.reason);
+            row.state_since = sandbox.state_since;
+            row.isolation.clone_from(&sandbox.isolation);
+            row.last_used_at = sandbox.last_used_at;
+        }
+    }
 }
 
 impl MemoryStore {
@@ -41,26 +60,28 @@ impl Store for MemoryStore {
         Ok(self.rows()?.by_id.values().cloned().collect())
     }
 
-    async fn insert(&self, sandbox: &Sandbox) -> Result<(), StoreError> {
+    async fn insert_within(&self, sandbox: &Sandbox, limits: &TenantLimits) -> Result<(), StoreError> {
         let mut rows = self.rows()?;
         let taken =
             rows.by_id.values().any(|row| row.id == sandbox.id || (row.tenant == sandbox.tenant && row.name == sandbox.name));
         if taken {
             return Err(StoreError::Taken);
         }
+        rows.check(sandbox, limits)?;
         let row = Sandbox { stages: Vec::new(), ..sandbox.clone() };
         rows.by_id.insert(row.id.clone(), row);
         Ok(())
     }
 
+    async fn reserve(&self, sandbox: &Sandbox, limits: &TenantLimits) -> Result<(), StoreError> {
+        let mut rows = self.rows()?;
+        rows.check(sandbox, limits)?;
+        rows.update(sandbox);
+        Ok(())
+    }
+
     async fn update(&self, sandbox: &Sandbox) -> Result<(), StoreError> {
-        if let Some(row) = self.rows()?.by_id.get_mut(&sandbox.id) {
-            row.state = sandbox.state;
-            row.reason.clone_from(&sandbox.reason);
-            row.state_since = sandbox.state_since;
-            row.isolation.clone_from(&sandbox.isolation);
-            row.last_used_at = sandbox.last_used_at;
-        }
+        self.rows()?.update(sandbox);
         Ok(())
     }
 
@@ -79,14 +100,14 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    async fn import(&self, rows: Vec<Sandbox>, replace: bool) -> Result<(), StoreError> {
+    async fn import(&self, contents: Contents, replace: bool) -> Result<(), StoreError> {
         let mut current = self.rows()?;
         if !replace && !current.by_id.is_empty() {
             return Err(StoreError::NotEmpty { rows: current.by_id.len() });
         }
         let mut names = BTreeSet::new();
         let mut by_id = BTreeMap::new();
-        for row in rows {
+        for row in contents.sandboxes {
             let is_free = names.insert((row.tenant.to_string(), row.name.to_string()));
             if !is_free || by_id.insert(row.id.clone(), Sandbox { stages: Vec::new(), ..row }).is_some() {
                 return Err(StoreError::Taken);

@@ -1,14 +1,17 @@
 //! The persistent store of sandboxes: SQLite in the data directory, or a Postgres database.
 
 pub mod archive;
+mod contents;
 mod memory;
 mod postgres;
 mod reserve;
 mod sqlite;
 mod sqlite_tenants;
+mod sqlite_usage;
 mod sqlite_webhooks;
 mod tenants;
 mod unreadable;
+mod usage;
 mod webhooks;
 mod writer;
 
@@ -20,12 +23,15 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use thiserror::Error;
 
+pub use contents::{Contents, TenantContents, TenantRow, UsageContents};
 pub use memory::MemoryStore;
 pub use postgres::{AddressError, PostgresAddress, PostgresStore};
 pub use sqlite::SqliteStore;
 pub use tenants::{RemovedTenant, TenantStore};
+pub use usage::UsageStore;
 pub use webhooks::WebhookStore;
 
+use crate::tenants::{QuotaExceeded, TenantLimits};
 use crate::{ControlError, Sandbox};
 
 /// The file of the SQLite store in a data directory.
@@ -48,7 +54,7 @@ pub async fn open(data_dir: &Path, database: Option<&PostgresAddress>) -> Result
 ///
 /// # Errors
 /// If there is no store, or one with another version of the schema.
-pub async fn read(data_dir: &Path, database: Option<&PostgresAddress>) -> Result<Vec<Sandbox>, ControlError> {
+pub async fn read(data_dir: &Path, database: Option<&PostgresAddress>) -> Result<Contents, ControlError> {
     if let Some(address) = database {
         return postgres::read(address, data_dir).await;
     }
@@ -60,13 +66,15 @@ pub async fn read(data_dir: &Path, database: Option<&PostgresAddress>) -> Result
 enum Op {
     Load,
     Check,
-    Insert(Box<Sandbox>),
+    Insert(Box<Sandbox>, TenantLimits),
+    /// An update to a state in which the sandbox reserves more.
+    Reserve(Box<Sandbox>, TenantLimits),
     Update(Box<Sandbox>),
     Touch(Vec<(SandboxId, Timestamp)>),
     Remove(SandboxId),
     /// Needs a transaction around it.
     Import {
-        rows: Vec<Sandbox>,
+        contents: Box<Contents>,
         replace: bool,
     },
     Close,
@@ -89,6 +97,11 @@ fn check_version(store: &str, found: i64, known: i64) -> Result<(), ControlError
     }
 }
 
+/// An amount as a number of a database. The largest one stands for all beyond it.
+fn number(amount: u64) -> i64 {
+    i64::try_from(amount).unwrap_or(i64::MAX)
+}
+
 fn to_json(value: &impl serde::Serialize) -> Result<String, StoreError> {
     serde_json::to_string(value).map_err(|e| StoreError::Database(e.to_string()))
 }
@@ -98,11 +111,23 @@ fn to_json(value: &impl serde::Serialize) -> Result<String, StoreError> {
 pub trait Store: Send + Sync + 'static {
     /// All sandboxes. Read once, at start.
     async fn load(&self) -> Result<Vec<Sandbox>, StoreError>;
-    /// Adds a sandbox.
+    /// Adds a sandbox, if its tenant's quotas have room for it: both in one transaction.
+    ///
+    /// # Errors
+    /// [`StoreError::Taken`] if its id exists, or its name within its tenant; [`StoreError::Quota`] beyond a limit.
+    async fn insert_within(&self, sandbox: &Sandbox, limits: &TenantLimits) -> Result<(), StoreError>;
+    /// Adds a sandbox, whatever its tenant's quotas are.
     ///
     /// # Errors
     /// [`StoreError::Taken`] if its id exists, or its name within its tenant.
-    async fn insert(&self, sandbox: &Sandbox) -> Result<(), StoreError>;
+    async fn insert(&self, sandbox: &Sandbox) -> Result<(), StoreError> {
+        self.insert_within(sandbox, &TenantLimits::default()).await
+    }
+    /// Updates a dead sandbox that is about to run, if its tenant's quotas have room for it: both in one transaction.
+    ///
+    /// # Errors
+    /// [`StoreError::Quota`] beyond a limit.
+    async fn reserve(&self, sandbox: &Sandbox, limits: &TenantLimits) -> Result<(), StoreError>;
     /// Writes state, reason, `state_since`, isolation and last use. Does nothing if the row doesn't exist. A database may write a
     /// failed update later.
     async fn update(&self, sandbox: &Sandbox) -> Result<(), StoreError>;
@@ -111,16 +136,22 @@ pub trait Store: Send + Sync + 'static {
     /// until then only a restart shows the row again.
     async fn remove(&self, id: &SandboxId) -> Result<(), StoreError>;
     /// Adds all rows in one transaction, or none of them. With `replace`, they take the place of all rows that are there.
+    /// What contents lack stays as it is.
     ///
     /// # Errors
-    /// [`StoreError::NotEmpty`] without `replace`, if there are rows; [`StoreError::Taken`] if an id or a name repeats.
-    async fn import(&self, rows: Vec<Sandbox>, replace: bool) -> Result<(), StoreError>;
+    /// [`StoreError::NotEmpty`] or [`StoreError::HasTenants`] without `replace`, if there are rows; [`StoreError::Taken`] if an
+    /// id or a name repeats.
+    async fn import(&self, contents: Contents, replace: bool) -> Result<(), StoreError>;
     /// The same store for tenants; none if it keeps only sandboxes.
     fn tenant_store(self: Arc<Self>) -> Option<Arc<dyn TenantStore>> {
         None
     }
     /// The same store for webhooks; none if it keeps only sandboxes.
     fn webhook_store(self: Arc<Self>) -> Option<Arc<dyn WebhookStore>> {
+        None
+    }
+    /// The same store for usage; none if it keeps none.
+    fn usage_store(self: Arc<Self>) -> Option<Arc<dyn UsageStore>> {
         None
     }
     /// Notes for the operator, as text.
@@ -138,8 +169,12 @@ pub trait Store: Send + Sync + 'static {
 pub enum StoreError {
     #[error("the id or the name is taken")]
     Taken,
+    #[error(transparent)]
+    Quota(#[from] QuotaExceeded),
     #[error("it holds {rows} sandboxes already")]
     NotEmpty { rows: usize },
+    #[error("it holds {tenants} tenants with {keys} keys already")]
+    HasTenants { tenants: usize, keys: usize },
     #[error("it is closed")]
     Closed,
     #[error("row {id} can't be read: {reason}")]
@@ -158,6 +193,11 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Whether it refused this change alone: it works, and nothing was written.
+    fn is_refusal(&self) -> bool {
+        matches!(self, Self::Taken | Self::Quota(_) | Self::NotEmpty { .. } | Self::HasTenants { .. })
+    }
+
     /// Whether the store works again by itself once the cause is gone.
     pub(crate) fn is_temporary(&self) -> bool {
         matches!(self, Self::Full | Self::Locked | Self::ReadOnly | Self::Unavailable(_))

@@ -14,8 +14,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::writer::Writer;
 use super::{
-    Answer, Op, Store, StoreError, TenantStore, WebhookStore, check_version, sqlite_tenants, sqlite_webhooks, to_json, unreadable,
+    Answer, Contents, Op, Store, StoreError, TenantStore, UsageStore, WebhookStore, check_version, number, sqlite_tenants,
+    sqlite_usage, sqlite_webhooks, to_json, unreadable, usage,
 };
+use crate::tenants::{Reserved, TenantLimits};
 use crate::{ControlError, Sandbox};
 
 /// Queue of writes for the thread; beyond it, callers wait to enqueue.
@@ -24,7 +26,7 @@ const QUEUE: usize = 256;
 const LOCKED: Duration = Duration::from_millis(700);
 
 /// Each migrates the schema from its index to the next. Released ones are never edited; append new ones.
-const MIGRATIONS: [&str; 3] = [
+const MIGRATIONS: [&str; 5] = [
     "
     CREATE TABLE sandboxes (
         id           TEXT PRIMARY KEY,
@@ -45,6 +47,18 @@ const MIGRATIONS: [&str; 3] = [
 ",
     sqlite_tenants::SCHEMA,
     sqlite_webhooks::SCHEMA,
+    "
+    ALTER TABLE sandboxes ADD COLUMN cpu_millis INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE sandboxes ADD COLUMN memory_bytes INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE sandboxes ADD COLUMN disk_bytes INTEGER NOT NULL DEFAULT 0;
+    UPDATE sandboxes SET
+        cpu_millis = coalesce(json_extract(spec, '$.resources.cpu_millis'), 0),
+        memory_bytes = coalesce(json_extract(spec, '$.resources.memory_bytes'), 0),
+        disk_bytes = coalesce(json_extract(spec, '$.resources.disk_bytes'), 0)
+        WHERE json_valid(spec);
+    CREATE INDEX sandboxes_by_tenant ON sandboxes (tenant, state, cpu_millis, memory_bytes, disk_bytes);
+",
+    usage::SCHEMA,
 ];
 
 /// Sandboxes in a SQLite file.
@@ -191,25 +205,36 @@ fn migrate(db: &mut Connection, path: &Path) -> Result<(), ControlError> {
 }
 
 /// See [`super::read`].
-pub(super) fn read(path: &Path) -> Result<Vec<Sandbox>, ControlError> {
+pub(super) fn read(path: &Path) -> Result<Contents, ControlError> {
     let failed = |source| ControlError::Store { what: "be read", source };
     let unread = |e: rusqlite::Error| failed(StoreError::Database(format!("{}: {e}", path.display())));
     let db = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY).map_err(unread)?;
     db.busy_timeout(LOCKED).map_err(unread)?;
     let found: i64 = db.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(unread)?;
     check_version(&path.display().to_string(), found, MIGRATIONS.len() as i64)?;
-    load(&db).map_err(failed)
+    let read = || -> Result<Contents, StoreError> {
+        let snapshot = db.unchecked_transaction()?;
+        Ok(Contents {
+            sandboxes: load(&snapshot)?,
+            tenants: Some(sqlite_tenants::load(&snapshot)?),
+            usage: Some(sqlite_usage::load(&snapshot)?),
+        })
+    };
+    read().map_err(failed)
 }
 
 pub(super) fn apply(db: &Connection, op: &Op) -> Answer {
     match op {
         Op::Load => return load(db),
         Op::Check | Op::Close => {}
-        Op::Insert(sandbox) => {
+        Op::Insert(sandbox, limits) => {
+            check(db, sandbox, limits)?;
+            let reserved = Reserved::from_spec(&sandbox.spec);
+            let [cpu, memory, disk] = [reserved.cpu_millis, reserved.memory_bytes, reserved.disk_bytes].map(number);
             db.prepare_cached(
                 "INSERT INTO sandboxes (id, tenant, name, state, reason, template, origin, spec, isolation,
-                     created_at, last_used_at, state_since, expires_at)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+                     created_at, last_used_at, state_since, expires_at, cpu_millis, memory_bytes, disk_bytes)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)",
             )?
             .execute(params![
                 sandbox.id.as_str(),
@@ -225,7 +250,14 @@ pub(super) fn apply(db: &Connection, op: &Op) -> Answer {
                 sandbox.last_used_at.as_microsecond(),
                 sandbox.state_since.as_microsecond(),
                 sandbox.expires_at.map(Timestamp::as_microsecond),
+                cpu,
+                memory,
+                disk,
             ])?;
+        }
+        Op::Reserve(sandbox, limits) => {
+            check(db, sandbox, limits)?;
+            return apply(db, &Op::Update(sandbox.clone()));
         }
         Op::Update(sandbox) => {
             db.prepare_cached(
@@ -247,14 +279,20 @@ pub(super) fn apply(db: &Connection, op: &Op) -> Answer {
                 touch.execute(params![id.as_str(), at.as_microsecond()])?;
             }
         }
-        Op::Import { rows, replace } => {
+        Op::Import { contents, replace } => {
             let found: i64 = db.query_row("SELECT count(*) FROM sandboxes", [], |row| row.get(0))?;
             if found > 0 && !replace {
                 return Err(StoreError::NotEmpty { rows: usize::try_from(found).unwrap_or(usize::MAX) });
             }
             db.execute("DELETE FROM sandboxes", [])?;
-            for row in rows {
-                apply(db, &Op::Insert(Box::new(row.clone())))?;
+            for row in &contents.sandboxes {
+                apply(db, &Op::Insert(Box::new(row.clone()), TenantLimits::default()))?;
+            }
+            if let Some(tenants) = &contents.tenants {
+                sqlite_tenants::import(db, tenants, *replace)?;
+            }
+            if let Some(usage) = &contents.usage {
+                sqlite_usage::import(db, usage)?;
             }
         }
         Op::Remove(id) => {
@@ -262,6 +300,23 @@ pub(super) fn apply(db: &Connection, op: &Op) -> Answer {
         }
     }
     Ok(Vec::new())
+}
+
+/// Refuses a sandbox beyond its tenant's limits.
+fn check(db: &Connection, sandbox: &Sandbox, limits: &TenantLimits) -> Result<(), StoreError> {
+    if !limits.apply_to_sandboxes() {
+        return Ok(());
+    }
+    let mut select = db.prepare_cached(
+        "SELECT count(*), coalesce(sum(cpu_millis) FILTER (WHERE state NOT IN ('failed', 'lost')), 0),
+             coalesce(sum(memory_bytes) FILTER (WHERE state NOT IN ('failed', 'lost')), 0), coalesce(sum(disk_bytes), 0)
+         FROM sandboxes WHERE tenant = ?1 AND id <> ?2",
+    )?;
+    let used = select.query_row([sandbox.tenant.as_str(), sandbox.id.as_str()], |row| {
+        let amount = |at| Ok::<_, rusqlite::Error>(row.get::<_, i64>(at)?.unsigned_abs());
+        Ok(Reserved { sandboxes: amount(0)?, cpu_millis: amount(1)?, memory_bytes: amount(2)?, disk_bytes: amount(3)? })
+    })?;
+    Ok(used.check(&Reserved::from_sandbox(sandbox), limits)?)
 }
 
 pub(super) fn load(db: &Connection) -> Result<Vec<Sandbox>, StoreError> {
@@ -306,8 +361,12 @@ impl Store for SqliteStore {
         self.ask(Op::Load).await
     }
 
-    async fn insert(&self, sandbox: &Sandbox) -> Result<(), StoreError> {
-        self.ask(Op::Insert(Box::new(sandbox.clone()))).await.map(drop)
+    async fn insert_within(&self, sandbox: &Sandbox, limits: &TenantLimits) -> Result<(), StoreError> {
+        self.ask(Op::Insert(Box::new(sandbox.clone()), limits.clone())).await.map(drop)
+    }
+
+    async fn reserve(&self, sandbox: &Sandbox, limits: &TenantLimits) -> Result<(), StoreError> {
+        self.ask(Op::Reserve(Box::new(sandbox.clone()), limits.clone())).await.map(drop)
     }
 
     async fn update(&self, sandbox: &Sandbox) -> Result<(), StoreError> {
@@ -322,8 +381,12 @@ impl Store for SqliteStore {
         self.ask(Op::Remove(id.clone())).await.map(drop)
     }
 
-    async fn import(&self, rows: Vec<Sandbox>, replace: bool) -> Result<(), StoreError> {
-        self.ask(Op::Import { rows, replace }).await.map(drop)
+    async fn import(&self, contents: Contents, replace: bool) -> Result<(), StoreError> {
+        self.ask(Op::Import { contents: Box::new(contents), replace }).await.map(drop)
+    }
+
+    fn usage_store(self: Arc<Self>) -> Option<Arc<dyn UsageStore>> {
+        Some(self)
     }
 
     fn tenant_store(self: Arc<Self>) -> Option<Arc<dyn TenantStore>> {

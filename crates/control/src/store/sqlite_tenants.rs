@@ -9,7 +9,7 @@ use rusqlite::{Connection, OptionalExtension, Row, Rows, params};
 
 use super::sqlite::Work;
 use super::tenants::{RemovedTenant, TenantStore};
-use super::{SqliteStore, StoreError, to_json};
+use super::{SqliteStore, StoreError, TenantContents, TenantRow, number as to_number, to_json};
 use crate::tenants::{ApiKey, AuditEntry, AuditQuery, AuditRow, Tenant};
 
 pub(super) const SCHEMA: &str = "
@@ -44,6 +44,10 @@ pub(super) const SCHEMA: &str = "
     );
     CREATE INDEX audit_by_tenant ON audit (tenant, number);
 ";
+
+const TENANT: &str = "name, created_at, limits, disabled";
+const KEY: &str = "id, tenant, name, role, operator, hash, bound, created_at, expires_at, revoked_at";
+const AUDIT: &str = "number, at, tenant, key, action, object, client, outcome";
 
 impl SqliteStore {
     /// Runs a transaction on the store's thread.
@@ -81,11 +85,11 @@ pub(super) fn read_all<T>(mut rows: Rows<'_>, read: impl Fn(&Row<'_>) -> Result<
 }
 
 fn read_tenant(row: &Row<'_>) -> Result<Tenant, StoreError> {
-    let name: String = row.get(0)?;
+    let (name, limits): (String, String) = (row.get(0)?, row.get(2)?);
     Ok(Tenant {
         name: name.parse().map_err(|error| unreadable(&name, error))?,
         created_at: time(row.get(1)?)?,
-        limits: row.get(2)?,
+        limits: serde_json::from_str(&limits).map_err(|error| unreadable(&name, error))?,
         disabled: row.get(3)?,
     })
 }
@@ -108,24 +112,87 @@ fn read_key(row: &Row<'_>) -> Result<ApiKey, StoreError> {
     })
 }
 
+/// All rows of tenants.
+pub(super) fn load(db: &Connection) -> Result<TenantContents, StoreError> {
+    let mut tenants = db.prepare(&format!("SELECT {TENANT}, removed_at FROM tenants ORDER BY name"))?;
+    let read_row = |row: &Row<'_>| {
+        let removed_at = row.get::<_, Option<i64>>(4)?.map(time).transpose()?;
+        Ok(TenantRow { tenant: read_tenant(row)?, removed_at })
+    };
+    let mut keys = db.prepare(&format!("SELECT {KEY} FROM api_keys ORDER BY created_at, id"))?;
+    let mut audit = db.prepare(&format!("SELECT {AUDIT} FROM audit ORDER BY number"))?;
+    Ok(TenantContents {
+        tenants: read_all(tenants.query([])?, read_row)?,
+        keys: read_all(keys.query([])?, read_key)?,
+        audit: read_all(audit.query([])?, read_audit)?,
+    })
+}
+
+/// Replaces all rows of tenants. Without `replace`, only those that a first start creates.
+pub(super) fn import(db: &Connection, contents: &TenantContents, replace: bool) -> Result<(), StoreError> {
+    let count = |select| -> Result<usize, StoreError> {
+        let found: i64 = db.query_row(select, [], |row| row.get(0))?;
+        Ok(usize::try_from(found).unwrap_or(usize::MAX))
+    };
+    let (tenants, keys) =
+        (count("SELECT count(*) FROM tenants WHERE name <> 'default'")?, count("SELECT count(*) FROM api_keys")?);
+    if !replace && tenants + keys > 0 {
+        return Err(StoreError::HasTenants { tenants, keys });
+    }
+    db.execute_batch("DELETE FROM tenants; DELETE FROM api_keys; DELETE FROM audit")?;
+    for TenantRow { tenant, removed_at } in &contents.tenants {
+        insert_tenant(db, tenant)?;
+        let removed_at = removed_at.map(Timestamp::as_microsecond);
+        db.execute("UPDATE tenants SET removed_at = ?2 WHERE name = ?1", params![tenant.name.as_str(), removed_at])?;
+    }
+    for key in &contents.keys {
+        insert_key(db, key)?;
+    }
+    for row in &contents.audit {
+        insert_audit(db, Some(row.number), &row.entry)?;
+    }
+    Ok(())
+}
+
+fn insert_tenant(db: &Connection, tenant: &Tenant) -> Result<(), StoreError> {
+    let Tenant { name, created_at, limits, disabled } = tenant;
+    db.execute(
+        "INSERT INTO tenants (name, created_at, limits, disabled) VALUES (?1, ?2, ?3, ?4)",
+        params![name.as_str(), created_at.as_microsecond(), to_json(limits)?, disabled],
+    )?;
+    Ok(())
+}
+
+fn insert_audit(db: &Connection, number: Option<u64>, row: &AuditEntry) -> Result<(), StoreError> {
+    db.prepare_cached(&format!("INSERT INTO audit ({AUDIT}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)"))?.execute(params![
+        number.map(to_number),
+        row.at.as_microsecond(),
+        text_of(row.tenant.as_ref()),
+        row.actor(),
+        row.action,
+        row.object,
+        row.client,
+        row.outcome,
+    ])?;
+    Ok(())
+}
+
 fn insert_key(db: &Connection, key: &ApiKey) -> Result<(), StoreError> {
     let bound = to_json(&key.bound)?;
-    db.prepare_cached(
-        "INSERT INTO api_keys (id, tenant, name, role, operator, hash, bound, created_at, expires_at, revoked_at)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
-    )?
-    .execute(params![
-        key.id.as_str(),
-        key.tenant.as_str(),
-        key.name,
-        key.role.as_str(),
-        key.operator,
-        key.hash,
-        bound,
-        key.created_at.as_microsecond(),
-        key.expires_at.map(Timestamp::as_microsecond),
-        key.revoked_at.map(Timestamp::as_microsecond),
-    ])?;
+    db.prepare_cached(&format!("INSERT INTO api_keys ({KEY}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)"))?.execute(
+        params![
+            key.id.as_str(),
+            key.tenant.as_str(),
+            key.name,
+            key.role.as_str(),
+            key.operator,
+            key.hash,
+            bound,
+            key.created_at.as_microsecond(),
+            key.expires_at.map(Timestamp::as_microsecond),
+            key.revoked_at.map(Timestamp::as_microsecond),
+        ],
+    )?;
     Ok(())
 }
 
@@ -165,7 +232,7 @@ fn read_audit(row: &Row<'_>) -> Result<AuditRow, StoreError> {
 impl TenantStore for SqliteStore {
     async fn tenants(&self) -> Result<Vec<Tenant>, StoreError> {
         self.transaction(|db| {
-            let mut select = db.prepare("SELECT name, created_at, limits, disabled FROM tenants WHERE removed_at IS NULL")?;
+            let mut select = db.prepare(&format!("SELECT {TENANT} FROM tenants WHERE removed_at IS NULL"))?;
             read_all(select.query([])?, read_tenant)
         })
         .await
@@ -173,21 +240,13 @@ impl TenantStore for SqliteStore {
 
     async fn create_tenant(&self, tenant: &Tenant) -> Result<(), StoreError> {
         let tenant = tenant.clone();
-        self.transaction(move |db| {
-            let Tenant { name, created_at, limits, disabled } = &tenant;
-            db.execute(
-                "INSERT INTO tenants (name, created_at, limits, disabled) VALUES (?1, ?2, ?3, ?4)",
-                params![name.as_str(), created_at.as_microsecond(), limits, disabled],
-            )?;
-            Ok(())
-        })
-        .await
+        self.transaction(move |db| insert_tenant(db, &tenant)).await
     }
 
     async fn set_tenant(&self, tenant: &Tenant) -> Result<(), StoreError> {
         let tenant = tenant.clone();
         self.transaction(move |db| {
-            let values = params![tenant.name.as_str(), tenant.limits, tenant.disabled];
+            let values = params![tenant.name.as_str(), to_json(&tenant.limits)?, tenant.disabled];
             db.execute("UPDATE tenants SET limits = ?2, disabled = ?3 WHERE name = ?1", values)?;
             Ok(())
         })
@@ -212,9 +271,7 @@ impl TenantStore for SqliteStore {
 
     async fn keys(&self) -> Result<Vec<ApiKey>, StoreError> {
         self.transaction(|db| {
-            let mut select = db.prepare(
-                "SELECT id, tenant, name, role, operator, hash, bound, created_at, expires_at, revoked_at FROM api_keys",
-            )?;
+            let mut select = db.prepare(&format!("SELECT {KEY} FROM api_keys"))?;
             read_all(select.query([])?, read_key)
         })
         .await
@@ -251,24 +308,7 @@ impl TenantStore for SqliteStore {
     }
 
     async fn append_audit(&self, rows: Vec<AuditEntry>) -> Result<(), StoreError> {
-        self.transaction(move |db| {
-            let mut insert = db.prepare_cached(
-                "INSERT INTO audit (at, tenant, key, action, object, client, outcome) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-            )?;
-            for row in &rows {
-                insert.execute(params![
-                    row.at.as_microsecond(),
-                    text_of(row.tenant.as_ref()),
-                    row.actor(),
-                    row.action,
-                    row.object,
-                    row.client,
-                    row.outcome,
-                ])?;
-            }
-            Ok(())
-        })
-        .await
+        self.transaction(move |db| rows.iter().try_for_each(|row| insert_audit(db, None, row))).await
     }
 
     async fn trim_audit(&self, tenant: Option<&TenantId>, keep: u64) -> Result<(), StoreError> {
@@ -289,7 +329,7 @@ impl TenantStore for SqliteStore {
         self.transaction(move |db| {
             let of_tenant = if query.tenant.is_some() { "tenant = ?1" } else { "?1 = ''" };
             let mut select = db.prepare_cached(&format!(
-                "SELECT number, at, tenant, key, action, object, client, outcome FROM audit
+                "SELECT {AUDIT} FROM audit
                  WHERE {of_tenant} AND number < ?2 AND at >= ?3 AND at <= ?4 ORDER BY number DESC LIMIT ?5"
             ))?;
             let micros = |time: Option<Timestamp>, unset: i64| time.map_or(unset, Timestamp::as_microsecond);

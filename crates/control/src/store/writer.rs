@@ -106,7 +106,7 @@ impl Writer {
             Work::Rows(op) => Some(op),
         };
         let ops: Vec<&Op> = batch.iter().map(op).collect::<Option<_>>()?;
-        if ops.iter().any(|op| matches!(op, Op::Insert(_))) && !self.reserve.take() {
+        if ops.iter().any(|op| matches!(op, Op::Insert(..))) && !self.reserve.take() {
             return None;
         }
         let change = self.db.transaction_with_behavior(TransactionBehavior::Immediate).ok()?;
@@ -116,7 +116,7 @@ impl Writer {
                 Op::Check => Ok(Vec::new()),
                 _ => apply(&change, op),
             };
-            if matches!(&answer, Err(error) if !matches!(error, StoreError::Taken)) {
+            if matches!(&answer, Err(error) if !error.is_refusal()) {
                 return None;
             }
             answers.push(answer);
@@ -130,16 +130,16 @@ impl Writer {
             Op::Close => Ok(Vec::new()),
             Op::Check => self.check().map(|()| Vec::new()),
             Op::Load => apply(&self.db, op),
-            Op::Insert(_) => {
+            Op::Insert(..) | Op::Reserve(..) => {
                 if self.trouble.is_some() || !self.reserve.is_held() {
                     self.check()?;
                 }
-                let inserted = apply(&self.db, op);
-                self.note(inserted)
+                let written = apply_alone(&mut self.db, op);
+                self.note(written)
             }
             Op::Import { .. } => {
                 self.check()?;
-                let imported = import(&mut self.db, op);
+                let imported = apply_alone(&mut self.db, op);
                 self.note(imported)
             }
             Op::Update(_) | Op::Touch(_) => {
@@ -215,7 +215,8 @@ impl Writer {
                     tracing::info!("the store can be written to again");
                 }
             }
-            Ok(_) | Err(StoreError::Taken | StoreError::NotEmpty { .. }) => {}
+            Ok(_) => {}
+            Err(error) if error.is_refusal() => {}
             Err(error) => {
                 if self.trouble.as_ref().is_none_or(|(before, _)| before.to_string() != error.to_string()) {
                     tracing::error!(%error, "the store can't be written to");
@@ -246,7 +247,7 @@ impl Writer {
     }
 }
 
-fn import(db: &mut Connection, op: &Op) -> Answer {
+fn apply_alone(db: &mut Connection, op: &Op) -> Answer {
     let change = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let answer = apply(&change, op)?;
     change.commit()?;

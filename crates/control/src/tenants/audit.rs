@@ -2,6 +2,7 @@
 
 use arenite_model::{IdError, KeyId, TenantId};
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 /// Longest text of a field, in characters.
 const MAX_TEXT: usize = 256;
@@ -9,7 +10,7 @@ const MAX_TEXT: usize = 256;
 const USER: &str = "user:";
 
 /// A row to append.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditEntry {
     pub at: Timestamp,
     /// None: the caller did not identify itself.
@@ -65,9 +66,10 @@ impl AuditEntry {
 }
 
 /// A stored row. Numbers grow with time.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditRow {
     pub number: u64,
+    #[serde(flatten)]
     pub entry: AuditEntry,
 }
 

@@ -10,6 +10,7 @@
 
 use arenite_model::{KeyId, TenantId};
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{Binding, Role};
@@ -22,7 +23,7 @@ const LENGTH: usize = PREFIX.len() + ID + 1 + SECRET + CHECKSUM;
 const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
 /// A stored key. It can't be turned back into its text.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApiKey {
     pub id: KeyId,
     pub tenant: TenantId,
@@ -30,6 +31,7 @@ pub struct ApiKey {
     pub name: String,
     pub role: Role,
     /// SHA-256 of the secret.
+    #[serde(with = "hexadecimal")]
     pub hash: [u8; 32],
     pub created_at: Timestamp,
     /// None: it does not expire.
@@ -39,6 +41,21 @@ pub struct ApiKey {
     pub bound: Vec<Binding>,
     /// It is an admin that also manages tenants and acts on what belongs to the server.
     pub operator: bool,
+}
+
+/// The hash as text.
+mod hexadecimal {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(hash: &[u8; 32], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&hex::encode(hash))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[u8; 32], D::Error> {
+        let mut hash = [0; 32];
+        hex::decode_to_slice(String::deserialize(deserializer)?, &mut hash).map_err(D::Error::custom)?;
+        Ok(hash)
+    }
 }
 
 impl ApiKey {

@@ -10,16 +10,19 @@ mod audit;
 mod binding;
 mod key;
 mod keyring;
+mod limits;
 mod principal;
+mod rate;
 mod role;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arenite_model::{KeyId, TenantId};
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};
 
 use crate::ControlError;
@@ -32,7 +35,9 @@ pub use audit::{AuditEntry, AuditQuery, AuditRow};
 pub use binding::Binding;
 pub use key::{ApiKey, KeyText};
 pub use keyring::Denied;
+pub use limits::{Quota, QuotaExceeded, Reserved, TenantLimits};
 pub use principal::Principal;
+pub(crate) use rate::Rates;
 pub use role::Role;
 
 /// The most tenants, and the most keys of each. Ended keys make room for new ones.
@@ -54,12 +59,12 @@ const TRIM_EVERY: u64 = 1_000;
 const MAX_REFUSALS: usize = 4_096;
 
 /// A tenant: owns sandboxes, keys, workers and trajectories that other tenants can't see.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tenant {
     pub name: TenantId,
     pub created_at: Timestamp,
-    /// A JSON object.
-    pub limits: String,
+    /// Its own limits, without the server's defaults.
+    pub limits: TenantLimits,
     /// Its keys are refused; its sandboxes stay as they are.
     pub disabled: bool,
 }
@@ -97,8 +102,12 @@ impl Tenants {
         let mut tenants = store.tenants().await.map_err(&unread)?;
         let keys = store.keys().await.map_err(&unread)?;
         if !tenants.iter().any(|tenant| tenant.name.is_default()) {
-            let default =
-                Tenant { name: TenantId::default_tenant(), created_at: clock.now(), limits: "{}".to_owned(), disabled: false };
+            let default = Tenant {
+                name: TenantId::default_tenant(),
+                created_at: clock.now(),
+                limits: TenantLimits::default(),
+                disabled: false,
+            };
             store.create_tenant(&default).await.map_err(ControlError::store("remember the tenant default"))?;
             tenants.push(default);
         }
@@ -184,7 +193,7 @@ impl Tenants {
         if keyring.tenants.len() >= MAX_TENANTS {
             return Err(ControlError::TooMany { what: "tenants", most: MAX_TENANTS });
         }
-        let tenant = Tenant { name, created_at: self.clock.now(), limits: "{}".to_owned(), disabled: false };
+        let tenant = Tenant { name, created_at: self.clock.now(), limits: TenantLimits::default(), disabled: false };
         self.store.create_tenant(&tenant).await.map_err(|error| match error {
             StoreError::Taken => ControlError::TenantRemoved { name: tenant.name.clone() },
             error => ControlError::store("remember a tenant")(error),
@@ -207,6 +216,23 @@ impl Tenants {
         self.store.set_tenant(&tenant).await.map_err(ControlError::store("change a tenant"))?;
         publish();
         Ok(tenant)
+    }
+
+    /// Changes limits of a tenant: to a number, or to the server's default. They apply to what is requested from then on.
+    pub async fn set_limits(&self, name: &TenantId, limits: &BTreeMap<Quota, Option<u64>>) -> Result<Tenant, ControlError> {
+        let _change = self.change.lock().await;
+        let mut tenant = self.get(name)?;
+        for (quota, limit) in limits {
+            tenant.limits.set(*quota, *limit).map_err(|reason| ControlError::InvalidLimit { reason })?;
+        }
+        self.store.set_tenant(&tenant).await.map_err(ControlError::store("change a tenant"))?;
+        self.publish(|keyring| drop(keyring.tenants.insert(name.clone(), tenant.clone())));
+        Ok(tenant)
+    }
+
+    /// A tenant's own limits; none of them for a tenant that does not exist.
+    pub(crate) fn limits(&self, name: &TenantId) -> TenantLimits {
+        self.keyring.borrow().tenants.get(name).map_or_else(TenantLimits::default, |tenant| tenant.limits.clone())
     }
 
     /// Removes a tenant without sandboxes, with its keys.

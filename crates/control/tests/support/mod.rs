@@ -4,11 +4,13 @@
 #![allow(dead_code, reason = "no test uses all of it")]
 
 pub(crate) mod cluster;
+pub(crate) mod home;
 
 use std::sync::{Arc, Mutex};
 
 use arenite_control::fake_engine::FakeEngine;
-use arenite_control::store::{MemoryStore, Store, StoreError};
+use arenite_control::store::{Contents, MemoryStore, Store, StoreError};
+use arenite_control::tenants::TenantLimits;
 use arenite_control::{Control, ControlConfig, CreateRequest, Sandbox};
 use arenite_model::{SandboxId, SandboxName, SandboxSpec, SandboxState, TenantId};
 use async_trait::async_trait;
@@ -112,11 +114,15 @@ impl Store for HaltingStore {
         self.rows.load().await
     }
 
-    async fn insert(&self, sandbox: &Sandbox) -> Result<(), StoreError> {
+    async fn insert_within(&self, sandbox: &Sandbox, limits: &TenantLimits) -> Result<(), StoreError> {
         self.pass(Moment::BeforeInsert).await;
-        self.rows.insert(sandbox).await?;
+        self.rows.insert_within(sandbox, limits).await?;
         self.pass(Moment::AfterInsert).await;
         Ok(())
+    }
+
+    async fn reserve(&self, sandbox: &Sandbox, limits: &TenantLimits) -> Result<(), StoreError> {
+        self.rows.reserve(sandbox, limits).await
     }
 
     async fn update(&self, sandbox: &Sandbox) -> Result<(), StoreError> {
@@ -137,8 +143,8 @@ impl Store for HaltingStore {
         Ok(())
     }
 
-    async fn import(&self, rows: Vec<Sandbox>, replace: bool) -> Result<(), StoreError> {
-        self.rows.import(rows, replace).await
+    async fn import(&self, contents: Contents, replace: bool) -> Result<(), StoreError> {
+        self.rows.import(contents, replace).await
     }
 
     async fn check(&self) -> Result<(), StoreError> {

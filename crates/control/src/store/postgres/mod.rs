@@ -5,9 +5,12 @@ mod owed;
 mod rows;
 mod schema;
 mod session;
+mod tenants;
+mod usage;
 mod writer;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use arenite_model::SandboxId;
@@ -21,8 +24,9 @@ pub use address::{AddressError, PostgresAddress};
 
 use self::owed::Owed;
 use self::session::{OpenError, Session};
-use self::writer::{Job, Writer};
-use super::{Answer, Op, Store, StoreError};
+use self::writer::{Job, Work, Writer};
+use super::{Answer, Contents, Op, Store, StoreError, TenantStore, UsageStore};
+use crate::tenants::TenantLimits;
 use crate::{ControlError, Sandbox};
 
 /// Queue of changes for the writer; beyond it, callers wait to enqueue.
@@ -73,28 +77,42 @@ impl PostgresStore {
     }
 
     async fn ask(&self, op: Op) -> Answer {
+        self.carry_out(Work::Rows(op)).await
+    }
+
+    async fn carry_out(&self, work: Work) -> Answer {
         let (reply, answer) = oneshot::channel();
-        self.jobs.send(Job { op, reply }).await.map_err(|_| StoreError::Closed)?;
+        self.jobs.send(Job { work, reply }).await.map_err(|_| StoreError::Closed)?;
         answer.await.unwrap_or(Err(StoreError::Closed))
     }
 }
 
 /// See [`super::read`].
-pub(super) async fn read(address: &PostgresAddress, data_dir: &Path) -> Result<Vec<Sandbox>, ControlError> {
+pub(super) async fn read(address: &PostgresAddress, data_dir: &Path) -> Result<Contents, ControlError> {
     let owed = read_owed(data_dir).await?;
     let (found, loaded) = session::within(session::LONG_EXCHANGE, async {
         let (client, _connection) = session::connect(address).await?;
         let found = schema::version(&client).await?.unwrap_or(0);
         // A schema of another version may lack columns.
-        let rows = if found == schema::VERSION { rows::load(&client).await } else { Ok(Vec::new()) };
-        Ok((found, rows))
+        let contents = if found == schema::VERSION { load_all(&client).await } else { Ok(Contents::default()) };
+        Ok((found, contents))
     })
     .await
     .map_err(|error| refused(address, "be read", error))?;
     super::check_version(&address.to_string(), found, schema::VERSION)?;
-    let mut rows = loaded.map_err(|fault| refused(address, "be read", OpenError::Store(fault.into_error())))?;
-    rows.retain(|row| !owed.removals().contains(&row.id));
-    Ok(rows)
+    let mut contents = loaded.map_err(|fault| refused(address, "be read", OpenError::Store(fault.into_error())))?;
+    contents.sandboxes.retain(|row| !owed.removals().contains(&row.id));
+    Ok(contents)
+}
+
+/// Reads everything as it was at one moment.
+async fn load_all(client: &tokio_postgres::Client) -> Result<Contents, session::Fault> {
+    client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
+    Ok(Contents {
+        sandboxes: rows::load(client).await?,
+        tenants: Some(tenants::load(client).await?),
+        usage: Some(usage::load(client).await?),
+    })
 }
 
 async fn read_owed(data_dir: &Path) -> Result<Owed, ControlError> {
@@ -124,8 +142,12 @@ impl Store for PostgresStore {
         self.ask(Op::Load).await
     }
 
-    async fn insert(&self, sandbox: &Sandbox) -> Result<(), StoreError> {
-        self.ask(Op::Insert(Box::new(sandbox.clone()))).await.map(drop)
+    async fn insert_within(&self, sandbox: &Sandbox, limits: &TenantLimits) -> Result<(), StoreError> {
+        self.ask(Op::Insert(Box::new(sandbox.clone()), limits.clone())).await.map(drop)
+    }
+
+    async fn reserve(&self, sandbox: &Sandbox, limits: &TenantLimits) -> Result<(), StoreError> {
+        self.ask(Op::Reserve(Box::new(sandbox.clone()), limits.clone())).await.map(drop)
     }
 
     async fn update(&self, sandbox: &Sandbox) -> Result<(), StoreError> {
@@ -140,8 +162,16 @@ impl Store for PostgresStore {
         self.ask(Op::Remove(id.clone())).await.map(drop)
     }
 
-    async fn import(&self, rows: Vec<Sandbox>, replace: bool) -> Result<(), StoreError> {
-        self.ask(Op::Import { rows, replace }).await.map(drop)
+    async fn import(&self, contents: Contents, replace: bool) -> Result<(), StoreError> {
+        self.ask(Op::Import { contents: Box::new(contents), replace }).await.map(drop)
+    }
+
+    fn usage_store(self: Arc<Self>) -> Option<Arc<dyn UsageStore>> {
+        Some(self)
+    }
+
+    fn tenant_store(self: Arc<Self>) -> Option<Arc<dyn TenantStore>> {
+        Some(self)
     }
 
     async fn check(&self) -> Result<(), StoreError> {

@@ -2,17 +2,45 @@
 
 use arenite_model::SandboxId;
 use jiff::Timestamp;
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 
 use super::session::Fault;
 use crate::Sandbox;
-use crate::store::{StoreError, to_json};
+use crate::store::{StoreError, number, to_json};
+use crate::tenants::{Reserved, TenantLimits};
 
 const INSERT: &str = "
     INSERT INTO sandboxes (id, tenant, name, state, reason, template, origin, spec, isolation,
-        created_at, last_used_at, state_since, expires_at)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+        created_at, last_used_at, state_since, expires_at, cpu_millis, memory_bytes, disk_bytes)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
     ON CONFLICT DO NOTHING";
+/// What the tenant's other sandboxes reserve, and whether one more fits. One statement, since the statements of a batch are sent
+/// together.
+const USED: &str = "
+    WITH used AS (
+        SELECT count(*) AS sandboxes,
+            coalesce(sum(cpu_millis) FILTER (WHERE state NOT IN ('failed', 'lost')), 0)::bigint AS cpu_millis,
+            coalesce(sum(memory_bytes) FILTER (WHERE state NOT IN ('failed', 'lost')), 0)::bigint AS memory_bytes,
+            coalesce(sum(disk_bytes), 0)::bigint AS disk_bytes
+        FROM sandboxes WHERE tenant = $2 AND id <> $1
+    ), fits AS (
+        SELECT FROM used WHERE ($3::bigint IS NULL OR sandboxes + 1 <= $3) AND ($4::bigint IS NULL OR cpu_millis + $7 <= $4)
+            AND ($5::bigint IS NULL OR memory_bytes + $8 <= $5) AND ($6::bigint IS NULL OR disk_bytes + $9 <= $6)
+    )";
+const INSERT_WITHIN: &str = "
+    , written AS (
+        INSERT INTO sandboxes (id, tenant, cpu_millis, memory_bytes, disk_bytes, name, state, reason, template, origin, spec,
+            isolation, created_at, last_used_at, state_since, expires_at)
+        SELECT $1, $2, $7, $8, $9, $10::text, $11::text, $12::text, $13::text, $14::text, $15::text, $16::text,
+            $17::bigint, $18::bigint, $19::bigint, $20::bigint FROM fits
+        ON CONFLICT DO NOTHING RETURNING id
+    ) SELECT (SELECT count(*) FROM written), used.* FROM used";
+const RESERVE: &str = "
+    , written AS (
+        UPDATE sandboxes SET state = $10, reason = $11, state_since = $12, isolation = $13, last_used_at = $14
+        WHERE id = $1 AND EXISTS (SELECT FROM fits) RETURNING id
+    ) SELECT (SELECT count(*) FROM written), used.* FROM used";
 const HOLDS: &str = "SELECT FROM sandboxes WHERE id = $1 AND tenant = $2 AND name = $3 AND spec = $4 AND created_at = $5";
 const UPDATE: &str = "
     UPDATE sandboxes SET state = $2, reason = $3, state_since = $4, isolation = $5, last_used_at = $6 WHERE id = $1";
@@ -27,6 +55,8 @@ const LOAD: &str = "
 /// The statements of one session.
 pub(super) struct Statements {
     insert: Statement,
+    insert_within: Statement,
+    reserve: Statement,
     holds: Statement,
     update: Statement,
     touch: Statement,
@@ -35,49 +65,121 @@ pub(super) struct Statements {
 
 impl Statements {
     pub(super) async fn prepare(client: &Client) -> Result<Self, tokio_postgres::Error> {
-        let (insert, holds, update, touch, remove) = tokio::try_join!(
+        let (insert_within, reserve) = (format!("{USED}{INSERT_WITHIN}"), format!("{USED}{RESERVE}"));
+        let (insert, insert_within, reserve, holds, update, touch, remove) = tokio::try_join!(
             client.prepare(INSERT),
+            client.prepare(&insert_within),
+            client.prepare(&reserve),
             client.prepare(HOLDS),
             client.prepare(UPDATE),
             client.prepare(TOUCH),
             client.prepare(REMOVE)
         )?;
-        Ok(Self { insert, holds, update, touch, remove })
+        Ok(Self { insert, insert_within, reserve, holds, update, touch, remove })
     }
 
-    /// Adds a row. `is_repeated` says that an earlier attempt may have added it.
-    pub(super) async fn insert(&self, client: &Client, row: &Sandbox, is_repeated: bool) -> Result<(), Fault> {
+    /// Adds a row within its tenant's limits. `is_repeated` says that an earlier attempt may have added it.
+    pub(super) async fn insert(
+        &self,
+        client: &Client,
+        row: &Sandbox,
+        limits: &TenantLimits,
+        is_repeated: bool,
+    ) -> Result<(), Fault> {
         let spec = to_json(&row.spec).map_err(Fault::Refused)?;
         let isolation = to_json(&row.isolation).map_err(Fault::Refused)?;
         let (id, tenant, name) = (row.id.as_str(), row.tenant.as_str(), row.name.as_str());
         let (reason, template, origin) =
             (row.reason.as_deref().map(storable), row.template.as_deref().map(storable), storable(&row.origin));
-        let created_at = row.created_at.as_microsecond();
-        let inserted = client
-            .execute(
-                &self.insert,
-                &[
-                    &id,
-                    &tenant,
-                    &name,
-                    &row.state.as_str(),
-                    &reason,
-                    &template,
-                    &origin,
-                    &spec,
-                    &isolation,
-                    &created_at,
-                    &row.last_used_at.as_microsecond(),
-                    &row.state_since.as_microsecond(),
-                    &row.expires_at.map(Timestamp::as_microsecond),
-                ],
-            )
-            .await?;
-        if inserted == 1 {
+        let [created_at, last_used_at, state_since] =
+            [row.created_at, row.last_used_at, row.state_since].map(Timestamp::as_microsecond);
+        let (state, expires_at) = (row.state.as_str(), row.expires_at.map(Timestamp::as_microsecond));
+        let [cpu, memory, disk] = amounts(&Reserved::from_spec(&row.spec));
+        let written = if limits.apply_to_sandboxes() {
+            let [most, most_cpu, most_memory, most_disk] = bounds(limits);
+            let found = client
+                .query_one(
+                    &self.insert_within,
+                    &[
+                        &id,
+                        &tenant,
+                        &most,
+                        &most_cpu,
+                        &most_memory,
+                        &most_disk,
+                        &cpu,
+                        &memory,
+                        &disk,
+                        &name,
+                        &state,
+                        &reason,
+                        &template,
+                        &origin,
+                        &spec,
+                        &isolation,
+                        &created_at,
+                        &last_used_at,
+                        &state_since,
+                        &expires_at,
+                    ],
+                )
+                .await?;
+            is_within(&found, row, limits)?
+        } else {
+            let values: [&(dyn ToSql + Sync); 16] = [
+                &id,
+                &tenant,
+                &name,
+                &state,
+                &reason,
+                &template,
+                &origin,
+                &spec,
+                &isolation,
+                &created_at,
+                &last_used_at,
+                &state_since,
+                &expires_at,
+                &cpu,
+                &memory,
+                &disk,
+            ];
+            client.execute(&self.insert, &values).await? == 1
+        };
+        if written {
             return Ok(());
         }
         let holds = is_repeated && client.query_opt(&self.holds, &[&id, &tenant, &name, &spec, &created_at]).await?.is_some();
         if holds { Ok(()) } else { Err(Fault::Refused(StoreError::Taken)) }
+    }
+
+    /// Updates a row within its tenant's limits. Does nothing if it doesn't exist.
+    pub(super) async fn reserve(&self, client: &Client, row: &Sandbox, limits: &TenantLimits) -> Result<(), Fault> {
+        let isolation = to_json(&row.isolation).map_err(Fault::Refused)?;
+        let [cpu, memory, disk] = amounts(&Reserved::from_spec(&row.spec));
+        let [most, most_cpu, most_memory, most_disk] = bounds(limits);
+        let found = client
+            .query_one(
+                &self.reserve,
+                &[
+                    &row.id.as_str(),
+                    &row.tenant.as_str(),
+                    &most,
+                    &most_cpu,
+                    &most_memory,
+                    &most_disk,
+                    &cpu,
+                    &memory,
+                    &disk,
+                    &row.state.as_str(),
+                    &row.reason.as_deref().map(storable),
+                    &row.state_since.as_microsecond(),
+                    &isolation,
+                    &row.last_used_at.as_microsecond(),
+                ],
+            )
+            .await?;
+        is_within(&found, row, limits).map(drop)
     }
 
     pub(super) async fn update(&self, client: &Client, row: &Sandbox) -> Result<(), Fault> {
@@ -111,13 +213,38 @@ impl Statements {
     }
 }
 
+fn amounts(reserved: &Reserved) -> [i64; 3] {
+    [reserved.cpu_millis, reserved.memory_bytes, reserved.disk_bytes].map(number)
+}
+
+fn bounds(limits: &TenantLimits) -> [Option<i64>; 4] {
+    [limits.sandboxes, limits.cpu_millis, limits.memory_bytes, limits.disk_bytes].map(|limit| limit.map(number))
+}
+
+/// Whether a row was written. If it was not, for want of room, this is an error.
+fn is_within(found: &Row, row: &Sandbox, limits: &TenantLimits) -> Result<bool, Fault> {
+    if found.get::<_, i64>(0) > 0 {
+        return Ok(true);
+    }
+    let [sandboxes, cpu_millis, memory_bytes, disk_bytes] = [1, 2, 3, 4].map(|at| found.get::<_, i64>(at).unsigned_abs());
+    let used = Reserved { sandboxes, cpu_millis, memory_bytes, disk_bytes };
+    used.check(&Reserved::from_spec(&row.spec), limits).map_err(|exceeded| Fault::Refused(exceeded.into()))?;
+    Ok(false)
+}
+
 /// Postgres refuses the character 0 in a text.
 fn storable(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
 }
 
 pub(super) async fn load(client: &Client) -> Result<Vec<Sandbox>, Fault> {
-    let rows = client.query(LOAD, &[]).await?;
+    read_all(&client.query(LOAD, &[]).await?, read)
+}
+
+/// Why a row can't be read.
+pub(super) type Unreadable = Box<dyn std::error::Error>;
+
+pub(super) fn read_all<T>(rows: &[Row], read: impl Fn(&Row) -> Result<T, Unreadable>) -> Result<Vec<T>, Fault> {
     let read_row = |row: &Row| {
         read(row).map_err(|error| {
             let id = row.try_get(0).unwrap_or_default();
@@ -127,10 +254,17 @@ pub(super) async fn load(client: &Client) -> Result<Vec<Sandbox>, Fault> {
     rows.iter().map(read_row).collect()
 }
 
-fn read(row: &Row) -> Result<Sandbox, Box<dyn std::error::Error>> {
+pub(super) fn read_time(row: &Row, at: usize) -> Result<Timestamp, Unreadable> {
+    Ok(Timestamp::from_microsecond(row.try_get(at)?)?)
+}
+
+pub(super) fn read_optional_time(row: &Row, at: usize) -> Result<Option<Timestamp>, Unreadable> {
+    Ok(row.try_get::<_, Option<i64>>(at)?.map(Timestamp::from_microsecond).transpose()?)
+}
+
+fn read(row: &Row) -> Result<Sandbox, Unreadable> {
     let text = |at: usize| row.try_get::<_, &str>(at);
-    let time =
-        |at: usize| -> Result<Timestamp, Box<dyn std::error::Error>> { Ok(Timestamp::from_microsecond(row.try_get(at)?)?) };
+    let time = |at| read_time(row, at);
     Ok(Sandbox {
         id: text(0)?.parse()?,
         tenant: text(1)?.parse()?,
@@ -144,7 +278,7 @@ fn read(row: &Row) -> Result<Sandbox, Box<dyn std::error::Error>> {
         created_at: time(9)?,
         last_used_at: time(10)?,
         state_since: time(11)?,
-        expires_at: row.try_get::<_, Option<i64>>(12)?.map(Timestamp::from_microsecond).transpose()?,
+        expires_at: read_optional_time(row, 12)?,
         stages: Vec::new(),
     })
 }

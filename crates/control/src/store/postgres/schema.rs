@@ -28,7 +28,8 @@ const WAIT: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_millis(20);
 
 /// Each migrates the schema from its index to the next. Released ones are never edited; append new ones.
-const MIGRATIONS: [&str; 1] = ["
+const MIGRATIONS: [&str; 4] = [
+    "
     CREATE TABLE sandboxes (
         id           TEXT PRIMARY KEY,
         tenant       TEXT NOT NULL,
@@ -45,7 +46,23 @@ const MIGRATIONS: [&str; 1] = ["
         expires_at   BIGINT,
         UNIQUE (tenant, name)
     );
-"];
+",
+    super::tenants::SCHEMA,
+    // Not by a cast: the type JSON refuses the character 0.
+    r#"
+    ALTER TABLE sandboxes
+        ADD COLUMN cpu_millis BIGINT NOT NULL DEFAULT 0,
+        ADD COLUMN memory_bytes BIGINT NOT NULL DEFAULT 0,
+        ADD COLUMN disk_bytes BIGINT NOT NULL DEFAULT 0;
+    UPDATE sandboxes SET
+        cpu_millis = coalesce(substring(spec from '"cpu_millis":(\d+)')::bigint, 0),
+        memory_bytes = coalesce(substring(spec from '"memory_bytes":(\d+)')::bigint, 0),
+        disk_bytes = coalesce(substring(spec from '"disk_bytes":(\d+)')::bigint, 0);
+    CREATE INDEX sandboxes_by_tenant ON sandboxes (tenant)
+        INCLUDE (id, state, cpu_millis, memory_bytes, disk_bytes);
+"#,
+    crate::store::usage::SCHEMA,
+];
 
 /// The version of the schema that this program reads.
 pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;

@@ -12,20 +12,23 @@
 //! owed (`owed`).
 
 use std::collections::VecDeque;
+use std::pin::Pin;
 use std::time::Duration;
 
 use arenite_model::SandboxId;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::{Instant, sleep, sleep_until};
+use tokio_postgres::Client;
 
 use super::address::PostgresAddress;
 use super::owed::Owed;
-use super::rows;
 use super::schema::Claim;
 use super::session::{EXCHANGE, Fault, LONG_EXCHANGE, OpenError, Session, exchange, pipeline, transact};
+use super::{rows, tenants, usage};
 use crate::Sandbox;
-use crate::store::{Answer, Op, StoreError};
+use crate::store::{Answer, Contents, Op, StoreError};
+use crate::tenants::TenantLimits;
 
 /// Maximum number of changes in one transaction.
 const BATCH: usize = 64;
@@ -37,8 +40,17 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Interval between attempts to write owed changes. A successful write is valid for a check for this time.
 const AGAIN: Duration = Duration::from_secs(1);
 
+/// A transaction that keeps its own result. The flag says that an earlier attempt may have been written.
+pub(super) type Transaction =
+    Box<dyn for<'a> Fn(&'a Client, bool) -> Pin<Box<dyn Future<Output = Result<(), Fault>> + Send + 'a>> + Send + Sync>;
+
+pub(super) enum Work {
+    Rows(Op),
+    Transaction(Transaction),
+}
+
 pub(super) struct Job {
-    pub(super) op: Op,
+    pub(super) work: Work,
     pub(super) reply: oneshot::Sender<Answer>,
 }
 
@@ -98,7 +110,7 @@ impl Writer {
                     {
                         jobs.push_back(job);
                     }
-                    let closes = jobs.iter().any(|job| matches!(job.op, Op::Close));
+                    let closes = jobs.iter().any(|job| matches!(job.work, Work::Rows(Op::Close)));
                     self.serve(jobs).await;
                     if closes {
                         break;
@@ -204,7 +216,8 @@ impl Writer {
             is_repeated = true;
             let error = self.lose(fault);
             // If its commit was lost, a second import would find its own rows.
-            let (kept, refused) = jobs.into_iter().partition(|job| may_repeat && !matches!(job.op, Op::Import { .. }));
+            let (kept, refused) =
+                jobs.into_iter().partition(|job| may_repeat && !matches!(job.work, Work::Rows(Op::Import { .. })));
             self.refuse(refused, &error, true).await;
             jobs = kept;
             if jobs.is_empty() {
@@ -222,22 +235,22 @@ impl Writer {
     /// Answers a job, and keeps a failed change that must not be lost. `is_repeated` says that an earlier attempt may have
     /// written it.
     async fn answer(&mut self, job: Job, answer: Answer, is_repeated: bool) {
-        let answer = match (answer, job.op) {
-            (Err(error), Op::Remove(id)) => {
+        let answer = match (answer, job.work) {
+            (Err(error), Work::Rows(Op::Remove(id))) => {
                 tracing::warn!(%id, %error, "the row of a removed sandbox stays until the store can be written to");
                 self.owed.remove(id).await;
                 Ok(Vec::new())
             }
-            (Err(error), Op::Update(row)) => {
+            (Err(error), Work::Rows(Op::Update(row))) => {
                 self.owed.update(*row);
                 Err(error)
             }
-            (Err(error), Op::Insert(row)) if is_repeated && !matches!(error, StoreError::Taken) => {
+            (Err(error), Work::Rows(Op::Insert(row, _))) if is_repeated && !error.is_refusal() => {
                 // Its caller undoes what it began, so the row must not appear later.
                 self.owed.remove(row.id).await;
                 Err(error)
             }
-            (_, Op::Close) => Ok(Vec::new()),
+            (_, Work::Rows(Op::Close)) => Ok(Vec::new()),
             (answer, _) => answer,
         };
         // The caller may be gone.
@@ -251,9 +264,7 @@ impl Writer {
             self.refuse(std::mem::take(jobs), &error, is_repeated).await;
             return Ok(());
         }
-        let is_alone = |job: &Job| matches!(job.op, Op::Load | Op::Import { .. });
         if jobs.len() > 1
-            && !jobs.iter().any(is_alone)
             && let Some(answers) = self.write_together(jobs, is_repeated).await?
         {
             for (job, answer) in std::mem::take(jobs).into_iter().zip(answers) {
@@ -262,7 +273,11 @@ impl Writer {
             return Ok(());
         }
         while let Some(job) = jobs.front() {
-            let answer = match self.write(&job.op, is_repeated).await {
+            let written = match &job.work {
+                Work::Rows(op) => self.write(op, is_repeated).await,
+                Work::Transaction(work) => self.run_transaction(work, is_repeated).await,
+            };
+            let answer = match written {
                 Err(Fault::Refused(error)) => Err(error),
                 other => Ok(other?),
             };
@@ -273,20 +288,28 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes all jobs in one transaction. `None` if the database refused one and nothing was written; they are then written one
-    /// by one.
+    async fn run_transaction(&mut self, work: &Transaction, is_repeated: bool) -> Result<Vec<Sandbox>, Fault> {
+        self.passable().map_err(Fault::Refused)?;
+        let client = &self.session()?.client;
+        let done = transact(client, async { exchange(EXCHANGE, work(client, is_repeated)).await }).await;
+        self.note_result(&done);
+        done.map(|()| Vec::new())
+    }
+
+    /// Writes all jobs in one transaction. `None` if one needs its own, or if the database refused one and nothing was written;
+    /// they are then written one by one.
     async fn write_together(&mut self, jobs: &VecDeque<Job>, is_repeated: bool) -> Result<Option<Vec<Answer>>, Fault> {
-        if self.passable().is_err() {
+        let Some(ops) = jobs.iter().map(op_of_batch).collect::<Option<Vec<&Op>>>().filter(|_| self.passable().is_ok()) else {
             return Ok(None);
-        }
+        };
         let session = self.session()?;
         let written = transact(&session.client, async {
-            let requests = jobs.iter().map(|job| apply(session, &job.op, is_repeated)).collect();
-            let mut answers = Vec::with_capacity(jobs.len());
+            let mut answers = Vec::with_capacity(ops.len());
+            let requests = ops.into_iter().map(|op| apply(session, op, is_repeated)).collect();
             for result in exchange(EXCHANGE, async { Ok::<_, Fault>(pipeline(requests).await) }).await? {
                 answers.push(match result {
-                    // A conflict is no error of the transaction.
-                    Err(Fault::Refused(StoreError::Taken)) => Err(StoreError::Taken),
+                    // It is no error of the transaction.
+                    Err(Fault::Refused(error)) if error.is_refusal() => Err(error),
                     other => other.map(|()| Ok(Vec::new()))?,
                 });
             }
@@ -318,15 +341,19 @@ impl Writer {
                 })
                 .await;
             }
-            Op::Import { rows, replace } => transact(&session.client, import(session, rows, *replace)).await,
+            Op::Import { contents, replace } => transact(&session.client, import(session, contents, *replace)).await,
             _ => exchange(EXCHANGE, apply(session, op, is_repeated)).await,
         };
-        match &written {
+        self.note_result(&written);
+        written.map(|()| Vec::new())
+    }
+
+    fn note_result(&mut self, result: &Result<(), Fault>) {
+        match result {
             Ok(()) => self.note(None),
             Err(Fault::Refused(error)) => self.note(Some(error)),
             Err(_) => {}
         }
-        written.map(|()| Vec::new())
     }
 
     fn session(&self) -> Result<&Session, Fault> {
@@ -396,7 +423,7 @@ impl Writer {
                     tracing::info!("the store can be written to again");
                 }
             }
-            Some(StoreError::Taken | StoreError::NotEmpty { .. }) => {}
+            Some(error) if error.is_refusal() => {}
             Some(error) => {
                 if self.trouble.as_ref().is_none_or(|(before, _)| before.to_string() != error.to_string()) {
                     tracing::error!(%error, "the store can't be written to");
@@ -407,11 +434,20 @@ impl Writer {
     }
 }
 
+/// None: it needs its own transaction.
+fn op_of_batch(job: &Job) -> Option<&Op> {
+    match &job.work {
+        Work::Rows(Op::Load | Op::Import { .. }) | Work::Transaction(_) => None,
+        Work::Rows(op) => Some(op),
+    }
+}
+
 /// Sends one change.
 async fn apply(session: &Session, op: &Op, is_repeated: bool) -> Result<(), Fault> {
     let Session { client, statements, .. } = session;
     match op {
-        Op::Insert(row) => statements.insert(client, row, is_repeated).await,
+        Op::Insert(row, limits) => statements.insert(client, row, limits, is_repeated).await,
+        Op::Reserve(row, limits) => statements.reserve(client, row, limits).await,
         Op::Update(row) => statements.update(client, row).await,
         Op::Touch(used) => statements.touch(client, used).await,
         Op::Remove(id) => statements.remove(client, &[id.as_str()]).await,
@@ -420,7 +456,7 @@ async fn apply(session: &Session, op: &Op, is_repeated: bool) -> Result<(), Faul
     }
 }
 
-async fn import(session: &Session, rows: &[Sandbox], replace: bool) -> Result<(), Fault> {
+async fn import(session: &Session, contents: &Contents, replace: bool) -> Result<(), Fault> {
     let Session { client, statements, .. } = session;
     exchange(EXCHANGE, client.batch_execute("SET LOCAL statement_timeout = '55s'")).await?;
     let found: i64 = exchange(LONG_EXCHANGE, client.query_one("SELECT count(*) FROM sandboxes", &[])).await?.get(0);
@@ -428,11 +464,18 @@ async fn import(session: &Session, rows: &[Sandbox], replace: bool) -> Result<()
         return Err(Fault::Refused(StoreError::NotEmpty { rows: usize::try_from(found).unwrap_or(usize::MAX) }));
     }
     exchange(LONG_EXCHANGE, client.batch_execute("DELETE FROM sandboxes")).await?;
-    for rows in rows.chunks(IMPORTED) {
-        let requests = rows.iter().map(|row| statements.insert(client, row, false)).collect();
+    let unlimited = TenantLimits::default();
+    for rows in contents.sandboxes.chunks(IMPORTED) {
+        let requests = rows.iter().map(|row| statements.insert(client, row, &unlimited, false)).collect();
         for result in exchange(LONG_EXCHANGE, async { Ok::<_, Fault>(pipeline(requests).await) }).await? {
             result?;
         }
+    }
+    if let Some(contents) = &contents.tenants {
+        exchange(LONG_EXCHANGE, tenants::import(client, contents, replace)).await?;
+    }
+    if let Some(contents) = &contents.usage {
+        exchange(LONG_EXCHANGE, usage::import(client, contents)).await?;
     }
     Ok(())
 }
