@@ -82,7 +82,7 @@ impl CreateSandbox {
 /// What there is, for a path that leads to nothing.
 pub(crate) async fn unknown(exchange: &mut Exchange) -> Answered {
     Err(Refusal::not_found(format!("there is no {}", exchange.path.decoded)).hint(
-        "there are info, me, events, webhooks, usage/live, templates, templates/{name}, images, corpora, workers, quarantine, tenants, keys, audit, sandboxes and sandboxes/{name}/{pause,resume,start,usage,logs,steps}",
+        "there are info, me, events, webhooks, usage, usage/live, templates, templates/{name}, images, corpora, workers, quarantine, tenants, keys, audit, sandboxes and sandboxes/{name}/{pause,resume,start,usage,logs,steps}",
     ))
 }
 
@@ -479,6 +479,67 @@ mod tests {
         let full = server.call("POST", "/api/v2/sandboxes", json!({})).await;
         assert_eq!((full.status, &full.json["code"]), (429, &json!("exhausted")));
         assert!(full.headers["retry-after"].to_str().unwrap().parse::<u64>().unwrap() > 0);
+    }
+
+    #[tokio::test]
+    async fn a_full_tenant_learns_which_quota_and_when_to_come_back() {
+        let server = Harness::with(|control, _| {
+            control.tenant_limits.sandboxes = Some(1);
+            control.tenant_limits.memory_bytes = Some(4 << 30);
+        })
+        .await;
+        let create = async |body| server.call("POST", "/api/v2/sandboxes", body).await;
+        let never = create(json!({ "resources": { "memory_bytes": 5u64 << 30 } })).await;
+        assert_eq!((never.status, &never.json["code"]), (403, &json!("quota_exceeded")), "{}", never.text);
+        assert_eq!(
+            never.json["quota"],
+            json!({ "quota": "memory_bytes", "limit": 4u64 << 30, "used": 0, "requested": 5u64 << 30 })
+        );
+        assert!(!never.headers.contains_key("retry-after"));
+        assert_eq!(create(json!({ "name": "a" })).await.status, 201);
+        let full = create(json!({})).await;
+        assert_eq!((full.status, &full.json["code"]), (429, &json!("exhausted")), "{}", full.text);
+        assert_eq!(full.json["quota"], json!({ "quota": "sandboxes", "limit": 1, "used": 1, "requested": 1 }));
+        assert_eq!(full.headers["retry-after"], "30");
+        // The first call would create the sandbox default.
+        let called = server.call("POST", "/v1/bash/exec", json!({ "command": "true" })).await;
+        assert_eq!((called.status, &called.json["quota"]["quota"]), (429, &json!("sandboxes")), "{}", called.text);
+        let agent_sandbox = server.call("POST", "/api/v1/sandbox", json!({ "name": "b" })).await;
+        assert_eq!((agent_sandbox.status, &agent_sandbox.json["code"]), (429, &json!("429")), "{}", agent_sandbox.text);
+        let me = server.call("GET", "/api/v2/me", Value::Null).await.json;
+        assert_eq!(me["quotas"][0], json!({ "quota": "sandboxes", "limit": 1, "used": 1 }));
+        assert_eq!(me["quotas"].as_array().unwrap().len(), 7);
+    }
+
+    #[tokio::test]
+    async fn requests_beyond_the_rate_of_a_tenant_are_refused() {
+        let server = Harness::with(|control, _| control.tenant_limits.requests_per_second = Some(3)).await;
+        let mut refused = None;
+        for _ in 0..50 {
+            refused = Some(server.call("GET", "/api/v2/info", Value::Null).await).filter(|answer| answer.status != 200);
+            if refused.is_some() {
+                break;
+            }
+        }
+        let refused = refused.unwrap();
+        assert_eq!((refused.status, &refused.json["quota"]["quota"]), (429, &json!("requests_per_second")), "{}", refused.text);
+        assert_eq!(refused.headers["retry-after"], "1");
+        assert_eq!(server.call("GET", "/health", Value::Null).await.status, 200, "a public route has no caller");
+    }
+
+    #[tokio::test]
+    async fn a_tenant_with_full_records_makes_no_calls_and_can_delete() {
+        let server = Harness::with(|control, _| control.tenant_limits.trajectory_bytes = Some(1)).await;
+        assert_eq!(server.call("POST", "/api/v2/sandboxes", json!({ "name": "a" })).await.status, 201);
+        for (method, path) in
+            [("POST", "/sandbox/a/v1/bash/exec"), ("POST", "/api/v2/sandboxes/a/pause"), ("POST", "/api/v2/sandboxes")]
+        {
+            let refused = server.call(method, path, json!({})).await;
+            assert_eq!((refused.status, &refused.json["quota"]["quota"]), (429, &json!("trajectory_bytes")), "{}", refused.text);
+            assert!(refused.headers.contains_key("retry-after") && refused.json["quota"]["used"].as_u64().unwrap() > 1);
+        }
+        assert_eq!(server.call("GET", "/api/v2/sandboxes", Value::Null).await.json["sandboxes"].as_array().unwrap().len(), 1);
+        assert_eq!(server.call("DELETE", "/api/v2/sandboxes/a", Value::Null).await.status, 200);
     }
 
     #[tokio::test]

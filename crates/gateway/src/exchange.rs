@@ -162,6 +162,9 @@ impl Exchange {
         {
             connection.admit(self.route.surface.frugal)?;
         }
+        if !self.route.public {
+            self.gateway.control.admit_request(self.context.tenant())?;
+        }
         let query = self.parts.uri.query().map(str::to_owned);
         // These have their own credentials and cookies.
         let is_website =

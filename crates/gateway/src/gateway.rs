@@ -76,6 +76,8 @@ impl Gateway {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let webhooks = WebhookSender::new(config.webhook_ranges.clone(), config.outgoing_tls.clone());
         let traces = Traces::new(config.traces.as_ref());
+        let limits = Arc::downgrade(&control);
+        recorder.limit_tenants(move |tenant| limits.upgrade()?.tenant_limits(tenant).trajectory_bytes);
         Self {
             connections: Arc::new(Connections::new(config.connections.clone())),
             descriptors: Descriptors::new(),

@@ -52,6 +52,7 @@ mod timing;
 mod tls;
 mod traces;
 mod trajectories;
+mod usage;
 mod webhooks;
 mod workers;
 

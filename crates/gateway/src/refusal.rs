@@ -1,6 +1,7 @@
 //! Refusals, in the format of each dialect.
 
 use arenite_control::ControlError;
+use arenite_control::tenants::{Quota, QuotaExceeded};
 use arenite_model::{ErrorCode, IdError};
 use arenite_trajectory::TrajectoryError;
 use axum::body::Body;
@@ -11,6 +12,9 @@ use serde_json::json;
 
 use crate::api::types::ApiError;
 
+/// Seconds after which records may have been removed.
+const RETRY_WHEN_FULL: u64 = 30;
+
 /// The reason for a refused request.
 #[derive(Debug, Clone)]
 pub(crate) struct Refusal {
@@ -19,6 +23,8 @@ pub(crate) struct Refusal {
     pub(crate) status: StatusCode,
     pub(crate) message: String,
     pub(crate) hint: Option<String>,
+    /// The quota that was exceeded.
+    pub(crate) quota: Option<Box<QuotaExceeded>>,
     /// In seconds.
     pub(crate) retry_after: Option<u64>,
     pub(crate) allow: Option<String>,
@@ -33,6 +39,7 @@ impl Refusal {
             status: StatusCode::from_u16(code.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
             message: message.into(),
             hint: None,
+            quota: None,
             retry_after: None,
             allow: None,
             is_audited: false,
@@ -64,13 +71,21 @@ impl Refusal {
 
     /// The envelope for AIO's clients.
     pub(crate) fn envelope(&self) -> Response<Body> {
-        let body = json!({ "success": false, "message": self.message, "data": null, "hint": self.hint, "code": self.code });
+        let mut body = json!({ "success": false, "message": self.message, "data": null, "hint": self.hint, "code": self.code });
+        if let Some(quota) = &self.quota {
+            body["quota"] = json!(quota);
+        }
         self.finish(json_response(self.status, &body))
     }
 
     /// The format of Arenite's own API.
     pub(crate) fn api(&self) -> Response<Body> {
-        let body = ApiError { code: self.code, message: self.message.clone(), hint: self.hint.clone() };
+        let body = ApiError {
+            code: self.code,
+            message: self.message.clone(),
+            hint: self.hint.clone(),
+            quota: self.quota.as_deref().copied(),
+        };
         self.finish(json_response(self.status, &body))
     }
 
@@ -93,7 +108,9 @@ impl Refusal {
 impl From<ControlError> for Refusal {
     fn from(error: ControlError) -> Self {
         let refusal = Self::new(error.code(), error.to_string());
+        let quota = if let ControlError::Quota(exceeded) = &error { Some(Box::new(*exceeded)) } else { None };
         Self {
+            quota,
             status: if error.is_unavailable() { StatusCode::SERVICE_UNAVAILABLE } else { refusal.status },
             hint: error.hint(),
             retry_after: error.retry_after().map(|d| d.as_secs().max(1)),
@@ -110,7 +127,14 @@ impl From<IdError> for Refusal {
 
 impl From<TrajectoryError> for Refusal {
     fn from(error: TrajectoryError) -> Self {
-        Self { hint: error.hint(), ..Self::new(error.code(), error.to_string()) }
+        let refusal = Self { hint: error.hint(), ..Self::new(error.code(), error.to_string()) };
+        match error {
+            TrajectoryError::TenantFull { used, limit } => {
+                let quota = QuotaExceeded { quota: Quota::TrajectoryBytes, limit, used, requested: 1 };
+                Self { quota: Some(Box::new(quota)), retry_after: Some(RETRY_WHEN_FULL), ..refusal }
+            }
+            _ => refusal,
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use crate::api::types::{
     AdoptSandbox, ApiError, AuditPage, ChangeTenant, CorpusInfo, CorpusList, CreateKey, CreateSandbox, CreateTenant,
     DeletedSandbox, FoundPassages, ImageList, KeyInfo, KeyList, LiveUsage, Me, NewKeyInfo, Nothing, QuarantineList,
     RemovedSandbox, RemovedTenant, RotateKey, SandboxInfo, SandboxList, SandboxUsage, SearchCorpus, ServerInfo, SessionList,
-    StepPage, TemplateList, TenantInfo, TenantList, TrajectoryList, WorkerList,
+    StepPage, TemplateList, TenantInfo, TenantList, TrajectoryList, UsageReport, WorkerList,
 };
 use crate::auth::Need;
 use crate::dialect::agentflow::types::{
@@ -37,7 +37,7 @@ use crate::refusal::Refusal;
 use crate::webhooks::{
     CreateWebhook, DeliveryInfo, DeliveryPage, NewWebhookInfo, RemovedWebhook, WebhookInfo, WebhookList, WebhookTest,
 };
-use crate::{api, auth, corpora, events, health, metrics, pages, proxy, quarantine, tenants, trajectories, webhooks};
+use crate::{api, auth, corpora, events, health, metrics, pages, proxy, quarantine, tenants, trajectories, usage, webhooks};
 
 /// Answers a request of a route.
 pub(crate) type Handler = for<'a> fn(&'a mut Exchange) -> BoxFuture<'a, Answered>;
@@ -358,6 +358,8 @@ static ROUTES: &[Route] = &[
         .doc(Operation::new("sandboxes", "list_usage", "Measures the resource usage of all sandboxes").answers::<LiveUsage>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/events", |e| Box::pin(events::serve(e)))
         .doc(Operation::new("events", "list_events", "Returns the latest events of the sandboxes, the oldest first; with `follow=true` events as they come").query(EVENT_QUERY).answers::<EventPage>(200).also(&[EVENTS])),
+    Route::new(At::Server, &API, GET, "/api/v2/usage", |e| Box::pin(usage::report(e))).for_whole_tenant()
+        .doc(Operation::new("usage", "report_usage", "Returns what sandboxes used, as sums of whole hours").query(USAGE).answers::<UsageReport>(200).also(&["text/csv"])),
     Route::new(At::Server, &API, GET, "/api/v2/sandboxes/{name}/logs", |e| Box::pin(api::logs(e))).needs(Role::Use)
         .doc(Operation::new("sandboxes", "get_logs", "Returns the output of a sandbox's main command").sends("text/plain")),
     Route::new(At::Server, &API, GET, "/api/v2/sandboxes/{name}/steps", |e| Box::pin(api::steps(e)))
@@ -548,6 +550,13 @@ const AUDIT: &[Query] = &[
     ("until", "string", "Only rows up to this time, in RFC 3339"),
     ("limit", "integer", "The most rows, from 1 to 1000; 100 by default"),
     ("cursor", "string", "`next_cursor` of the page before"),
+];
+const USAGE: &[Query] = &[
+    ("tenant", "string", "Only this tenant; without it, operators get all tenants"),
+    ("since", "string", "From the hour that has this time, in RFC 3339"),
+    ("until", "string", "Up to the hour that has the moment before this time, in RFC 3339"),
+    ("group", "tenant|sandbox|hour|template", "What the rows are sums of; `tenant` by default"),
+    ("format", "json|csv", "`csv` for comma-separated values, as with `Accept: text/csv`"),
 ];
 const STEPS: &[Query] = &[
     ("after", "integer", "The number of the step before the first one"),

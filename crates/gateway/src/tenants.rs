@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arenite_control::ControlError;
-use arenite_control::tenants::{ApiKey, AuditQuery, KeyText, NewKey, Principal, Tenant, Tenants};
+use arenite_control::tenants::{ApiKey, AuditQuery, KeyText, NewKey, Principal, Quota, Tenant, Tenants};
 use arenite_model::{ErrorCode, KeyId, TenantId};
 use arenite_synthesis::Caller;
 use axum::body::Body;
@@ -17,8 +17,8 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use crate::api::types::{
-    AuditInfo, AuditPage, ChangeTenant, CreateKey, CreateTenant, KeyInfo, KeyList, KeyState, Me, NewKeyInfo, RemovedTenant,
-    RotateKey, TenantInfo, TenantList,
+    AuditInfo, AuditPage, ChangeTenant, CreateKey, CreateTenant, KeyInfo, KeyList, KeyState, Me, NewKeyInfo, QuotaState,
+    RemovedTenant, RotateKey, TenantInfo, TenantList,
 };
 use crate::api::{DIALECT, PATH};
 use crate::exchange::{Answered, Exchange};
@@ -55,28 +55,37 @@ pub(crate) async fn me(exchange: &mut Exchange) -> Answered {
         expires_at: principal.expires_at.or_else(|| key.as_ref()?.expires_at),
         name: key.map(|key| key.name),
         tenants: tenants.is_some(),
+        quotas: if principal.is_bound() { Vec::new() } else { quotas(&exchange.gateway, &principal.tenant) },
     };
     Ok(json_response(StatusCode::OK, &me))
 }
 
-async fn described(exchange: &Exchange, tenants: &Tenants, tenant: Tenant) -> Result<TenantInfo, Refusal> {
-    let now = Timestamp::now();
-    let keys = tenants.keys(Some(&tenant.name)).into_iter().filter(|key| key.is_valid_at(now)).count();
-    let Tenant { name, created_at, disabled, .. } = tenant;
-    let sandboxes = exchange.gateway.control.list(&name).await?.len();
-    Ok(TenantInfo { name, created_at, disabled, sandboxes, keys })
+fn quotas(gateway: &Gateway, tenant: &TenantId) -> Vec<QuotaState> {
+    let (limits, reserved) = (gateway.control.tenant_limits(tenant), gateway.control.reserved(tenant));
+    let used = |quota| match quota {
+        Quota::ConcurrentCreates => Some(gateway.control.creates_of(tenant)),
+        Quota::TrajectoryBytes => Some(gateway.recorder.bytes_of(tenant)),
+        _ => reserved.get(quota),
+    };
+    Quota::ALL.map(|quota| QuotaState { quota, limit: limits.get(quota), used: used(quota) }).into()
 }
 
-async fn answer_with(exchange: &Exchange, tenants: &Tenants, status: StatusCode, tenant: Tenant) -> Answered {
-    Ok(json_response(status, &described(exchange, tenants, tenant).await?))
+fn described(exchange: &Exchange, tenants: &Tenants, tenant: Tenant) -> TenantInfo {
+    let now = Timestamp::now();
+    let keys = tenants.keys(Some(&tenant.name)).into_iter().filter(|key| key.is_valid_at(now)).count();
+    let Tenant { name, created_at, limits, disabled } = tenant;
+    let sandboxes = exchange.gateway.control.reserved(&name).sandboxes;
+    let quotas = quotas(&exchange.gateway, &name);
+    TenantInfo { name, created_at, disabled, sandboxes, keys, limits, quotas }
+}
+
+fn answer_with(exchange: &Exchange, tenants: &Tenants, status: StatusCode, tenant: Tenant) -> Answered {
+    Ok(json_response(status, &described(exchange, tenants, tenant)))
 }
 
 pub(crate) async fn list(exchange: &mut Exchange) -> Answered {
     let tenants = tenants(exchange)?;
-    let mut all = Vec::new();
-    for tenant in tenants.list() {
-        all.push(described(exchange, &tenants, tenant).await?);
-    }
+    let all = tenants.list().into_iter().map(|tenant| described(exchange, &tenants, tenant)).collect();
     Ok(json_response(StatusCode::OK, &TenantList { tenants: all }))
 }
 
@@ -89,7 +98,7 @@ fn named(exchange: &Exchange) -> Result<TenantId, Refusal> {
 pub(crate) async fn get(exchange: &mut Exchange) -> Answered {
     let tenants = tenants(exchange)?;
     let tenant = tenants.get(&named(exchange)?)?;
-    answer_with(exchange, &tenants, StatusCode::OK, tenant).await
+    answer_with(exchange, &tenants, StatusCode::OK, tenant)
 }
 
 pub(crate) async fn create(exchange: &mut Exchange) -> Answered {
@@ -99,23 +108,26 @@ pub(crate) async fn create(exchange: &mut Exchange) -> Answered {
     let (shared, object) = (Arc::clone(&tenants), name.to_string());
     let tenant =
         audit::change_with(exchange, "tenant.create", object, Box::pin(async move { Ok(shared.create(name).await?) })).await?;
-    answer_with(exchange, &tenants, StatusCode::CREATED, tenant).await
+    answer_with(exchange, &tenants, StatusCode::CREATED, tenant)
 }
 
 pub(crate) async fn change(exchange: &mut Exchange) -> Answered {
     let tenants = tenants(exchange)?;
     let name = named(exchange)?;
-    let (ChangeTenant { disabled }, _) = exchange.json().await?;
-    let tenant = match disabled {
-        None => tenants.get(&name)?,
-        Some(disabled) => {
-            let action = if disabled { "tenant.disable" } else { "tenant.enable" };
-            let (shared, object) = (Arc::clone(&tenants), name.to_string());
-            audit::change_with(exchange, action, object, Box::pin(async move { Ok(shared.set_disabled(&name, disabled).await?) }))
-                .await?
-        }
-    };
-    answer_with(exchange, &tenants, StatusCode::OK, tenant).await
+    let (ChangeTenant { disabled, limits }, _) = exchange.json().await?;
+    let mut tenant = tenants.get(&name)?;
+    if !limits.is_empty() {
+        let (shared, name) = (Arc::clone(&tenants), name.clone());
+        let changed = Box::pin(async move { Ok(shared.set_limits(&name, &limits).await?) });
+        tenant = audit::change_with(exchange, "tenant.limit", tenant.name.to_string(), changed).await?;
+    }
+    if let Some(disabled) = disabled {
+        let action = if disabled { "tenant.disable" } else { "tenant.enable" };
+        let (shared, object) = (Arc::clone(&tenants), name.to_string());
+        let changed = Box::pin(async move { Ok(shared.set_disabled(&name, disabled).await?) });
+        tenant = audit::change_with(exchange, action, object, changed).await?;
+    }
+    answer_with(exchange, &tenants, StatusCode::OK, tenant)
 }
 
 pub(crate) async fn remove(exchange: &mut Exchange) -> Answered {
@@ -294,21 +306,23 @@ pub(crate) async fn rotate_key(exchange: &mut Exchange) -> Answered {
     Ok(new_key(audit::change_with(exchange, "key.rotate", object, Box::pin(rotated)).await?))
 }
 
+/// The tenant that a report is restricted to. None: an operator asks for all tenants.
+pub(crate) fn tenant_of_report(exchange: &Exchange) -> Result<Option<TenantId>, Refusal> {
+    let given = tenant_in_query(exchange)?;
+    match exchange.context.principal.operator {
+        true => Ok(given),
+        false => chosen(exchange, given).map(Some),
+    }
+}
+
+pub(crate) fn time_in_query(exchange: &Exchange, name: &str) -> Result<Option<Timestamp>, Refusal> {
+    let given = exchange.query(name).map(|text| text.parse()).transpose();
+    given.map_err(|_| Refusal::bad_request(format!("{name} is no time in RFC 3339, such as 2026-01-31T00:00:00Z")))
+}
+
 pub(crate) async fn audit(exchange: &mut Exchange) -> Answered {
     let tenants = tenants(exchange)?;
-    let given = tenant_in_query(exchange)?;
-    let tenant = match exchange.context.principal.operator {
-        true => given,
-        false => Some(chosen(exchange, given)?),
-    };
-    let time = |name: &str| {
-        let given: Option<Timestamp> = exchange
-            .query(name)
-            .map(|text| text.parse())
-            .transpose()
-            .map_err(|_| Refusal::bad_request(format!("{name} is no time in RFC 3339, such as 2026-01-31T00:00:00Z")))?;
-        Ok::<_, Refusal>(given)
-    };
+    let tenant = tenant_of_report(exchange)?;
     let number = |name: &str| {
         let given: Option<u64> = exchange
             .query(name)
@@ -321,7 +335,13 @@ pub(crate) async fn audit(exchange: &mut Exchange) -> Answered {
     if !(1..=MAX_PAGE).contains(&limit) {
         return Err(Refusal::bad_request(format!("limit is {limit}, outside 1 to {MAX_PAGE}")));
     }
-    let query = AuditQuery { tenant, since: time("since")?, until: time("until")?, before: number("cursor")?, limit };
+    let query = AuditQuery {
+        tenant,
+        since: time_in_query(exchange, "since")?,
+        until: time_in_query(exchange, "until")?,
+        before: number("cursor")?,
+        limit,
+    };
     let rows = tenants.audit_page(query).await?;
     let next_cursor = rows.last().filter(|_| rows.len() == limit).map(|row| row.number.to_string());
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use arenite_control::tenants::{Binding, Role};
+use arenite_control::tenants::{Binding, Quota, QuotaExceeded, Role, TenantLimits};
+use arenite_control::usage::{UsageGroup, UsageRow};
 use arenite_control::{Deadline, QuarantinedSandbox, ResourcesOverlay, Template};
 use arenite_engine::HostCapacity;
 use arenite_model::{
@@ -25,6 +26,9 @@ pub(crate) struct ApiError {
     pub(crate) message: String,
     /// How to go on.
     pub(crate) hint: Option<String>,
+    /// The quota of the tenant that was exceeded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) quota: Option<QuotaExceeded>,
 }
 
 /// A request for a sandbox. Fields that it does not have are refused.
@@ -130,6 +134,15 @@ pub(crate) struct LiveUsage {
     pub(super) left_out: usize,
 }
 
+/// What sandboxes used, as sums of whole hours.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct UsageReport {
+    pub(crate) group: UsageGroup,
+    pub(crate) rows: Vec<UsageRow>,
+    /// There are more rows.
+    pub(crate) truncated: bool,
+}
+
 /// Resource usage of a running or paused sandbox. Processor use is the difference of two measurements.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct SandboxLoad {
@@ -191,6 +204,8 @@ pub(crate) struct Me {
     pub(crate) expires_at: Option<Timestamp>,
     /// Whether the server keeps tenants.
     pub(crate) tenants: bool,
+    /// The quotas of its tenant; empty for a key that is bound to sandboxes.
+    pub(crate) quotas: Vec<QuotaState>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -199,8 +214,22 @@ pub(crate) struct TenantInfo {
     pub(crate) created_at: Timestamp,
     /// Its keys are refused.
     pub(crate) disabled: bool,
-    pub(crate) sandboxes: usize,
+    pub(crate) sandboxes: u64,
     pub(crate) keys: usize,
+    /// Its own limits, without the server's defaults.
+    pub(crate) limits: TenantLimits,
+    /// All quotas, as they apply.
+    pub(crate) quotas: Vec<QuotaState>,
+}
+
+/// A quota of a tenant.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct QuotaState {
+    pub(crate) quota: Quota,
+    /// Null: unlimited.
+    pub(crate) limit: Option<u64>,
+    /// What its sandboxes reserve, or its records use. Null: it is a rate.
+    pub(crate) used: Option<u64>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -223,6 +252,9 @@ pub(crate) struct CreateTenant {
 pub(crate) struct ChangeTenant {
     /// Whether its keys are refused. Its sandboxes stay as they are.
     pub(crate) disabled: Option<bool>,
+    /// Its limits. A null stands for the server's default, and absent ones stay as they are.
+    #[schema(value_type = TenantLimits)]
+    pub(crate) limits: BTreeMap<Quota, Option<u64>>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]

@@ -48,6 +48,7 @@ fn of_control() -> Value {
         ("tenants", "Tenants: users who don't see each other; with `arenite serve --tenants`"),
         ("keys", "API keys of a tenant"),
         ("audit", "Who changed what, and which requests were refused"),
+        ("usage", "What sandboxes used"),
         ("corpora", "Corpora for retrieval"),
         ("trajectories", "Recorded steps"),
         ("agent-sandbox", "Agent-Sandbox's interface; failures are `{code, error}`"),

@@ -50,6 +50,9 @@ pub(super) async fn call_guest(
     record: Record,
     guest_request: GuestRequest<'_>,
 ) -> Result<Called, Refusal> {
+    if record.is_of_step() {
+        lease.count_call();
+    }
     let progress = Arc::new(Progress::default());
     // A large body releases its permit when its answer starts: until then it may be held.
     let (outgoing, permit) = match guest_request.given {

@@ -223,6 +223,9 @@ async fn begin(gateway: &Arc<Gateway>, act: &Act<'_>, body: Option<&Bytes>) -> R
 }
 
 fn unrecorded(error: TrajectoryError) -> Refusal {
+    if matches!(error, TrajectoryError::TenantFull { .. }) {
+        return error.into();
+    }
     tracing::error!(%error, "a step could not be recorded, so its call is refused");
     let is_full = matches!(error, TrajectoryError::DiskFull);
     let mut refusal = Refusal::from(error);

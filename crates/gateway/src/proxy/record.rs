@@ -43,6 +43,11 @@ impl Record {
         Self::new(State::Looking(Box::new(Looking { recorder, intent, watch })))
     }
 
+    /// Whether its call is a step, or a part of one.
+    pub(super) fn is_of_step(&self) -> bool {
+        self.0.is_some()
+    }
+
     fn state(&self) -> Option<MutexGuard<'_, State>> {
         Some(self.0.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -180,10 +180,12 @@ async fn read_log(exchange: &Exchange) -> Result<LifecycleAnswer, Refusal> {
 /// Limits and use of the caller's tenant.
 pub(crate) async fn rate_limit(exchange: &mut Exchange) -> Answered {
     let context = &exchange.context;
-    let limits = exchange.gateway.control.limits();
-    let current = exchange.gateway.control.list(context.tenant()).await.map(|all| all.len());
+    let control = &exchange.gateway.control;
+    let (limits, own) = (control.limits(), control.tenant_limits(context.tenant()));
+    let current = control.list(context.tenant()).await.map(|all| all.len() as u64);
     let answer = current.map_err(Refusal::from).map(|current| {
-        let (most, creates) = (limits.max_sandboxes_per_tenant, limits.max_concurrent_creates);
+        let most = own.sandboxes.unwrap_or(limits.max_sandboxes as u64);
+        let creates = own.concurrent_creates.unwrap_or(limits.max_concurrent_creates as u64);
         success(json!({
             "default_config": { "enabled": true, "max_concurrency": creates, "max_sandbox": most },
             "users": [{
