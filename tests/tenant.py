@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 from arenite_server import Server
 from commands import run
+from postgres import Postgres
 
 
 class Tenant:
@@ -30,6 +31,8 @@ class Tenant:
 class TenantsServer:
     def __init__(self, server: Server):
         self.server = server
+        #: Its database, if it has one.
+        self.postgres: Postgres | None = None
         found = re.findall(rb"^operator key: (arn_[0-9A-Za-z_]+)$", server.log_path.read_bytes(), re.MULTILINE)
         assert len(found) == 1, server.log_tail()
         self.operator = Tenant(server.url, "default", found[0].decode())
