@@ -153,8 +153,9 @@ struct RunningMeter {
 pub(crate) struct Meters {
     store: Option<Arc<dyn UsageStore>>,
     running: Mutex<HashMap<SandboxId, Arc<tokio::sync::Mutex<RunningMeter>>>>,
-    /// Samples that are not in the store yet. Its lock is held while they are written.
-    unsent: tokio::sync::Mutex<Vec<UsageSample>>,
+    /// Samples that are not in the store yet. New ones are added at the end, and only a flush removes the first.
+    unsent: Mutex<Vec<UsageSample>>,
+    flush: tokio::sync::Mutex<()>,
 }
 
 impl Meters {
@@ -166,7 +167,7 @@ impl Meters {
             None => Vec::new(),
         };
         let running = found.into_iter().map(|meter| (meter.sandbox.clone(), RunningMeter::new(meter))).collect();
-        Ok(Self { store, running: Mutex::new(running), unsent: tokio::sync::Mutex::default() })
+        Ok(Self { store, running: Mutex::new(running), unsent: Mutex::default(), flush: tokio::sync::Mutex::default() })
     }
 
     fn running(&self) -> MutexGuard<'_, HashMap<SandboxId, Arc<tokio::sync::Mutex<RunningMeter>>>> {
@@ -182,8 +183,12 @@ impl Meters {
         Arc::clone(self.running().entry(entry.id.clone()).or_insert_with(new))
     }
 
-    async fn keep(&self, samples: impl IntoIterator<Item = UsageSample>) {
-        let mut unsent = self.unsent.lock().await;
+    fn unsent(&self) -> MutexGuard<'_, Vec<UsageSample>> {
+        self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep(&self, samples: impl IntoIterator<Item = UsageSample>) {
+        let mut unsent = self.unsent();
         unsent.extend(samples);
         if unsent.len() > MAX_UNSENT {
             tracing::error!(
@@ -197,14 +202,16 @@ impl Meters {
     /// Writes all samples that wait.
     async fn flush(&self) -> Result<(), StoreError> {
         let Some(store) = &self.store else { return Ok(()) };
-        let mut unsent = self.unsent.lock().await;
-        while !unsent.is_empty() {
-            let next = unsent[..unsent.len().min(BATCH)].to_vec();
+        let _flush = self.flush.lock().await;
+        loop {
+            let next: Vec<UsageSample> = self.unsent().iter().take(BATCH).cloned().collect();
             let number = next.len();
+            if number == 0 {
+                return Ok(());
+            }
             store.append_usage(next).await?;
-            unsent.drain(..number);
+            self.unsent().drain(..number);
         }
-        Ok(())
     }
 }
 
@@ -285,7 +292,7 @@ impl Control {
         for entry in entries {
             samples.extend(self.sample(&entry).await);
         }
-        self.meters.keep(samples).await;
+        self.meters.keep(samples);
         self.meters.flush().await
     }
 
@@ -307,7 +314,7 @@ impl Control {
     pub(crate) async fn sample_last(&self, entry: &Entry) {
         if self.meters.store.is_some() {
             let last = self.sample(entry).await;
-            self.meters.keep(last).await;
+            self.meters.keep(last);
         }
     }
 
@@ -324,7 +331,7 @@ impl Control {
         let mut running = running.lock().await;
         running
             .set(&Usage { network_sent_bytes: Some(0), network_received_bytes: Some(0), ..Usage::default() }, self.clock.now());
-        self.meters.keep([UsageSample::new(entry, UsedAmounts::default(), running.meter.clone())]).await;
+        self.meters.keep([UsageSample::new(entry, UsedAmounts::default(), running.meter.clone())]);
         if let Err(error) = self.meters.flush().await {
             tracing::warn!(id = %entry.id, %error, "usage could not be stored; it is tried again");
         }
