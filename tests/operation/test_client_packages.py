@@ -7,17 +7,20 @@ import asyncio
 import os
 import subprocess
 import sys
+import tarfile
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from arenite_server import REPOSITORY, Server
 from default_address import default_address
 from documents import blocks
+from playwright.sync_api import Page
 
 sys.path.insert(0, str(REPOSITORY / "clients/python/src"))
 
@@ -115,6 +118,34 @@ def test_the_npm_tarball_in_an_empty_folder(packages: Path, home: Home) -> None:
             assert text in printed, f"{heading}: {text!r} is not in\n{printed}"
     compiler = ("node", TYPESCRIPT / "node_modules/typescript/bin/tsc", "--noEmit", "--strict", "--module", "nodenext")
     check(*compiler, "--target", "es2022", *home.folder.glob("*.mts"), cwd=home.folder)
+
+
+#: In a page of the server's own origin, as a console would use it.
+IN_BROWSER = """async () => {
+  const { NotFound, Sandbox } = await import("/package/dist/index.js");
+  const sandbox = await Sandbox.create({ image: "base" });
+  const texts = [];
+  for await (const { text } of await sandbox.spawn("echo a; echo b")) texts.push(text);
+  await sandbox.files.upload(new Blob(["é"]), "/home/gem/file");
+  const changes = await sandbox.files.watch("/home/gem");
+  await sandbox.files.write("/home/gem/new", "x");
+  for await (const { path } of changes) {
+    texts.push(path, await sandbox.files.read("/home/gem/file"));
+    break;
+  }
+  await sandbox.delete();
+  await sandbox.refresh().catch((error) => texts.push(String(error instanceof NotFound)));
+  return texts.join("");
+}"""
+
+
+def test_the_npm_package_in_a_browser(packages: Path, server: Server, page: Page, tmp_path: Path) -> None:
+    [tarball] = packages.glob("*.tgz")
+    with tarfile.open(tarball) as archive:
+        archive.extractall(tmp_path, filter="data")
+    page.route("**/package/**", lambda route: route.fulfill(path=f"{tmp_path}{urlsplit(route.request.url).path}"))
+    page.goto(f"{server.url}/health")
+    assert page.evaluate(IN_BROWSER) == "a\nb\n/home/gem/newétrue"
 
 
 def test_what_the_examples_do_not_show(server: Server, tmp_path: Path) -> None:
