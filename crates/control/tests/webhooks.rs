@@ -9,11 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arenite_control::fake_engine::FakeEngine;
-use arenite_control::store::{SqliteStore, Store, WebhookStore};
+use arenite_control::store::{PostgresStore, SqliteStore, Store, WebhookStore};
 use arenite_control::webhooks::{AttemptResult, DeliveryQuery, DeliveryState, NewDelivery, Webhook, Webhooks};
 use arenite_control::{Control, ControlConfig, EventKind};
 use arenite_model::WebhookId;
 use jiff::Timestamp;
+use support::cluster::Cluster;
 use support::{named, tenant};
 
 fn hook(tenant: &str) -> Webhook {
@@ -104,6 +105,15 @@ async fn exercise(store: &dyn WebhookStore) {
 async fn sqlite_keeps_webhooks_and_deliveries() {
     let dir = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(dir.path().join("control.sqlite")).unwrap();
+    exercise(&store).await;
+    store.close().await;
+}
+
+#[tokio::test]
+async fn postgres_keeps_webhooks_and_deliveries() {
+    let cluster = Cluster::start();
+    let data = tempfile::tempdir().unwrap();
+    let store = PostgresStore::open(cluster.address(), data.path()).await.unwrap();
     exercise(&store).await;
     store.close().await;
 }

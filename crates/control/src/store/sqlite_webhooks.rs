@@ -6,7 +6,7 @@ use rusqlite::{OptionalExtension, Row, params};
 
 use super::sqlite_tenants::{read_all, time, unreadable};
 use super::webhooks::WebhookStore;
-use super::{SqliteStore, StoreError, to_json};
+use super::{SqliteStore, StoreError, number, to_json};
 use crate::webhooks::{Delivery, DeliveryQuery, DeliveryState, NewDelivery, PendingDelivery, Webhook};
 
 pub(super) const SCHEMA: &str = "
@@ -76,10 +76,6 @@ fn read_pending(row: &Row<'_>) -> Result<PendingDelivery, StoreError> {
     Ok(PendingDelivery { number: number.unsigned_abs(), webhook, at: time(row.get(2)?)? })
 }
 
-fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
 #[async_trait]
 impl WebhookStore for SqliteStore {
     async fn webhooks(&self) -> Result<Vec<Webhook>, StoreError> {
@@ -142,7 +138,7 @@ impl WebhookStore for SqliteStore {
     async fn delivery(&self, number: u64) -> Result<Option<Delivery>, StoreError> {
         self.transaction(move |db| {
             let mut select = db.prepare_cached(&format!("SELECT {COLUMNS} FROM deliveries WHERE number = ?1"))?;
-            let found = select.query_row([signed(number)], |row| Ok(read_delivery(row))).optional()?;
+            let found = select.query_row([super::number(number)], |row| Ok(read_delivery(row))).optional()?;
             found.transpose()
         })
         .await
@@ -156,7 +152,7 @@ impl WebhookStore for SqliteStore {
                 "UPDATE deliveries SET state = ?2, attempts = ?3, since = ?4, at = ?5, status = ?6, error = ?7 WHERE number = ?1",
             )?
             .execute(params![
-                signed(*number),
+                super::number(*number),
                 state.as_str(),
                 attempts,
                 since.as_microsecond(),
@@ -176,7 +172,7 @@ impl WebhookStore for SqliteStore {
                  ORDER BY number DESC LIMIT ?4"
             ))?;
             let state = query.state.map(DeliveryState::as_str);
-            let (before, limit) = (query.before.map_or(i64::MAX, signed), signed(query.limit as u64));
+            let (before, limit) = (query.before.map_or(i64::MAX, number), number(query.limit as u64));
             read_all(select.query(params![query.webhook.as_str(), state, before, limit])?, read_delivery)
         })
         .await
@@ -188,7 +184,7 @@ impl WebhookStore for SqliteStore {
             let last: Option<i64> = db
                 .query_row(
                     "SELECT number FROM deliveries WHERE webhook = ?1 AND state <> 'pending' ORDER BY number DESC LIMIT 1 OFFSET ?2",
-                    params![webhook.as_str(), signed(keep)],
+                    params![webhook.as_str(), number(keep)],
                     |row| row.get(0),
                 )
                 .optional()?;

@@ -7,6 +7,7 @@ mod schema;
 mod session;
 mod tenants;
 mod usage;
+mod webhooks;
 mod writer;
 
 use std::path::Path;
@@ -25,7 +26,7 @@ pub use address::{AddressError, PostgresAddress};
 use self::owed::Owed;
 use self::session::{OpenError, Session};
 use self::writer::{Job, Work, Writer};
-use super::{Answer, Contents, Op, Store, StoreError, TenantStore, UsageStore};
+use super::{Answer, Contents, Op, Store, StoreError, TenantStore, UsageStore, WebhookStore};
 use crate::tenants::TenantLimits;
 use crate::{ControlError, Sandbox};
 
@@ -167,6 +168,10 @@ impl Store for PostgresStore {
     }
 
     fn usage_store(self: Arc<Self>) -> Option<Arc<dyn UsageStore>> {
+        Some(self)
+    }
+
+    fn webhook_store(self: Arc<Self>) -> Option<Arc<dyn WebhookStore>> {
         Some(self)
     }
 

@@ -233,7 +233,7 @@ fn is_within(found: &Row, row: &Sandbox, limits: &TenantLimits) -> Result<bool, 
 }
 
 /// Postgres refuses the character 0 in a text.
-fn storable(text: &str) -> String {
+pub(super) fn storable(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
 }
 

@@ -28,7 +28,7 @@ const WAIT: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_millis(20);
 
 /// Each migrates the schema from its index to the next. Released ones are never edited; append new ones.
-const MIGRATIONS: [&str; 4] = [
+const MIGRATIONS: [&str; 5] = [
     "
     CREATE TABLE sandboxes (
         id           TEXT PRIMARY KEY,
@@ -62,6 +62,7 @@ const MIGRATIONS: [&str; 4] = [
         INCLUDE (id, state, cpu_millis, memory_bytes, disk_bytes);
 "#,
     crate::store::usage::SCHEMA,
+    super::webhooks::SCHEMA,
 ];
 
 /// The version of the schema that this program reads.
