@@ -5,22 +5,28 @@
 use std::io;
 
 use arenite_model::protocol::{Assignment, BECOME_PATH, Become, PREPARE_PATH};
+use axum::body::Body;
 use axum::extract::State;
 use axum::routing::post;
 use axum::{Json, Router};
+use http::Request;
+use http::header::CONTENT_TYPE;
 
 use crate::SharedGuest;
 use crate::server;
+use crate::services::Services;
 use arenite_guest_code::jupyter::JupyterError;
 use arenite_guest_runtime::http::{ApiError, Reply, ok, whole};
 
-pub(crate) fn router(guest: &SharedGuest) -> Router {
+pub(crate) fn router(guest: &SharedGuest, services: Services) -> Router {
+    let prepare = move |State(guest): State<SharedGuest>| prepare(guest, services.clone());
     Router::new().route(PREPARE_PATH, post(prepare)).route(BECOME_PATH, post(become_sandbox)).with_state(guest.clone())
 }
 
 /// Starts a kernel, if the image has one. Returns whether a spare kernel is ready.
-async fn prepare(State(guest): State<SharedGuest>) -> Reply<bool> {
+async fn prepare(guest: SharedGuest, services: Services) -> Reply<bool> {
     let prepared = whole::<_, ApiError>(async move {
+        rehearse(&guest, services).await;
         match guest.jupyter.prepare().await {
             Ok(waits) => Ok(waits),
             Err(JupyterError::NoKernels) => Ok(false),
@@ -28,6 +34,19 @@ async fn prepare(State(guest): State<SharedGuest>) -> Reply<bool> {
         }
     });
     ok(prepared.await?)
+}
+
+/// Runs a command and forgets it, so that the client's first command finds bash and this program's code in memory.
+async fn rehearse(guest: &SharedGuest, services: Services) {
+    let request = Request::post("/v1/bash/exec").header(CONTENT_TYPE, "application/json");
+    if let Ok(request) = request.body(Body::from(r#"{"command":"true"}"#)) {
+        // An image without bash has nothing to rehearse.
+        drop(services.call(request).await);
+    }
+    for session in guest.bash.sessions() {
+        // Nobody else knows it.
+        drop(session.session_id.parse().map(|id| guest.bash.close(&id)));
+    }
 }
 
 async fn become_sandbox(State(guest): State<SharedGuest>, Json(told): Json<Become>) -> Reply<()> {

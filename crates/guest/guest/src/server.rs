@@ -95,7 +95,7 @@ pub fn run(start: Start) -> io::Result<()> {
         let called = Arc::new(Notify::new());
         tokio::spawn(give_back_when_idle(Arc::clone(&called)));
         let version = HeaderValue::from(protocol::VERSION);
-        let host = app(services).merge(internal(&guest, steps, started));
+        let host = app(services.clone()).merge(internal(&guest, services, steps, started));
         let host = host.layer(middleware::from_fn(move |request: Request, next: Next| {
             let (version, called) = (version.clone(), Arc::clone(&called));
             async move {
@@ -173,7 +173,7 @@ fn make_workdir(guest: &Guest) {
 }
 
 /// Routes for the gateway only.
-fn internal(guest: &SharedGuest, steps: InsideSteps, started: Instant) -> Router {
+fn internal(guest: &SharedGuest, services: Services, steps: InsideSteps, started: Instant) -> Router {
     let sandbox_id = guest.runtime.config().sandbox_id.clone();
     let hello = move || {
         let hello = Hello {
@@ -191,7 +191,7 @@ fn internal(guest: &SharedGuest, steps: InsideSteps, started: Instant) -> Router
         .route(protocol::INSIDE_STEPS_PATH, get(move || std::future::ready(steps.stream())))
         .merge(ports::router(guest))
         .merge(activity::router(guest))
-        .merge(ahead::router(guest))
+        .merge(ahead::router(guest, services))
 }
 
 /// Runs the hooks of the sandbox's end.
