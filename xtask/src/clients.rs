@@ -9,6 +9,10 @@ use crate::command::{self, program, repository, target_dir};
 use crate::failure::{Attempt, Outcome};
 use crate::{python, web};
 
+/// What the build of the TypeScript client reads.
+const TYPESCRIPT: [&str; 6] =
+    ["generate.mjs", "package.json", "package-lock.json", "tsconfig.json", "src", "../../crates/gateway/golden"];
+
 #[derive(Debug, Args)]
 pub(crate) struct ClientsArgs {
     /// Directory for the wheel and the npm tarball [default: clients in the target directory]
@@ -52,9 +56,19 @@ pub(crate) fn test() -> Outcome {
     command::run(in_typescript("npm").args(["test", "--silent"]))
 }
 
+/// Builds the TypeScript client if a source or a document changed since the last build.
 fn build_typescript() -> Outcome {
-    web::install(&repository().join("clients/typescript"))?;
-    command::run(in_typescript("npm").args(["run", "--silent", "build"]))
+    let folder = repository().join("clients/typescript");
+    web::install(&folder)?;
+    let mark = folder.join("node_modules/.built-from");
+    let built = std::fs::read_to_string(&mark).unwrap_or_default();
+    if folder.join("dist/index.js").is_file() && web::fingerprint(&folder, &TYPESCRIPT)? == built {
+        return Ok(());
+    }
+    command::run(in_typescript("npm").args(["run", "--silent", "build"]))?;
+    // After the build, because it generates sources.
+    let sources = web::fingerprint(&folder, &TYPESCRIPT)?;
+    std::fs::write(&mark, sources).attempt(|| format!("could not write {}", mark.display()))
 }
 
 fn in_python(interpreter: &Path) -> Command {

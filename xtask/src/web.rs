@@ -16,7 +16,7 @@ const BUILT: [&str; 6] = ["console.js", "console.css", "dashboard.js", "dashboar
 pub(crate) fn build() -> Outcome {
     let web = repository().join("web");
     let mark = web.join("dist/.built-from");
-    let sources = fingerprint(&web)?;
+    let sources = fingerprint(&web, &SOURCES)?;
     let is_there = BUILT.iter().all(|name| web.join("dist").join(name).is_file());
     if is_there && std::fs::read_to_string(&mark).is_ok_and(|of| of == sources) {
         return Ok(());
@@ -52,10 +52,10 @@ fn npm(web: &Path) -> Command {
     npm
 }
 
-/// Identifies a state of the sources.
-fn fingerprint(web: &Path) -> Result<String, Failure> {
+/// Identifies a state of the sources: files, and all below folders.
+pub(crate) fn fingerprint(root: &Path, sources: &[&str]) -> Result<String, Failure> {
     let mut files = BTreeMap::new();
-    let mut left: Vec<PathBuf> = SOURCES.iter().map(|name| web.join(name)).collect();
+    let mut left: Vec<PathBuf> = sources.iter().map(|name| root.join(name)).collect();
     while let Some(path) = left.pop() {
         let failed = || format!("could not read {}", path.display());
         if path.is_dir() {
