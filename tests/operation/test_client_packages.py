@@ -96,8 +96,8 @@ def home(server: Server, tmp_path: Path) -> Iterator[Home]:
 
 def test_the_wheel_in_a_fresh_environment(packages: Path, home: Home) -> None:
     [wheel] = packages.glob("*.whl")
-    check(sys.executable, "-m", "venv", "venv", cwd=home.folder)
-    check("venv/bin/pip", "install", "--quiet", "--disable-pip-version-check", wheel, cwd=home.folder)
+    check(sys.executable, "-m", "venv", "--without-pip", "venv", cwd=home.folder)
+    check(sys.executable, "-m", "pip", "--python", "venv/bin/python", "install", "--quiet", wheel, cwd=home.folder)
     for heading, program in programs("clients/python/README.md", "python", PYTHON).items():
         printed = home.run("venv/bin/python", "-c", program)
         for text in PYTHON[heading]:
