@@ -59,6 +59,7 @@ fn sandbox(name: &str) -> Sandbox {
         last_used_at: at,
         state_since: at,
         expires_at: None,
+        provenance: arenite_control::Provenance::default(),
         stages: Vec::new(),
     }
 }

@@ -15,7 +15,9 @@ use crate::admission::Admission;
 use crate::clock::Clock;
 use crate::counters::Tally;
 use crate::events::{EventId, EventReader, Events};
+use crate::groups::Groups;
 use crate::health::Health;
+use crate::idempotency::Idempotency;
 use crate::lease::Activity;
 use crate::pool::Pool;
 use crate::quarantine::Quarantine;
@@ -28,7 +30,7 @@ use crate::usage::Meters;
 use crate::webhooks::Webhooks;
 use crate::{ControlConfig, ControlError, Limits, Sandbox, Template};
 
-/// Number of sandboxes that a stop removes concurrently.
+/// Number of sandboxes that are removed concurrently by a stop, or with their group.
 const REMOVE_AT_ONCE: usize = 16;
 
 /// Tenants' sandboxes.
@@ -49,7 +51,9 @@ pub struct Control {
     pub(crate) quarantine: Quarantine,
     pub(crate) deadlines: Deadlines,
     pub(crate) activity: Arc<Activity>,
+    pub(crate) groups: Groups,
     pub(crate) health: Health,
+    pub(crate) idempotency: Idempotency,
     pub(crate) tally: Tally,
     pub(crate) events: Arc<Events>,
     stopping: AtomicBool,
@@ -94,6 +98,7 @@ impl Control {
         let meters = Meters::open(&store).await?;
         let control = Self::new(config, engine, store, tenants, webhooks, meters);
         control.recover().await?;
+        control.load_groups().await?;
         // Logs which templates are unusable.
         control.templates.list();
         let mut tasks = control.tasks();
@@ -102,6 +107,8 @@ impl Control {
         tasks.spawn(Arc::clone(&control).store_activity());
         tasks.spawn(Arc::clone(&control).keep_pools());
         tasks.spawn(Arc::clone(&control).meter_all());
+        tasks.spawn(Arc::clone(&control).reap_groups());
+        tasks.spawn(Arc::clone(&control).expire_records());
         if let Some(tenants) = &control.tenants {
             tasks.spawn(Arc::clone(tenants).write_refusals());
         }
@@ -125,7 +132,9 @@ impl Control {
             quarantine: Quarantine::default(),
             deadlines: Deadlines::default(),
             activity: Arc::new(Activity::new(clock)),
+            groups: Groups::default(),
             health: Health::default(),
+            idempotency: Idempotency::default(),
             tally: Tally::default(),
             events: Arc::new(Events::new(clock.now())),
             stopping: AtomicBool::new(false),
@@ -283,19 +292,27 @@ impl Control {
     }
 
     async fn remove_all(&self) {
-        let permits = Arc::new(Semaphore::new(REMOVE_AT_ONCE));
         let entries: Vec<_> = self.registry().all().cloned().collect();
+        for (entry, destroyed) in self.destroy_each(entries).await {
+            if let Err(error) = destroyed {
+                tracing::error!(id = %entry.id, %error, "a sandbox could not be removed");
+            }
+        }
+    }
+
+    /// Destroys several sandboxes concurrently.
+    pub(crate) async fn destroy_each(&self, entries: Vec<Arc<Entry>>) -> Vec<(Arc<Entry>, Result<(), ControlError>)> {
+        let permits = Arc::new(Semaphore::new(REMOVE_AT_ONCE));
         let mut removals = JoinSet::new();
         for entry in entries {
             let (control, permits) = (self.shared(), Arc::clone(&permits));
             removals.spawn(async move {
                 let _permit = permits.acquire().await;
-                if let Err(error) = control.destroy(&entry).await {
-                    tracing::error!(id = %entry.id, %error, "a sandbox could not be removed");
-                }
+                let destroyed = control.destroy(&entry).await;
+                (entry, destroyed)
             });
         }
-        while removals.join_next().await.is_some() {}
+        removals.join_all().await
     }
 
     fn tasks(&self) -> MutexGuard<'_, JoinSet<()>> {

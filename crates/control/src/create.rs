@@ -14,7 +14,7 @@ use crate::events::EventKind;
 use crate::registry::{Claim, Entry};
 use crate::store::StoreError;
 use crate::tenants::{Quota, QuotaExceeded, Reserved};
-use crate::{Control, ControlError, CreateRequest, Sandbox, memo};
+use crate::{Control, ControlError, CreateRequest, Provenance, Sandbox, memo};
 
 /// A reservation for a create: the name, and one sandbox of the maximum number. Released when dropped.
 struct NameReservation {
@@ -143,6 +143,7 @@ impl Control {
         let mut since = Instant::now();
         let operation = self.operation()?;
         let (template, spec) = self.resolve(&request)?;
+        self.check_group(tenant, request.provenance.group.as_ref())?;
         let reservation = NameReservation::take(self.shared(), tenant, request.name, &Reserved::from_spec(&spec))
             .inspect_err(|e| self.tally_error(e))?;
         // A waiting create belongs to its caller: a disconnect removes it from the queue.
@@ -163,7 +164,7 @@ impl Control {
         stage(&mut stages, "admit", &mut since);
         self.detached(operation, |control| async move {
             let mut reservation = reservation;
-            let made = control.make(&mut reservation, permit, template, spec, request.origin, stages).await;
+            let made = control.make(&mut reservation, permit, template, spec, (request.origin, request.provenance), stages).await;
             match &made {
                 Ok(sandbox) => {
                     count(&control.tally.created);
@@ -223,7 +224,7 @@ impl Control {
         _permit: AdmissionPermit,
         template: Option<String>,
         spec: SandboxSpec,
-        origin: String,
+        (origin, provenance): (String, Provenance),
         mut stages: Vec<(String, f64)>,
     ) -> Result<Sandbox, ControlError> {
         let mut since = Instant::now();
@@ -253,6 +254,7 @@ impl Control {
             expires_at: spec.timeout_seconds.map(|seconds| later(now, Duration::from_secs(seconds))),
             spec,
             template,
+            provenance,
             reason: None,
             isolation: Vec::new(),
             origin,
@@ -295,6 +297,8 @@ impl Control {
     ) -> Result<Sandbox, ControlError> {
         let creating = entry.sandbox();
         reservation.cancelled(&entry.name)?;
+        // The registry has it now, so a group that begins to end from here on deletes it.
+        self.check_group(&entry.tenant, creating.provenance.group.as_ref())?;
         let limits = self.tenant_limits(&entry.tenant);
         self.store.insert_within(&creating, &limits).await.map_err(|error| match error {
             StoreError::Taken => ControlError::AlreadyExists { name: entry.name.clone() },

@@ -3,11 +3,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arenite_engine::EngineError;
-use arenite_model::{ErrorCode, KeyId, SandboxId, SandboxName, SandboxState, SpecError, TenantId};
+use arenite_model::{ErrorCode, GroupName, IdempotencyKey, KeyId, SandboxId, SandboxName, SandboxState, SpecError, TenantId};
 use thiserror::Error;
 
 use crate::store::StoreError;
 use crate::tenants::{Quota, QuotaExceeded};
+use crate::{groups, idempotency};
 
 /// Why an operation of control failed. Cheap to clone, since all callers that wait for one create get its error.
 #[derive(Debug, Error, Clone)]
@@ -65,6 +66,16 @@ pub enum ControlError {
     TooMany { what: &'static str, most: usize },
     #[error("there is no webhook {id}")]
     NoWebhook { id: String },
+    #[error("there is no group {name}")]
+    NoGroup { name: GroupName },
+    #[error("group {name} already exists")]
+    GroupExists { name: GroupName },
+    #[error("group {name} is ending, with its sandboxes")]
+    GroupEnding { name: GroupName },
+    #[error("a lease is from {least:?} to {most:?}")]
+    InvalidLease { least: Duration, most: Duration },
+    #[error("the idempotency key {key} was used for another request")]
+    IdempotencyKeyReused { key: IdempotencyKey },
     #[error("this server's store keeps no tenants")]
     NoTenantStore,
     #[error("the server is stopping")]
@@ -104,19 +115,26 @@ impl ControlError {
             | Self::NotQuarantined { .. }
             | Self::NoTenant { .. }
             | Self::NoKey { .. }
-            | Self::NoWebhook { .. } => ErrorCode::NotFound,
-            Self::AlreadyExists { .. } | Self::TenantExists { .. } | Self::TenantRemoved { .. } => ErrorCode::AlreadyExists,
+            | Self::NoWebhook { .. }
+            | Self::NoGroup { .. } => ErrorCode::NotFound,
+            Self::AlreadyExists { .. } | Self::TenantExists { .. } | Self::TenantRemoved { .. } | Self::GroupExists { .. } => {
+                ErrorCode::AlreadyExists
+            }
             Self::Conflict { .. }
             | Self::Cancelled { .. }
             | Self::Quarantined { .. }
             | Self::TenantInUse { .. }
             | Self::DefaultTenant
-            | Self::KeyEnded { .. } => ErrorCode::Conflict,
+            | Self::KeyEnded { .. }
+            | Self::GroupEnding { .. } => ErrorCode::Conflict,
+            Self::IdempotencyKeyReused { .. } => ErrorCode::IdempotencyKeyReused,
             Self::NoTenantStore => ErrorCode::Unsupported,
             Self::Gone { .. } => ErrorCode::SandboxFailed,
-            Self::BadTemplate { .. } | Self::Spec(_) | Self::InvalidKey { .. } | Self::InvalidLimit { .. } => {
-                ErrorCode::InvalidRequest
-            }
+            Self::BadTemplate { .. }
+            | Self::Spec(_)
+            | Self::InvalidKey { .. }
+            | Self::InvalidLimit { .. }
+            | Self::InvalidLease { .. } => ErrorCode::InvalidRequest,
             Self::Quota(exceeded) if exceeded.is_permanent() => ErrorCode::QuotaExceeded,
             Self::Quota(_) => ErrorCode::Exhausted,
             Self::Exhausted { .. } | Self::Stopping | Self::TooMany { .. } => ErrorCode::Exhausted,
@@ -158,12 +176,18 @@ impl ControlError {
             Self::TenantInUse { name, .. } => {
                 return Some(format!("delete them with it: arenite tenant rm {name} --force, or DELETE with force=true"));
             }
+            Self::NoGroup { .. } => "create it with: arenite group create, or see which there are: arenite group ls",
+            Self::GroupExists { .. } => "renew its lease, or choose another name",
+            Self::GroupEnding { .. } => "wait until it is gone, or create another group",
+            Self::TooMany { what: groups::WHAT, .. } => "delete groups that are not needed",
             Self::NoTenant { .. } => "see which there are: arenite tenant ls",
             Self::TenantRemoved { .. } => "choose another name",
             Self::NoKey { .. } => "see which there are: arenite key ls",
             Self::KeyEnded { .. } => "create another: arenite key create",
             Self::NoWebhook { .. } => "see which there are: arenite webhook ls",
             Self::TooMany { what: "webhooks of this tenant", .. } => "remove webhooks that are not needed",
+            Self::IdempotencyKeyReused { .. } => "repeat the request with the same body, or send another key",
+            Self::TooMany { what: idempotency::WHAT, .. } => "each is kept for a day; leave the key out, or retry later",
             Self::TooMany { what: "tenants", .. } => "remove tenants that are not needed",
             Self::TooMany { .. } => "revoke keys that are not needed",
             Self::NotQuarantined { .. } => "see which are: arenite quarantine ls",

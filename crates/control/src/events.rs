@@ -373,6 +373,7 @@ mod tests {
             last_used_at: at,
             state_since: at,
             expires_at: None,
+            provenance: crate::Provenance::default(),
             stages: Vec::new(),
         }
     }

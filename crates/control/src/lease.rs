@@ -186,7 +186,8 @@ impl Control {
         let mut spec = self.config.default_spec.clone();
         spec.timeout_seconds = Some(0);
         spec.idle_timeout_seconds = Some(0);
-        let request = CreateRequest { name: Some(name.clone()), template: None, spec, origin: "first call".to_owned() };
+        let request =
+            CreateRequest { name: Some(name.clone()), spec, origin: "first call".to_owned(), ..CreateRequest::default() };
         match self.create(tenant, request).await {
             // Another call was first.
             Ok(_) | Err(ControlError::AlreadyExists { .. }) => Ok(()),

@@ -57,6 +57,16 @@
 //! A sandbox's row is only added within its tenant's limits ([`tenants::TenantLimits`]). What sandboxes use is sampled into the
 //! store ([`usage`]).
 //!
+//! # Idempotency keys
+//!
+//! A create with a key leaves a record of it in the transaction of its first row, and its answer when it is done
+//! (`idempotency`). A repeat waits for a create with the same key that is in progress, and gets the same answer. After a crash, it
+//! continues where the create stopped.
+//!
+//! # Groups
+//!
+//! Sandboxes of a group end with it: when it is deleted, or when its owner stops to renew its lease (`groups`).
+//!
 //! # Time
 //!
 //! One task sleeps until the next deadline of any sandbox. A sandbox with a lease is not idle.
@@ -73,7 +83,9 @@ mod error;
 mod events;
 #[cfg(any(test, feature = "fake-engine"))]
 pub mod fake_engine;
+mod groups;
 mod health;
+mod idempotency;
 mod lease;
 mod life;
 mod memo;
@@ -96,8 +108,10 @@ pub use control::Control;
 pub use counters::MeasuredSandbox;
 pub use error::ControlError;
 pub use events::{Event, EventId, EventKind, EventReader, MissedEvents, NoEvent};
+pub use groups::Group;
+pub use idempotency::{Answered, HeldKey, KeyHold};
 pub use lease::Lease;
 pub use overlay::{ResourcesOverlay, SpecOverlay};
 pub use quarantine::QuarantinedSandbox;
-pub use sandbox::{Counters, CreateRequest, Deadline, DeadlineAction, DeadlineReason, Sandbox};
+pub use sandbox::{Counters, CreateRequest, Deadline, DeadlineAction, DeadlineReason, Keyed, Provenance, Sandbox};
 pub use template::Template;

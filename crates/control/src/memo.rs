@@ -5,7 +5,7 @@ use arenite_model::{SandboxId, SandboxName, SandboxSpec, SandboxState, TenantId}
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::Sandbox;
+use crate::{Provenance, Sandbox};
 
 /// The constant parts of a row that the engine can't report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +20,8 @@ pub(crate) struct Memo {
     created_at: Timestamp,
     #[serde(default)]
     expires_at: Option<Timestamp>,
+    #[serde(default)]
+    provenance: Provenance,
 }
 
 impl Memo {
@@ -32,6 +34,7 @@ impl Memo {
             origin: sandbox.origin.clone(),
             created_at: sandbox.created_at,
             expires_at: sandbox.expires_at,
+            provenance: sandbox.provenance.clone(),
         }
     }
 
@@ -59,6 +62,7 @@ impl Memo {
             last_used_at: now,
             state_since: now,
             expires_at: self.expires_at,
+            provenance: self.provenance,
             stages: Vec::new(),
         }
     }
@@ -87,6 +91,7 @@ mod tests {
             origin: "api".to_owned(),
             created_at: now,
             expires_at: Some(now),
+            provenance: Provenance { client_tag: Some("t".to_owned()), ..Provenance::default() },
         };
         let sandbox = memo.clone().sandbox(SandboxId::random(), SandboxState::Paused, None, now);
         assert_eq!(Memo::read(&row(&sandbox).memo).unwrap(), memo);

@@ -16,7 +16,7 @@ use crate::clock::later;
 use crate::events::EventKind;
 use crate::memo::{self, Memo};
 use crate::recovery::state_of;
-use crate::{Control, ControlError, Sandbox};
+use crate::{Control, ControlError, Provenance, Sandbox};
 
 /// A listed sandbox in quarantine.
 #[derive(Debug, Clone, Serialize, ToSchema)]
@@ -160,6 +160,7 @@ impl Control {
                 last_used_at: now,
                 state_since: now,
                 expires_at: None,
+                provenance: Provenance::default(),
                 stages: Vec::new(),
             },
         };

@@ -1,6 +1,6 @@
 //! Public types about sandboxes.
 
-use arenite_model::{SandboxId, SandboxName, SandboxSpec, SandboxState, TenantId};
+use arenite_model::{GroupName, IdempotencyKey, SandboxId, SandboxName, SandboxSpec, SandboxState, TenantId};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -17,6 +17,33 @@ pub struct CreateRequest {
     pub spec: SpecOverlay,
     /// The origin of the request for the log and the store, such as `api` or `cli`.
     pub origin: String,
+    pub provenance: Provenance,
+}
+
+/// What a sandbox was created for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Provenance {
+    /// Chosen by its client, to find it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_tag: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<GroupName>,
+    /// The idempotency key of its create.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keyed: Option<Keyed>,
+}
+
+/// A part of a create with an idempotency key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Keyed {
+    pub key: IdempotencyKey,
+    /// Identifies the request.
+    pub fingerprint: String,
+    /// When the create began.
+    pub since: Timestamp,
+    /// The sandbox's position in a create of several.
+    pub index: usize,
 }
 
 /// A snapshot of a sandbox. Its JSON is a line of the store's archive (`store::archive`).
@@ -39,6 +66,8 @@ pub struct Sandbox {
     pub state_since: Timestamp,
     /// When its life time ends.
     pub expires_at: Option<Timestamp>,
+    #[serde(default)]
+    pub provenance: Provenance,
     /// Durations of the stages of its creation, in milliseconds; only known to the server that created it.
     #[serde(skip)]
     pub stages: Vec<(String, f64)>,

@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use arenite_control::store::archive::{self, ArchiveError};
 use arenite_control::store::{
-    self, Contents, MemoryStore, PostgresStore, SqliteStore, Store, StoreError, TenantContents, TenantRow, UsageContents,
+    self, Contents, MemoryStore, PostgresStore, Record, RecordId, RecordKind, SqliteStore, Store, StoreError, TenantContents,
+    TenantRow, UsageContents,
 };
 use arenite_control::tenants::{ApiKey, AuditEntry, AuditRow, Quota, Role, Tenant, TenantLimits};
 use arenite_control::usage::{Meter, UsageHour, UsedAmounts};
-use arenite_control::{ControlError, Sandbox};
+use arenite_control::{ControlError, Keyed, Provenance, Sandbox};
 use arenite_model::{SandboxId, SandboxState};
 use jiff::Timestamp;
 use support::cluster::{self, Cluster};
@@ -47,6 +48,7 @@ async fn behaves(store: &dyn Store) {
         assert_eq!(text(found), text(wanted));
     }
 
+    records_behave(store).await;
     store.remove(&first.id).await.unwrap();
     store.remove(&first.id).await.unwrap();
     store.insert(&sandbox("default", "one")).await.unwrap();
@@ -95,6 +97,49 @@ async fn keeps_quotas(store: &dyn Store) {
             store.remove(&row.id).await.unwrap();
         }
     }
+}
+
+async fn records_behave(store: &dyn Store) {
+    use RecordKind::{Group, Idempotency};
+    let at = |second| Timestamp::from_second(second).unwrap();
+    let id = |kind, tenant: &str, key: &str| RecordId { kind, tenant: tenant.parse().unwrap(), key: key.to_owned() };
+    let record = |id: &RecordId, value: &str, expires_at| Record { id: id.clone(), value: value.to_owned(), expires_at };
+    let (one, two) = (id(Idempotency, "default", "one"), id(Idempotency, "default", "two"));
+    let group = record(&id(Group, "default", "one"), "{}", None);
+    store.put_record(record(&one, "1", Some(at(10)))).await.unwrap();
+    store.put_record(record(&one, "{\"a\": \"\u{1f4a5}\"}", Some(at(20)))).await.unwrap();
+    store.put_record(record(&two, "2", Some(at(30)))).await.unwrap();
+    store.put_record(group.clone()).await.unwrap();
+    assert_eq!(store.record(&one).await.unwrap().unwrap().value, "{\"a\": \"\u{1f4a5}\"}");
+    assert_eq!(store.records(Group).await.unwrap(), std::slice::from_ref(&group));
+    let count = async |tenant: &str| store.count_records(Idempotency, &tenant.parse().unwrap()).await.unwrap();
+    assert_eq!((count("default").await, count("other").await), (2, 0));
+    store.remove_expired(at(25)).await.unwrap();
+    assert_eq!((store.record(&one).await.unwrap(), count("default").await), (None, 1));
+    store.remove_record(&two).await.unwrap();
+    store.remove_record(&two).await.unwrap();
+
+    // A row and the record of its key are one change: a refused row leaves no record.
+    let keyed = |name: &str, key: &str| {
+        let since = at(1_700_000_000);
+        let keyed = Keyed { key: key.parse().unwrap(), fingerprint: "f".to_owned(), since, index: 0 };
+        Sandbox { provenance: Provenance { keyed: Some(keyed), ..Provenance::default() }, ..sandbox("keyed", name) }
+    };
+    let of_key = |key: &str| id(Idempotency, "keyed", key);
+    let (first, second) = (keyed("a", "k"), keyed("b", "k"));
+    store.insert(&first).await.unwrap();
+    let added = store.record(&of_key("k")).await.unwrap().unwrap();
+    store.put_record(Record { value: "answer".to_owned(), ..added.clone() }).await.unwrap();
+    store.insert(&second).await.unwrap();
+    assert_eq!(store.record(&of_key("k")).await.unwrap().unwrap().value, "answer");
+    assert!(matches!(store.insert(&keyed("a", "l")).await, Err(StoreError::Taken)));
+    assert_eq!(store.record(&of_key("l")).await.unwrap(), None);
+    let loaded = store.load().await.unwrap();
+    assert_eq!(text(loaded.iter().find(|row| row.id == first.id).unwrap()), text(&first));
+    store.remove(&first.id).await.unwrap();
+    store.remove(&second.id).await.unwrap();
+    store.remove_record(&of_key("k")).await.unwrap();
+    store.remove_record(&group.id).await.unwrap();
 }
 
 #[tokio::test]

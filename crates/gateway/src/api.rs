@@ -75,6 +75,7 @@ impl CreateSandbox {
                 labels: self.labels,
             },
             origin: DIALECT.to_owned(),
+            ..CreateRequest::default()
         })
     }
 }

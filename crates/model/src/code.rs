@@ -13,6 +13,8 @@ pub enum ErrorCode {
     NotFound,
     AlreadyExists,
     Conflict,
+    /// The `Idempotency-Key` belongs to another request.
+    IdempotencyKeyReused,
     TooLarge,
     /// A limit of rate, queue, memory, disk or number was reached; retry later.
     Exhausted,
@@ -36,6 +38,7 @@ impl ErrorCode {
             Self::NotFound => 404,
             Self::AlreadyExists | Self::Conflict => 409,
             Self::TooLarge => 413,
+            Self::IdempotencyKeyReused => 422,
             Self::Exhausted => 429,
             Self::Unsupported => 501,
             Self::Timeout => 504,
@@ -52,6 +55,7 @@ impl ErrorCode {
             Self::NotFound => "not_found",
             Self::AlreadyExists => "already_exists",
             Self::Conflict => "conflict",
+            Self::IdempotencyKeyReused => "idempotency_key_reused",
             Self::TooLarge => "too_large",
             Self::Exhausted => "exhausted",
             Self::QuotaExceeded => "quota_exceeded",

@@ -120,6 +120,22 @@ text_id!(
 );
 
 text_id!(
+    /// Names a group of sandboxes within its tenant: a DNS label.
+    GroupName,
+    "group name",
+    "use 1 to 63 lower-case letters, digits and inner hyphens",
+    is_dns_label
+);
+
+text_id!(
+    /// Chosen by a client for one create, which it may then repeat.
+    IdempotencyKey,
+    "idempotency key",
+    "use 1 to 255 visible ASCII characters",
+    |t| !t.is_empty() && t.len() <= 255 && t.bytes().all(|b| b.is_ascii_graphic())
+);
+
+text_id!(
     /// A local image's name: path-like, lower case, optionally with a tag, such as `base` or `team/tools:2`.
     ImageName,
     "image name",

@@ -13,6 +13,6 @@ mod state;
 
 pub use address::is_public_address;
 pub use code::ErrorCode;
-pub use id::{IdError, ImageName, KeyId, SandboxId, SandboxName, TenantId, WebhookId};
+pub use id::{GroupName, IdError, IdempotencyKey, ImageName, KeyId, SandboxId, SandboxName, TenantId, WebhookId};
 pub use spec::{IdlePolicy, NetworkMode, Resources, SandboxSpec, SpecError, VolumeMount};
 pub use state::SandboxState;

@@ -1,11 +1,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use arenite_model::SandboxId;
+use arenite_model::{SandboxId, TenantId};
 use async_trait::async_trait;
 use jiff::Timestamp;
 
-use super::{Contents, Store, StoreError};
+use super::{Contents, Record, RecordId, RecordKind, Store, StoreError};
 use crate::Sandbox;
 use crate::tenants::{Reserved, TenantLimits};
 
@@ -18,6 +18,7 @@ pub struct MemoryStore {
 #[derive(Default)]
 struct Rows {
     by_id: BTreeMap<SandboxId, Sandbox>,
+    records: BTreeMap<RecordId, Record>,
     closed: bool,
 }
 
@@ -69,6 +70,9 @@ impl Store for MemoryStore {
         }
         rows.check(sandbox, limits)?;
         let row = Sandbox { stages: Vec::new(), ..sandbox.clone() };
+        if let Some(record) = sandbox.key_record()? {
+            rows.records.entry(record.id.clone()).or_insert(record);
+        }
         rows.by_id.insert(row.id.clone(), row);
         Ok(())
     }
@@ -97,6 +101,33 @@ impl Store for MemoryStore {
 
     async fn remove(&self, id: &SandboxId) -> Result<(), StoreError> {
         self.rows()?.by_id.remove(id);
+        Ok(())
+    }
+
+    async fn records(&self, kind: RecordKind) -> Result<Vec<Record>, StoreError> {
+        Ok(self.rows()?.records.values().filter(|record| record.id.kind == kind).cloned().collect())
+    }
+
+    async fn record(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
+        Ok(self.rows()?.records.get(id).cloned())
+    }
+
+    async fn count_records(&self, kind: RecordKind, tenant: &TenantId) -> Result<u64, StoreError> {
+        Ok(self.rows()?.records.keys().filter(|id| id.kind == kind && id.tenant == *tenant).count() as u64)
+    }
+
+    async fn put_record(&self, record: Record) -> Result<(), StoreError> {
+        self.rows()?.records.insert(record.id.clone(), record);
+        Ok(())
+    }
+
+    async fn remove_record(&self, id: &RecordId) -> Result<(), StoreError> {
+        self.rows()?.records.remove(id);
+        Ok(())
+    }
+
+    async fn remove_expired(&self, now: Timestamp) -> Result<(), StoreError> {
+        self.rows()?.records.retain(|_, record| record.expires_at.is_none_or(|end| end >= now));
         Ok(())
     }
 

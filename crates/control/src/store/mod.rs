@@ -4,6 +4,7 @@ pub mod archive;
 mod contents;
 mod memory;
 mod postgres;
+mod record;
 mod reserve;
 mod sqlite;
 mod sqlite_tenants;
@@ -18,7 +19,7 @@ mod writer;
 use std::path::Path;
 use std::sync::Arc;
 
-use arenite_model::SandboxId;
+use arenite_model::{SandboxId, TenantId};
 use async_trait::async_trait;
 use jiff::Timestamp;
 use thiserror::Error;
@@ -26,6 +27,7 @@ use thiserror::Error;
 pub use contents::{Contents, TenantContents, TenantRow, UsageContents};
 pub use memory::MemoryStore;
 pub use postgres::{AddressError, PostgresAddress, PostgresStore};
+pub use record::{Record, RecordId, RecordKind};
 pub use sqlite::SqliteStore;
 pub use tenants::{RemovedTenant, TenantStore};
 pub use usage::UsageStore;
@@ -72,6 +74,12 @@ enum Op {
     Update(Box<Sandbox>),
     Touch(Vec<(SandboxId, Timestamp)>),
     Remove(SandboxId),
+    Records(RecordKind),
+    FindRecord(RecordId),
+    CountRecords(RecordKind, TenantId),
+    PutRecord(Record),
+    RemoveRecord(RecordId),
+    RemoveExpired(Timestamp),
     /// Needs a transaction around it.
     Import {
         contents: Box<Contents>,
@@ -80,8 +88,22 @@ enum Op {
     Close,
 }
 
-/// The rows that were read, if any.
-type Answer = Result<Vec<Sandbox>, StoreError>;
+impl Op {
+    /// It changes nothing.
+    fn is_read(&self) -> bool {
+        matches!(self, Self::Load | Self::Records(_) | Self::FindRecord(_) | Self::CountRecords(..))
+    }
+}
+
+/// What was read, if anything.
+#[derive(Debug, Default)]
+struct Rows {
+    sandboxes: Vec<Sandbox>,
+    records: Vec<Record>,
+    count: u64,
+}
+
+type Answer = Result<Rows, StoreError>;
 
 /// Refuses to read a schema of another version, which only a server's start changes.
 fn check_version(store: &str, found: i64, known: i64) -> Result<(), ControlError> {
@@ -111,12 +133,13 @@ fn to_json(value: &impl serde::Serialize) -> Result<String, StoreError> {
 pub trait Store: Send + Sync + 'static {
     /// All sandboxes. Read once, at start.
     async fn load(&self) -> Result<Vec<Sandbox>, StoreError>;
-    /// Adds a sandbox, if its tenant's quotas have room for it: both in one transaction.
+    /// Adds a sandbox, if its tenant's quotas have room for it, and the record of the idempotency key that it was created with,
+    /// unless the record is there: all in one transaction.
     ///
     /// # Errors
     /// [`StoreError::Taken`] if its id exists, or its name within its tenant; [`StoreError::Quota`] beyond a limit.
     async fn insert_within(&self, sandbox: &Sandbox, limits: &TenantLimits) -> Result<(), StoreError>;
-    /// Adds a sandbox, whatever its tenant's quotas are.
+    /// The same, whatever its tenant's quotas are.
     ///
     /// # Errors
     /// [`StoreError::Taken`] if its id exists, or its name within its tenant.
@@ -135,6 +158,17 @@ pub trait Store: Send + Sync + 'static {
     /// Removes a row if it exists. A removal that can't be written now is written as soon as possible, before any other row;
     /// until then only a restart shows the row again.
     async fn remove(&self, id: &SandboxId) -> Result<(), StoreError>;
+    /// All records of a kind.
+    async fn records(&self, kind: RecordKind) -> Result<Vec<Record>, StoreError>;
+    async fn record(&self, id: &RecordId) -> Result<Option<Record>, StoreError>;
+    /// The number of a tenant's records of a kind.
+    async fn count_records(&self, kind: RecordKind, tenant: &TenantId) -> Result<u64, StoreError>;
+    /// Adds a record, or replaces it.
+    async fn put_record(&self, record: Record) -> Result<(), StoreError>;
+    /// Removes a record if it exists.
+    async fn remove_record(&self, id: &RecordId) -> Result<(), StoreError>;
+    /// Removes the records that expired before `now`.
+    async fn remove_expired(&self, now: Timestamp) -> Result<(), StoreError>;
     /// Adds all rows in one transaction, or none of them. With `replace`, they take the place of all rows that are there.
     /// What contents lack stays as it is.
     ///

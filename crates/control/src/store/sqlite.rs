@@ -6,16 +6,16 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use arenite_model::SandboxId;
+use arenite_model::{SandboxId, TenantId};
 use async_trait::async_trait;
 use jiff::Timestamp;
-use rusqlite::{Connection, OpenFlags, TransactionBehavior, params};
+use rusqlite::{Connection, OpenFlags, Params, Row, TransactionBehavior, params};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::writer::Writer;
 use super::{
-    Answer, Contents, Op, Store, StoreError, TenantStore, UsageStore, WebhookStore, check_version, number, sqlite_tenants,
-    sqlite_usage, sqlite_webhooks, to_json, unreadable, usage,
+    Answer, Contents, Op, Record, RecordId, RecordKind, Rows, Store, StoreError, TenantStore, UsageStore, WebhookStore,
+    check_version, number, sqlite_tenants, sqlite_usage, sqlite_webhooks, to_json, unreadable, usage,
 };
 use crate::tenants::{Reserved, TenantLimits};
 use crate::{ControlError, Sandbox};
@@ -26,7 +26,7 @@ const QUEUE: usize = 256;
 const LOCKED: Duration = Duration::from_millis(700);
 
 /// Each migrates the schema from its index to the next. Released ones are never edited; append new ones.
-const MIGRATIONS: [&str; 5] = [
+const MIGRATIONS: [&str; 6] = [
     "
     CREATE TABLE sandboxes (
         id           TEXT PRIMARY KEY,
@@ -59,6 +59,18 @@ const MIGRATIONS: [&str; 5] = [
     CREATE INDEX sandboxes_by_tenant ON sandboxes (tenant, state, cpu_millis, memory_bytes, disk_bytes);
 ",
     usage::SCHEMA,
+    "
+    ALTER TABLE sandboxes ADD COLUMN provenance TEXT NOT NULL DEFAULT '{}';  -- JSON
+    CREATE TABLE records (
+        kind       TEXT NOT NULL,
+        tenant     TEXT NOT NULL,
+        key        TEXT NOT NULL,
+        value      TEXT NOT NULL,  -- JSON
+        expires_at INTEGER,
+        PRIMARY KEY (kind, tenant, key)
+    ) WITHOUT ROWID;
+    CREATE INDEX records_by_expiry ON records (expires_at);
+",
 ];
 
 /// Sandboxes in a SQLite file.
@@ -225,7 +237,25 @@ pub(super) fn read(path: &Path) -> Result<Contents, ControlError> {
 
 pub(super) fn apply(db: &Connection, op: &Op) -> Answer {
     match op {
-        Op::Load => return load(db),
+        Op::Load => return Ok(Rows { sandboxes: load(db)?, ..Rows::default() }),
+        Op::Records(kind) => return records(db, "kind = ?1", [kind.as_str()], *kind),
+        Op::FindRecord(RecordId { kind, tenant, key }) => {
+            let id = [kind.as_str(), tenant.as_str(), key];
+            return records(db, "kind = ?1 AND tenant = ?2 AND key = ?3", id, *kind);
+        }
+        Op::CountRecords(kind, tenant) => {
+            let count = "SELECT count(*) FROM records WHERE kind = ?1 AND tenant = ?2";
+            let count: i64 = db.prepare_cached(count)?.query_row([kind.as_str(), tenant.as_str()], |row| row.get(0))?;
+            return Ok(Rows { count: count.unsigned_abs(), ..Rows::default() });
+        }
+        Op::PutRecord(record) => put_record(db, record, "REPLACE")?,
+        Op::RemoveRecord(RecordId { kind, tenant, key }) => {
+            let remove = "DELETE FROM records WHERE kind = ?1 AND tenant = ?2 AND key = ?3";
+            db.prepare_cached(remove)?.execute([kind.as_str(), tenant.as_str(), key])?;
+        }
+        Op::RemoveExpired(now) => {
+            db.prepare_cached("DELETE FROM records WHERE expires_at < ?1")?.execute([now.as_microsecond()])?;
+        }
         Op::Check | Op::Close => {}
         Op::Insert(sandbox, limits) => {
             check(db, sandbox, limits)?;
@@ -233,8 +263,8 @@ pub(super) fn apply(db: &Connection, op: &Op) -> Answer {
             let [cpu, memory, disk] = [reserved.cpu_millis, reserved.memory_bytes, reserved.disk_bytes].map(number);
             db.prepare_cached(
                 "INSERT INTO sandboxes (id, tenant, name, state, reason, template, origin, spec, isolation,
-                     created_at, last_used_at, state_since, expires_at, cpu_millis, memory_bytes, disk_bytes)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)",
+                     created_at, last_used_at, state_since, expires_at, cpu_millis, memory_bytes, disk_bytes, provenance)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)",
             )?
             .execute(params![
                 sandbox.id.as_str(),
@@ -253,7 +283,11 @@ pub(super) fn apply(db: &Connection, op: &Op) -> Answer {
                 cpu,
                 memory,
                 disk,
+                to_json(&sandbox.provenance)?,
             ])?;
+            if let Some(record) = sandbox.key_record()? {
+                put_record(db, &record, "IGNORE")?;
+            }
         }
         Op::Reserve(sandbox, limits) => {
             check(db, sandbox, limits)?;
@@ -299,7 +333,35 @@ pub(super) fn apply(db: &Connection, op: &Op) -> Answer {
             db.prepare_cached("DELETE FROM sandboxes WHERE id = ?1")?.execute([id.as_str()])?;
         }
     }
-    Ok(Vec::new())
+    Ok(Rows::default())
+}
+
+fn put_record(db: &Connection, record: &Record, or: &str) -> Result<(), StoreError> {
+    let Record { id: RecordId { kind, tenant, key }, value, expires_at } = record;
+    let put = format!("INSERT OR {or} INTO records (kind, tenant, key, value, expires_at) VALUES (?1, ?2, ?3, ?4, ?5)");
+    let expires_at = expires_at.map(Timestamp::as_microsecond);
+    db.prepare_cached(&put)?.execute(params![kind.as_str(), tenant.as_str(), key, value, expires_at])?;
+    Ok(())
+}
+
+fn records(db: &Connection, condition: &str, values: impl Params, kind: RecordKind) -> Answer {
+    let mut select = db.prepare_cached(&format!("SELECT tenant, key, value, expires_at FROM records WHERE {condition}"))?;
+    let mut rows = select.query(values)?;
+    let mut records = Vec::new();
+    while let Some(row) = rows.next()? {
+        let key: String = row.get(1)?;
+        let unreadable = |error: Box<dyn std::error::Error>| StoreError::BadRow { id: key.clone(), reason: error.to_string() };
+        records.push(read_record(row, kind).map_err(unreadable)?);
+    }
+    Ok(Rows { records, ..Rows::default() })
+}
+
+fn read_record(row: &Row<'_>, kind: RecordKind) -> Result<Record, Box<dyn std::error::Error>> {
+    Ok(Record {
+        id: RecordId { kind, tenant: row.get::<_, String>(0)?.parse()?, key: row.get(1)? },
+        value: row.get(2)?,
+        expires_at: row.get::<_, Option<i64>>(3)?.map(Timestamp::from_microsecond).transpose()?,
+    })
 }
 
 /// Refuses a sandbox beyond its tenant's limits.
@@ -322,7 +384,7 @@ fn check(db: &Connection, sandbox: &Sandbox, limits: &TenantLimits) -> Result<()
 pub(super) fn load(db: &Connection) -> Result<Vec<Sandbox>, StoreError> {
     let mut select = db.prepare(
         "SELECT id, tenant, name, state, reason, template, origin, spec, isolation,
-                created_at, last_used_at, state_since, expires_at
+                created_at, last_used_at, state_since, expires_at, provenance
          FROM sandboxes ORDER BY created_at, id",
     )?;
     let mut rows = select.query([])?;
@@ -334,7 +396,7 @@ pub(super) fn load(db: &Connection) -> Result<Vec<Sandbox>, StoreError> {
     Ok(all)
 }
 
-fn read_row(row: &rusqlite::Row<'_>) -> Result<Sandbox, Box<dyn std::error::Error>> {
+fn read_row(row: &Row<'_>) -> Result<Sandbox, Box<dyn std::error::Error>> {
     let text = |at| row.get::<_, String>(at);
     let time = |at| -> Result<Timestamp, Box<dyn std::error::Error>> { Ok(Timestamp::from_microsecond(row.get(at)?)?) };
     Ok(Sandbox {
@@ -351,6 +413,7 @@ fn read_row(row: &rusqlite::Row<'_>) -> Result<Sandbox, Box<dyn std::error::Erro
         last_used_at: time(10)?,
         state_since: time(11)?,
         expires_at: row.get::<_, Option<i64>>(12)?.map(Timestamp::from_microsecond).transpose()?,
+        provenance: serde_json::from_str(&text(13)?)?,
         stages: Vec::new(),
     })
 }
@@ -358,7 +421,7 @@ fn read_row(row: &rusqlite::Row<'_>) -> Result<Sandbox, Box<dyn std::error::Erro
 #[async_trait]
 impl Store for SqliteStore {
     async fn load(&self) -> Result<Vec<Sandbox>, StoreError> {
-        self.ask(Op::Load).await
+        Ok(self.ask(Op::Load).await?.sandboxes)
     }
 
     async fn insert_within(&self, sandbox: &Sandbox, limits: &TenantLimits) -> Result<(), StoreError> {
@@ -379,6 +442,30 @@ impl Store for SqliteStore {
 
     async fn remove(&self, id: &SandboxId) -> Result<(), StoreError> {
         self.ask(Op::Remove(id.clone())).await.map(drop)
+    }
+
+    async fn records(&self, kind: RecordKind) -> Result<Vec<Record>, StoreError> {
+        Ok(self.ask(Op::Records(kind)).await?.records)
+    }
+
+    async fn record(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
+        Ok(self.ask(Op::FindRecord(id.clone())).await?.records.pop())
+    }
+
+    async fn count_records(&self, kind: RecordKind, tenant: &TenantId) -> Result<u64, StoreError> {
+        Ok(self.ask(Op::CountRecords(kind, tenant.clone())).await?.count)
+    }
+
+    async fn put_record(&self, record: Record) -> Result<(), StoreError> {
+        self.ask(Op::PutRecord(record)).await.map(drop)
+    }
+
+    async fn remove_record(&self, id: &RecordId) -> Result<(), StoreError> {
+        self.ask(Op::RemoveRecord(id.clone())).await.map(drop)
+    }
+
+    async fn remove_expired(&self, now: Timestamp) -> Result<(), StoreError> {
+        self.ask(Op::RemoveExpired(now)).await.map(drop)
     }
 
     async fn import(&self, contents: Contents, replace: bool) -> Result<(), StoreError> {

@@ -13,7 +13,7 @@ use rusqlite::{Connection, ErrorCode, MAIN_DB, TransactionBehavior};
 
 use super::reserve::Reserve;
 use super::sqlite::{Job, Transaction, Work, apply, connect};
-use super::{Answer, Op, StoreError};
+use super::{Answer, Op, Rows, StoreError};
 
 /// Maximum number of changes in one transaction.
 const BATCH: usize = 64;
@@ -106,14 +106,14 @@ impl Writer {
             Work::Rows(op) => Some(op),
         };
         let ops: Vec<&Op> = batch.iter().map(op).collect::<Option<_>>()?;
-        if ops.iter().any(|op| matches!(op, Op::Insert(..))) && !self.reserve.take() {
+        if ops.iter().any(|op| matches!(op, Op::Insert(..) | Op::PutRecord(_))) && !self.reserve.take() {
             return None;
         }
         let change = self.db.transaction_with_behavior(TransactionBehavior::Immediate).ok()?;
         let mut answers = Vec::with_capacity(ops.len());
         for op in ops {
             let answer = match op {
-                Op::Check => Ok(Vec::new()),
+                Op::Check => Ok(Rows::default()),
                 _ => apply(&change, op),
             };
             if matches!(&answer, Err(error) if !error.is_refusal()) {
@@ -127,10 +127,10 @@ impl Writer {
 
     fn write(&mut self, op: &Op) -> Answer {
         match op {
-            Op::Close => Ok(Vec::new()),
-            Op::Check => self.check().map(|()| Vec::new()),
-            Op::Load => apply(&self.db, op),
-            Op::Insert(..) | Op::Reserve(..) => {
+            Op::Close => Ok(Rows::default()),
+            Op::Check => self.check().map(|()| Rows::default()),
+            _ if op.is_read() => apply(&self.db, op),
+            Op::Insert(..) | Op::Reserve(..) | Op::PutRecord(_) => {
                 if self.trouble.is_some() || !self.reserve.is_held() {
                     self.check()?;
                 }
@@ -142,17 +142,17 @@ impl Writer {
                 let imported = apply_alone(&mut self.db, op);
                 self.note(imported)
             }
-            Op::Update(_) | Op::Touch(_) => {
-                self.passable()?;
-                self.write_with_reserve(op)
-            }
             Op::Remove(id) => {
                 let removed = self.passable().and_then(|()| self.write_with_reserve(op).map(drop));
                 if let Err(error) = removed {
                     tracing::warn!(%id, %error, "the row of a removed sandbox stays until the store can be written to");
                     self.owed.insert(id.clone());
                 }
-                Ok(Vec::new())
+                Ok(Rows::default())
+            }
+            _ => {
+                self.passable()?;
+                self.write_with_reserve(op)
             }
         }
     }
@@ -187,7 +187,7 @@ impl Writer {
         self.reopen_if_needed();
         let written = self.write_owed();
         let checked = match written {
-            Ok(()) if self.reserve.take() => Ok(Vec::new()),
+            Ok(()) if self.reserve.take() => Ok(Rows::default()),
             Ok(()) => Err(StoreError::Full),
             Err(error) => Err(error),
         };
@@ -259,7 +259,7 @@ fn transact(db: &mut Connection, work: &Transaction) -> Answer {
     let change = db.transaction_with_behavior(TransactionBehavior::Deferred)?;
     work(&change)?;
     change.commit()?;
-    Ok(Vec::new())
+    Ok(Rows::default())
 }
 
 fn try_owed(db: &mut Connection, owed: &BTreeSet<SandboxId>) -> Result<(), StoreError> {

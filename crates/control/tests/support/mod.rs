@@ -9,9 +9,9 @@ pub(crate) mod home;
 use std::sync::{Arc, Mutex};
 
 use arenite_control::fake_engine::FakeEngine;
-use arenite_control::store::{Contents, MemoryStore, Store, StoreError};
+use arenite_control::store::{Contents, MemoryStore, Record, RecordId, RecordKind, Store, StoreError};
 use arenite_control::tenants::TenantLimits;
-use arenite_control::{Control, ControlConfig, CreateRequest, Sandbox};
+use arenite_control::{Control, ControlConfig, CreateRequest, Provenance, Sandbox};
 use arenite_model::{SandboxId, SandboxName, SandboxSpec, SandboxState, TenantId};
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -67,6 +67,7 @@ pub(crate) fn sandbox(tenant: &str, name: &str) -> Sandbox {
         last_used_at: at,
         state_since: at,
         expires_at: Some(at),
+        provenance: Provenance { client_tag: Some("tag".to_owned()), ..Provenance::default() },
         stages: Vec::new(),
     }
 }
@@ -83,6 +84,8 @@ pub(crate) enum Moment {
     AfterInsert,
     BeforeUpdate,
     AfterUpdate,
+    BeforeRecord,
+    AfterRecord,
     BeforeRemove,
     AfterRemove,
 }
@@ -141,6 +144,33 @@ impl Store for HaltingStore {
         self.rows.remove(id).await?;
         self.pass(Moment::AfterRemove).await;
         Ok(())
+    }
+
+    async fn records(&self, kind: RecordKind) -> Result<Vec<Record>, StoreError> {
+        self.rows.records(kind).await
+    }
+
+    async fn record(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
+        self.rows.record(id).await
+    }
+
+    async fn count_records(&self, kind: RecordKind, tenant: &TenantId) -> Result<u64, StoreError> {
+        self.rows.count_records(kind, tenant).await
+    }
+
+    async fn put_record(&self, record: Record) -> Result<(), StoreError> {
+        self.pass(Moment::BeforeRecord).await;
+        self.rows.put_record(record).await?;
+        self.pass(Moment::AfterRecord).await;
+        Ok(())
+    }
+
+    async fn remove_record(&self, id: &RecordId) -> Result<(), StoreError> {
+        self.rows.remove_record(id).await
+    }
+
+    async fn remove_expired(&self, now: Timestamp) -> Result<(), StoreError> {
+        self.rows.remove_expired(now).await
     }
 
     async fn import(&self, contents: Contents, replace: bool) -> Result<(), StoreError> {

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arenite_model::SandboxId;
+use arenite_model::{SandboxId, TenantId};
 use async_trait::async_trait;
 use jiff::Timestamp;
 use tokio::sync::{Mutex, mpsc, oneshot};
@@ -26,7 +26,7 @@ pub use address::{AddressError, PostgresAddress};
 use self::owed::Owed;
 use self::session::{OpenError, Session};
 use self::writer::{Job, Work, Writer};
-use super::{Answer, Contents, Op, Store, StoreError, TenantStore, UsageStore, WebhookStore};
+use super::{Answer, Contents, Op, Record, RecordId, RecordKind, Store, StoreError, TenantStore, UsageStore, WebhookStore};
 use crate::tenants::TenantLimits;
 use crate::{ControlError, Sandbox};
 
@@ -140,7 +140,7 @@ fn refused(address: &PostgresAddress, what: &'static str, error: OpenError) -> C
 #[async_trait]
 impl Store for PostgresStore {
     async fn load(&self) -> Result<Vec<Sandbox>, StoreError> {
-        self.ask(Op::Load).await
+        Ok(self.ask(Op::Load).await?.sandboxes)
     }
 
     async fn insert_within(&self, sandbox: &Sandbox, limits: &TenantLimits) -> Result<(), StoreError> {
@@ -161,6 +161,30 @@ impl Store for PostgresStore {
 
     async fn remove(&self, id: &SandboxId) -> Result<(), StoreError> {
         self.ask(Op::Remove(id.clone())).await.map(drop)
+    }
+
+    async fn records(&self, kind: RecordKind) -> Result<Vec<Record>, StoreError> {
+        Ok(self.ask(Op::Records(kind)).await?.records)
+    }
+
+    async fn record(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
+        Ok(self.ask(Op::FindRecord(id.clone())).await?.records.pop())
+    }
+
+    async fn count_records(&self, kind: RecordKind, tenant: &TenantId) -> Result<u64, StoreError> {
+        Ok(self.ask(Op::CountRecords(kind, tenant.clone())).await?.count)
+    }
+
+    async fn put_record(&self, record: Record) -> Result<(), StoreError> {
+        self.ask(Op::PutRecord(record)).await.map(drop)
+    }
+
+    async fn remove_record(&self, id: &RecordId) -> Result<(), StoreError> {
+        self.ask(Op::RemoveRecord(id.clone())).await.map(drop)
+    }
+
+    async fn remove_expired(&self, now: Timestamp) -> Result<(), StoreError> {
+        self.ask(Op::RemoveExpired(now)).await.map(drop)
     }
 
     async fn import(&self, contents: Contents, replace: bool) -> Result<(), StoreError> {

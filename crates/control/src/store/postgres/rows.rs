@@ -7,14 +7,21 @@ use tokio_postgres::{Client, Row, Statement};
 
 use super::session::Fault;
 use crate::Sandbox;
-use crate::store::{StoreError, number, to_json};
+use crate::store::{Op, Record, RecordId, RecordKind, Rows, StoreError, number, to_json};
 use crate::tenants::{Reserved, TenantLimits};
 
+/// One statement, and so one transaction: the row and the record of its idempotency key.
 const INSERT: &str = "
-    INSERT INTO sandboxes (id, tenant, name, state, reason, template, origin, spec, isolation,
-        created_at, last_used_at, state_since, expires_at, cpu_millis, memory_bytes, disk_bytes)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
-    ON CONFLICT DO NOTHING";
+    WITH added AS (
+        INSERT INTO sandboxes (id, tenant, name, state, reason, template, origin, spec, isolation,
+            created_at, last_used_at, state_since, expires_at, cpu_millis, memory_bytes, disk_bytes, provenance)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
+        ON CONFLICT DO NOTHING RETURNING id
+    ), noted AS (
+        INSERT INTO records (kind, tenant, key, value, expires_at)
+        SELECT 'idempotency', $2, $18::text, $19::text, $20::bigint FROM added WHERE $18::text IS NOT NULL
+        ON CONFLICT DO NOTHING
+    ) SELECT FROM added";
 /// What the tenant's other sandboxes reserve, and whether one more fits. One statement, since the statements of a batch are sent
 /// together.
 const USED: &str = "
@@ -31,10 +38,14 @@ const USED: &str = "
 const INSERT_WITHIN: &str = "
     , written AS (
         INSERT INTO sandboxes (id, tenant, cpu_millis, memory_bytes, disk_bytes, name, state, reason, template, origin, spec,
-            isolation, created_at, last_used_at, state_since, expires_at)
+            isolation, created_at, last_used_at, state_since, expires_at, provenance)
         SELECT $1, $2, $7, $8, $9, $10::text, $11::text, $12::text, $13::text, $14::text, $15::text, $16::text,
-            $17::bigint, $18::bigint, $19::bigint, $20::bigint FROM fits
+            $17::bigint, $18::bigint, $19::bigint, $20::bigint, $21::text FROM fits
         ON CONFLICT DO NOTHING RETURNING id
+    ), noted AS (
+        INSERT INTO records (kind, tenant, key, value, expires_at)
+        SELECT 'idempotency', $2, $22::text, $23::text, $24::bigint FROM written WHERE $22::text IS NOT NULL
+        ON CONFLICT DO NOTHING
     ) SELECT (SELECT count(*) FROM written), used.* FROM used";
 const RESERVE: &str = "
     , written AS (
@@ -49,8 +60,17 @@ const TOUCH: &str = "
     WHERE sandboxes.id = used.id";
 const REMOVE: &str = "DELETE FROM sandboxes WHERE id = ANY ($1::text[])";
 const LOAD: &str = "
-    SELECT id, tenant, name, state, reason, template, origin, spec, isolation, created_at, last_used_at, state_since, expires_at
+    SELECT id, tenant, name, state, reason, template, origin, spec, isolation, created_at, last_used_at, state_since, expires_at,
+        provenance
     FROM sandboxes ORDER BY created_at, id";
+const RECORDS: &str = "SELECT tenant, key, value, expires_at FROM records WHERE kind = $1";
+const FIND_RECORD: &str = "SELECT tenant, key, value, expires_at FROM records WHERE kind = $1 AND tenant = $2 AND key = $3";
+const COUNT_RECORDS: &str = "SELECT count(*) FROM records WHERE kind = $1 AND tenant = $2";
+const PUT_RECORD: &str = "
+    INSERT INTO records (kind, tenant, key, value, expires_at) VALUES ($1, $2, $3, $4, $5)
+    ON CONFLICT (kind, tenant, key) DO UPDATE SET value = excluded.value, expires_at = excluded.expires_at";
+const REMOVE_RECORD: &str = "DELETE FROM records WHERE kind = $1 AND tenant = $2 AND key = $3";
+const REMOVE_EXPIRED: &str = "DELETE FROM records WHERE expires_at < $1";
 
 /// The statements of one session.
 pub(super) struct Statements {
@@ -95,6 +115,10 @@ impl Statements {
             [row.created_at, row.last_used_at, row.state_since].map(Timestamp::as_microsecond);
         let (state, expires_at) = (row.state.as_str(), row.expires_at.map(Timestamp::as_microsecond));
         let [cpu, memory, disk] = amounts(&Reserved::from_spec(&row.spec));
+        let provenance = to_json(&row.provenance).map_err(Fault::Refused)?;
+        let record = row.key_record().map_err(Fault::Refused)?;
+        let (key, value) = (record.as_ref().map(|record| &record.id.key), record.as_ref().map(|record| &record.value));
+        let key_expires_at = record.as_ref().and_then(|record| Some(record.expires_at?.as_microsecond()));
         let written = if limits.apply_to_sandboxes() {
             let [most, most_cpu, most_memory, most_disk] = bounds(limits);
             let found = client
@@ -121,12 +145,16 @@ impl Statements {
                         &last_used_at,
                         &state_since,
                         &expires_at,
+                        &provenance,
+                        &key,
+                        &value,
+                        &key_expires_at,
                     ],
                 )
                 .await?;
             is_within(&found, row, limits)?
         } else {
-            let values: [&(dyn ToSql + Sync); 16] = [
+            let values: [&(dyn ToSql + Sync); 20] = [
                 &id,
                 &tenant,
                 &name,
@@ -143,8 +171,12 @@ impl Statements {
                 &cpu,
                 &memory,
                 &disk,
+                &provenance,
+                &key,
+                &value,
+                &key_expires_at,
             ];
-            client.execute(&self.insert, &values).await? == 1
+            client.query_opt(&self.insert, &values).await?.is_some()
         };
         if written {
             return Ok(());
@@ -232,6 +264,49 @@ fn is_within(found: &Row, row: &Sandbox, limits: &TenantLimits) -> Result<bool, 
     Ok(false)
 }
 
+/// Reads or writes records. These are few, so the database plans them each time.
+pub(super) async fn apply_record(client: &Client, op: &Op) -> Result<Rows, Fault> {
+    let (kind, rows) = match op {
+        Op::Records(kind) => (*kind, client.query(RECORDS, &[&kind.as_str()]).await?),
+        Op::FindRecord(RecordId { kind, tenant, key }) => {
+            (*kind, client.query(FIND_RECORD, &[&kind.as_str(), &tenant.as_str(), key]).await?)
+        }
+        Op::CountRecords(kind, tenant) => {
+            let count: i64 = client.query_one(COUNT_RECORDS, &[&kind.as_str(), &tenant.as_str()]).await?.get(0);
+            return Ok(Rows { count: count.unsigned_abs(), ..Rows::default() });
+        }
+        Op::PutRecord(Record { id: RecordId { kind, tenant, key }, value, expires_at }) => {
+            let expires_at = expires_at.map(Timestamp::as_microsecond);
+            client.execute(PUT_RECORD, &[&kind.as_str(), &tenant.as_str(), key, value, &expires_at]).await?;
+            return Ok(Rows::default());
+        }
+        Op::RemoveRecord(RecordId { kind, tenant, key }) => {
+            client.execute(REMOVE_RECORD, &[&kind.as_str(), &tenant.as_str(), key]).await?;
+            return Ok(Rows::default());
+        }
+        Op::RemoveExpired(now) => {
+            client.execute(REMOVE_EXPIRED, &[&now.as_microsecond()]).await?;
+            return Ok(Rows::default());
+        }
+        _ => return Ok(Rows::default()),
+    };
+    let read_row = |row: &Row| {
+        read_record(row, kind).map_err(|error| {
+            let id = row.try_get(1).unwrap_or_default();
+            Fault::Refused(StoreError::BadRow { id, reason: error.to_string() })
+        })
+    };
+    Ok(Rows { records: rows.iter().map(read_row).collect::<Result<_, _>>()?, ..Rows::default() })
+}
+
+fn read_record(row: &Row, kind: RecordKind) -> Result<Record, Box<dyn std::error::Error>> {
+    Ok(Record {
+        id: RecordId { kind, tenant: row.try_get::<_, &str>(0)?.parse()?, key: row.try_get(1)? },
+        value: row.try_get(2)?,
+        expires_at: row.try_get::<_, Option<i64>>(3)?.map(Timestamp::from_microsecond).transpose()?,
+    })
+}
+
 /// Postgres refuses the character 0 in a text.
 pub(super) fn storable(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
@@ -279,6 +354,7 @@ fn read(row: &Row) -> Result<Sandbox, Unreadable> {
         last_used_at: time(10)?,
         state_since: time(11)?,
         expires_at: read_optional_time(row, 12)?,
+        provenance: serde_json::from_str(text(13)?)?,
         stages: Vec::new(),
     })
 }

@@ -28,7 +28,7 @@ const WAIT: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_millis(20);
 
 /// Each migrates the schema from its index to the next. Released ones are never edited; append new ones.
-const MIGRATIONS: [&str; 5] = [
+const MIGRATIONS: [&str; 6] = [
     "
     CREATE TABLE sandboxes (
         id           TEXT PRIMARY KEY,
@@ -63,6 +63,18 @@ const MIGRATIONS: [&str; 5] = [
 "#,
     crate::store::usage::SCHEMA,
     super::webhooks::SCHEMA,
+    "
+    ALTER TABLE sandboxes ADD COLUMN provenance TEXT NOT NULL DEFAULT '{}';  -- JSON
+    CREATE TABLE records (
+        kind       TEXT NOT NULL,
+        tenant     TEXT NOT NULL,
+        key        TEXT NOT NULL,
+        value      TEXT NOT NULL,  -- JSON
+        expires_at BIGINT,
+        PRIMARY KEY (kind, tenant, key)
+    );
+    CREATE INDEX records_by_expiry ON records (expires_at);
+",
 ];
 
 /// The version of the schema that this program reads.

@@ -27,7 +27,7 @@ use super::schema::Claim;
 use super::session::{EXCHANGE, Fault, LONG_EXCHANGE, OpenError, Session, exchange, pipeline, transact};
 use super::{rows, tenants, usage};
 use crate::Sandbox;
-use crate::store::{Answer, Contents, Op, StoreError};
+use crate::store::{Answer, Contents, Op, Rows, StoreError};
 use crate::tenants::TenantLimits;
 
 /// Maximum number of changes in one transaction.
@@ -239,7 +239,7 @@ impl Writer {
             (Err(error), Work::Rows(Op::Remove(id))) => {
                 tracing::warn!(%id, %error, "the row of a removed sandbox stays until the store can be written to");
                 self.owed.remove(id).await;
-                Ok(Vec::new())
+                Ok(Rows::default())
             }
             (Err(error), Work::Rows(Op::Update(row))) => {
                 self.owed.update(*row);
@@ -250,7 +250,7 @@ impl Writer {
                 self.owed.remove(row.id).await;
                 Err(error)
             }
-            (_, Work::Rows(Op::Close)) => Ok(Vec::new()),
+            (_, Work::Rows(Op::Close)) => Ok(Rows::default()),
             (answer, _) => answer,
         };
         // The caller may be gone.
@@ -288,12 +288,12 @@ impl Writer {
         Ok(())
     }
 
-    async fn run_transaction(&mut self, work: &Transaction, is_repeated: bool) -> Result<Vec<Sandbox>, Fault> {
+    async fn run_transaction(&mut self, work: &Transaction, is_repeated: bool) -> Result<Rows, Fault> {
         self.passable().map_err(Fault::Refused)?;
         let client = &self.session()?.client;
         let done = transact(client, async { exchange(EXCHANGE, work(client, is_repeated)).await }).await;
         self.note_result(&done);
-        done.map(|()| Vec::new())
+        done.map(|()| Rows::default())
     }
 
     /// Writes all jobs in one transaction. `None` if one needs its own, or if the database refused one and nothing was written;
@@ -310,7 +310,7 @@ impl Writer {
                 answers.push(match result {
                     // It is no error of the transaction.
                     Err(Fault::Refused(error)) if error.is_refusal() => Err(error),
-                    other => other.map(|()| Ok(Vec::new()))?,
+                    other => Ok(other?),
                 });
             }
             Ok(answers)
@@ -326,10 +326,12 @@ impl Writer {
         }
     }
 
-    async fn write(&mut self, op: &Op, is_repeated: bool) -> Result<Vec<Sandbox>, Fault> {
+    async fn write(&mut self, op: &Op, is_repeated: bool) -> Result<Rows, Fault> {
         match op {
-            Op::Close => return Ok(Vec::new()),
-            Op::Check if self.written.is_some_and(|at| at.elapsed() < AGAIN) && self.trouble.is_none() => return Ok(Vec::new()),
+            Op::Close => return Ok(Rows::default()),
+            Op::Check if self.written.is_some_and(|at| at.elapsed() < AGAIN) && self.trouble.is_none() => {
+                return Ok(Rows::default());
+            }
             _ => self.passable().map_err(Fault::Refused)?,
         }
         let session = self.session()?;
@@ -337,20 +339,25 @@ impl Writer {
             Op::Load => {
                 return transact(&session.client, async {
                     exchange(EXCHANGE, session.client.batch_execute("SET LOCAL statement_timeout = '55s'")).await?;
-                    exchange(LONG_EXCHANGE, rows::load(&session.client)).await
+                    let sandboxes = exchange(LONG_EXCHANGE, rows::load(&session.client)).await?;
+                    Ok(Rows { sandboxes, ..Rows::default() })
                 })
                 .await;
             }
-            Op::Import { contents, replace } => transact(&session.client, import(session, contents, *replace)).await,
+            Op::Import { contents, replace } => {
+                transact(&session.client, import(session, contents, *replace)).await.map(|()| Rows::default())
+            }
             _ => exchange(EXCHANGE, apply(session, op, is_repeated)).await,
         };
-        self.note_result(&written);
-        written.map(|()| Vec::new())
+        if !op.is_read() || written.is_err() {
+            self.note_result(&written);
+        }
+        written
     }
 
-    fn note_result(&mut self, result: &Result<(), Fault>) {
+    fn note_result<T>(&mut self, result: &Result<T, Fault>) {
         match result {
-            Ok(()) => self.note(None),
+            Ok(_) => self.note(None),
             Err(Fault::Refused(error)) => self.note(Some(error)),
             Err(_) => {}
         }
@@ -443,17 +450,18 @@ fn op_of_batch(job: &Job) -> Option<&Op> {
 }
 
 /// Sends one change.
-async fn apply(session: &Session, op: &Op, is_repeated: bool) -> Result<(), Fault> {
+async fn apply(session: &Session, op: &Op, is_repeated: bool) -> Result<Rows, Fault> {
     let Session { client, statements, .. } = session;
     match op {
-        Op::Insert(row, limits) => statements.insert(client, row, limits, is_repeated).await,
-        Op::Reserve(row, limits) => statements.reserve(client, row, limits).await,
-        Op::Update(row) => statements.update(client, row).await,
-        Op::Touch(used) => statements.touch(client, used).await,
-        Op::Remove(id) => statements.remove(client, &[id.as_str()]).await,
-        Op::Check => Ok(client.batch_execute("UPDATE arenite_store SET version = version").await?),
-        Op::Load | Op::Import { .. } | Op::Close => Ok(()),
+        Op::Insert(row, limits) => statements.insert(client, row, limits, is_repeated).await?,
+        Op::Reserve(row, limits) => statements.reserve(client, row, limits).await?,
+        Op::Update(row) => statements.update(client, row).await?,
+        Op::Touch(used) => statements.touch(client, used).await?,
+        Op::Remove(id) => statements.remove(client, &[id.as_str()]).await?,
+        Op::Check => client.batch_execute("UPDATE arenite_store SET version = version").await?,
+        _ => return rows::apply_record(client, op).await,
     }
+    Ok(Rows::default())
 }
 
 async fn import(session: &Session, contents: &Contents, replace: bool) -> Result<(), Fault> {

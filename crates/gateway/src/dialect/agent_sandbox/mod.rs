@@ -446,7 +446,7 @@ fn request(gateway: &Gateway, create: Create, name: Option<SandboxName>) -> Resu
         labels: Some(labels),
         ..SpecOverlay::default()
     };
-    Ok((environment, CreateRequest { name, template, spec, origin: DIALECT.to_owned() }))
+    Ok((environment, CreateRequest { name, template, spec, origin: DIALECT.to_owned(), ..CreateRequest::default() }))
 }
 
 /// CPU and memory of a request.

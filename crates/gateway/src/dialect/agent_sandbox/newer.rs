@@ -236,7 +236,7 @@ pub(super) fn request(
         labels: Some(labels),
         ..SpecOverlay::default()
     };
-    Ok((shown, CreateRequest { name, template, spec, origin: DIALECT.to_owned() }))
+    Ok((shown, CreateRequest { name, template, spec, origin: DIALECT.to_owned(), ..CreateRequest::default() }))
 }
 
 /// A sandbox in this version's form.

@@ -1,0 +1,42 @@
+//! Records beside the sandboxes: small JSON texts of one kind each, by tenant and key.
+
+use arenite_model::TenantId;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// What a record holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RecordKind {
+    /// A create with an `Idempotency-Key`: `idempotency::Entry`.
+    Idempotency,
+    /// A group of sandboxes: `groups::Stored`.
+    Group,
+}
+
+impl RecordKind {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Idempotency => "idempotency",
+            Self::Group => "group",
+        }
+    }
+}
+
+/// Identifies a record.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct RecordId {
+    pub kind: RecordKind,
+    pub tenant: TenantId,
+    pub key: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    #[serde(flatten)]
+    pub id: RecordId,
+    /// JSON.
+    pub value: String,
+    /// None: it is kept until it is removed.
+    pub expires_at: Option<Timestamp>,
+}
