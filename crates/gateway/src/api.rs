@@ -9,7 +9,7 @@ pub(crate) mod types;
 
 use std::sync::Arc;
 
-use arenite_control::{CreateRequest, MeasuredSandbox, Sandbox, SpecOverlay};
+use arenite_control::{CreateRequest, MeasuredSandbox, Provenance, Sandbox, SpecOverlay};
 use arenite_engine::Usage;
 use arenite_model::{ErrorCode, Resources, SandboxName};
 use axum::body::Body;
@@ -19,9 +19,12 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::batch::{self, Several};
 use crate::exchange::{Answered, Exchange};
 use crate::gateway::{Context, Gateway};
+use crate::idempotency::{self, Begun};
 use crate::lifecycle::{self, LifecycleAnswer, LifecycleCall, Transition};
+use crate::path::query_value;
 use crate::proxy::{self, InternalAnswer};
 use crate::refusal::{Refusal, json_response};
 use crate::target::{self, SandboxRef};
@@ -41,6 +44,8 @@ pub(crate) const MAIN_LOG: &str = "/v1/file/download?path=/var/log/arenite/main.
 /// Labels of one sandbox, and the bytes of a label's key and value together.
 const MAX_LABELS: usize = 64;
 const MAX_LABEL_BYTES: usize = 1024;
+/// Longest client tag, in characters.
+const MAX_TAG: usize = 256;
 /// The most sandboxes that are measured for one answer: those that were called most recently.
 const MAX_LOADS: usize = 1000;
 
@@ -54,6 +59,11 @@ impl CreateSandbox {
             let key: String = key.chars().take(80).collect();
             return Err(Refusal::bad_request(format!(
                 "labels: {key:?} is not valid: a key is not empty, and with its value at most {MAX_LABEL_BYTES} bytes"
+            )));
+        }
+        if self.client_tag.as_ref().is_some_and(|tag| !is_tag(tag)) {
+            return Err(Refusal::bad_request(format!(
+                "client_tag is not valid: use 1 to {MAX_TAG} characters, and no control characters"
             )));
         }
         Ok(CreateRequest {
@@ -75,15 +85,19 @@ impl CreateSandbox {
                 labels: self.labels,
             },
             origin: DIALECT.to_owned(),
-            ..CreateRequest::default()
+            provenance: Provenance { client_tag: self.client_tag, group: self.group, ..Provenance::default() },
         })
     }
+}
+
+fn is_tag(text: &str) -> bool {
+    (1..=MAX_TAG).contains(&text.chars().count()) && !text.contains(char::is_control)
 }
 
 /// What there is, for a path that leads to nothing.
 pub(crate) async fn unknown(exchange: &mut Exchange) -> Answered {
     Err(Refusal::not_found(format!("there is no {}", exchange.path.decoded)).hint(
-        "there are info, me, events, webhooks, usage, usage/live, templates, templates/{name}, images, corpora, workers, quarantine, tenants, keys, audit, sandboxes and sandboxes/{name}/{pause,resume,start,usage,logs,steps}",
+        "there are info, me, events, webhooks, usage, usage/live, templates, templates/{name}, images, corpora, workers, quarantine, tenants, keys, audit, groups, groups/{name}/renew, sandboxes and sandboxes/{name}/{pause,resume,start,usage,logs,steps}",
     ))
 }
 
@@ -214,7 +228,13 @@ pub(crate) async fn list(exchange: &mut Exchange) -> Answered {
     if follow::is_wanted(parts) {
         return Ok(follow::changes(gateway, context));
     }
-    let all = target::list(&gateway.control, context).await?;
+    let mut all = target::list(&gateway.control, context).await?;
+    if let Some(tag) = query_value(parts.uri.query(), "client_tag") {
+        all.retain(|sandbox| sandbox.provenance.client_tag.as_ref() == Some(&tag));
+    }
+    if let Some(group) = query_value(parts.uri.query(), "group") {
+        all.retain(|sandbox| sandbox.provenance.group.as_ref().is_some_and(|of| of.as_str() == group));
+    }
     let sandboxes = all.into_iter().map(|sandbox| described(gateway, context, sandbox)).collect();
     Ok(json_response(StatusCode::OK, &SandboxList { sandboxes }))
 }
@@ -227,16 +247,36 @@ fn shaped(exchange: &Exchange, status: StatusCode) -> impl FnOnce(Sandbox) -> Li
 
 pub(crate) async fn create(exchange: &mut Exchange) -> Answered {
     let (create, arguments) = exchange.json::<CreateSandbox>().await?;
+    let several = Several::read(create.count, create.min)?;
     let request = create.request()?;
+    let key = match idempotency::begin(exchange, &arguments, several.map_or(1, |several| several.count)).await? {
+        Begun::Create(key) => key,
+        Begun::Replay(answer) => {
+            lifecycle::check_create(&exchange.gateway, &exchange.context, &request)?;
+            let body: Value = serde_json::from_str(&answer.body).unwrap_or_default();
+            return Ok(located(idempotency::replay(answer), &body));
+        }
+    };
     let call = LifecycleCall { dialect: DIALECT, action: format!("POST {PATH}/sandboxes"), arguments: Some(arguments) };
-    let answer = shaped(exchange, StatusCode::CREATED);
-    let (status, sandbox) = lifecycle::create(&exchange.gateway, &exchange.context, call, request, answer).await?;
-    let mut response = json_response(status, &sandbox);
-    let name = sandbox["name"].as_str().unwrap_or_default();
-    if let Ok(location) = HeaderValue::from_str(&format!("{PATH}/sandboxes/{name}")) {
+    let (gateway, context) = (&exchange.gateway, &exchange.context);
+    let (status, body) = match several {
+        None => lifecycle::create_keyed(gateway, context, call, request, key, shaped(exchange, StatusCode::CREATED)).await?,
+        Some(several) => {
+            let (shared, of_caller) = (Arc::clone(gateway), context.clone());
+            let shape = move |sandbox| shape(&shared, &of_caller, sandbox);
+            batch::create(gateway, context, call, request, several, key, shape).await?
+        }
+    };
+    Ok(located(json_response(status, &body), &body))
+}
+
+/// Adds the address of a created sandbox.
+fn located(mut response: Response<Body>, body: &Value) -> Response<Body> {
+    let location = body["name"].as_str().map(|name| HeaderValue::from_str(&format!("{PATH}/sandboxes/{name}")));
+    if let Some(Ok(location)) = location {
         response.headers_mut().insert(LOCATION, location);
     }
-    Ok(response)
+    response
 }
 
 pub(crate) async fn delete(exchange: &mut Exchange) -> Answered {
@@ -340,6 +380,8 @@ fn described(gateway: &Gateway, context: &Context, sandbox: Sandbox) -> SandboxI
         state: sandbox.state,
         reason: sandbox.reason,
         template: sandbox.template,
+        client_tag: sandbox.provenance.client_tag,
+        group: sandbox.provenance.group,
         spec: sandbox.spec,
         isolation: sandbox.isolation,
         origin: sandbox.origin,

@@ -388,7 +388,10 @@ fn preflight(headers: &HeaderMap) -> Response<Body> {
 
 fn name_origin(headers: &mut HeaderMap, origin: HeaderValue) {
     headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-    headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("x-request-id, server-timing, retry-after"));
+    headers.insert(
+        ACCESS_CONTROL_EXPOSE_HEADERS,
+        HeaderValue::from_static("x-request-id, server-timing, retry-after, idempotency-replayed"),
+    );
     headers.append(VARY, HeaderValue::from_static("origin"));
 }
 

@@ -16,6 +16,7 @@
 mod api;
 mod audit;
 mod auth;
+mod batch;
 mod config;
 mod connections;
 mod corpora;
@@ -26,10 +27,12 @@ mod exchange;
 mod export;
 mod follow;
 mod gateway;
+mod groups;
 mod guard;
 #[cfg(test)]
 mod harness;
 mod health;
+mod idempotency;
 mod inside;
 mod lifecycle;
 mod metrics;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arenite_control::tenants::Tenants;
-use arenite_control::{ControlError, CreateRequest, Sandbox};
+use arenite_control::{ControlError, CreateRequest, HeldKey, Sandbox};
 use arenite_model::{ErrorCode, SandboxId, SandboxName, TenantId};
 use arenite_trajectory::{Intent, OpenStep, Origin, Outcome, OutcomeKind, TrajectoryError, without_userinfo};
 use futures_util::future::BoxFuture;
@@ -21,6 +21,7 @@ use tracing::Instrument;
 use crate::api::types::RemovedSandbox;
 use crate::audit;
 use crate::gateway::{Context, Gateway};
+use crate::idempotency;
 use crate::refusal::Refusal;
 use crate::target::{self, SandboxRef};
 
@@ -36,8 +37,7 @@ pub(crate) struct LifecycleCall {
 /// An answer in the dialect's format; recorded as the step's observation.
 pub(crate) type LifecycleAnswer = (StatusCode, Value);
 
-/// Creates a sandbox. Its id is known only after the creation, so the step is written then. A sandbox is removed again if its
-/// step can't be written.
+/// Creates a sandbox.
 pub(crate) async fn create(
     gateway: &Arc<Gateway>,
     context: &Context,
@@ -45,27 +45,67 @@ pub(crate) async fn create(
     request: CreateRequest,
     answer: impl FnOnce(Sandbox) -> LifecycleAnswer + Send + 'static,
 ) -> Result<LifecycleAnswer, Refusal> {
+    create_keyed(gateway, context, call, request, None, answer).await
+}
+
+/// The same with an idempotency key, under which the answer is stored.
+pub(crate) async fn create_keyed(
+    gateway: &Arc<Gateway>,
+    context: &Context,
+    call: LifecycleCall,
+    mut request: CreateRequest,
+    key: Option<HeldKey>,
+    answer: impl FnOnce(Sandbox) -> LifecycleAnswer + Send + 'static,
+) -> Result<LifecycleAnswer, Refusal> {
     let (gateway, context) = (Arc::clone(gateway), context.clone());
     let object = request.name.as_ref().map(SandboxName::to_string);
     audited(&Arc::clone(&gateway), &context.clone(), "sandbox.create", object, async move {
-        check_create(&gateway, &context, &request)?;
-        let since = Instant::now();
-        let sandbox = gateway.control.create(context.tenant(), request).await?;
-        if let Some(trace) = &context.trace {
-            trace.creation(since, sandbox.id.as_str(), &sandbox.stages);
-        }
-        let step = match begin(&gateway, &context, &sandbox, call) {
-            Ok(step) => step,
-            Err(error) => {
-                if let Err(left) = gateway.control.delete(context.tenant(), &sandbox.name).await {
-                    tracing::error!(sandbox = %sandbox.id, %left, "a sandbox without a record could not be removed");
-                }
-                return Err(error.into());
-            }
+        let left = match &key {
+            Some(key) => key.left().await?.pop(),
+            None => None,
         };
-        Ok(done(step, answer(sandbox)))
+        request.provenance.keyed = key.as_ref().map(|key| key.keyed(0));
+        let created = create_recorded(&gateway, &context, call, request, left, answer).await;
+        idempotency::settle(key, created).await
     })
     .await
+}
+
+/// Creates a sandbox, or takes the one that an earlier create with the same key left. Its id is known only after the creation, so
+/// the step is written then. A sandbox is removed again if its step can't be written.
+pub(crate) async fn create_recorded(
+    gateway: &Gateway,
+    context: &Context,
+    call: LifecycleCall,
+    request: CreateRequest,
+    left: Option<Sandbox>,
+    answer: impl FnOnce(Sandbox) -> LifecycleAnswer,
+) -> Result<LifecycleAnswer, Refusal> {
+    check_create(gateway, context, &request)?;
+    let has_steps = |sandbox: &Sandbox| {
+        gateway.recorder.steps(&sandbox.tenant, sandbox.id.as_str(), 0, 1).is_ok_and(|steps| !steps.is_empty())
+    };
+    let sandbox = match left {
+        Some(sandbox) if has_steps(&sandbox) => return Ok(answer(sandbox)),
+        Some(sandbox) => sandbox,
+        None => {
+            let since = Instant::now();
+            let sandbox = gateway.control.create(context.tenant(), request).await?;
+            if let Some(trace) = &context.trace {
+                trace.creation(since, sandbox.id.as_str(), &sandbox.stages);
+            }
+            sandbox
+        }
+    };
+    match begin(gateway, context, &sandbox, call) {
+        Ok(step) => Ok(done(step, answer(sandbox))),
+        Err(error) => {
+            if let Err(left) = gateway.control.delete(context.tenant(), &sandbox.name).await {
+                tracing::error!(sandbox = %sandbox.id, %left, "a sandbox without a record could not be removed");
+            }
+            Err(error.into())
+        }
+    }
 }
 
 /// Deletes a sandbox, and ends its trajectory. Full records don't prevent a delete: it is then made without a record.
@@ -191,7 +231,7 @@ pub(crate) async fn remove_quarantined(
 
 /// Refuses creates that the caller may not make: beyond the bounds of its key, or with directories of the host, which tenants
 /// would share. A worker may still request a sandbox when its tenant is already disabled or removed.
-fn check_create(gateway: &Gateway, context: &Context, request: &CreateRequest) -> Result<(), Refusal> {
+pub(crate) fn check_create(gateway: &Gateway, context: &Context, request: &CreateRequest) -> Result<(), Refusal> {
     let principal = &context.principal;
     let is_closed = |tenants: &Arc<Tenants>| tenants.get(&principal.tenant).map_or(true, |tenant| tenant.disabled);
     if gateway.control.tenants().is_some_and(is_closed) {

@@ -25,6 +25,8 @@ pub(crate) struct Operation {
     data: Option<SchemaOf>,
     /// It answers 207 if only some of several calls succeeded.
     partial: bool,
+    /// It takes an `Idempotency-Key`.
+    is_keyed: bool,
     /// Content types of other answers with the same status, which the query asks for.
     also: &'static [&'static str],
 }
@@ -50,7 +52,19 @@ impl Operation {
     /// An operation with bytes as its answer.
     pub(crate) const fn new(tag: &'static str, id: &'static str, summary: &'static str) -> Self {
         let (query, also, answers) = (&[], &[], Answers::Content("application/octet-stream"));
-        Self { id, summary, tag, query, takes: None, takes_also: None, answers, data: None, partial: false, also }
+        Self {
+            id,
+            summary,
+            tag,
+            query,
+            takes: None,
+            takes_also: None,
+            answers,
+            data: None,
+            partial: false,
+            is_keyed: false,
+            also,
+        }
     }
 
     /// Its JSON body, which may be left out if no field is required.
@@ -79,6 +93,10 @@ impl Operation {
         Self { partial: true, ..self }
     }
 
+    pub(crate) const fn keyed(self) -> Self {
+        Self { is_keyed: true, ..self }
+    }
+
     pub(crate) const fn also(self, content_types: &'static [&'static str]) -> Self {
         Self { also: content_types, ..self }
     }
@@ -99,6 +117,12 @@ impl Operation {
             };
             json!({ "name": name, "in": "query", "required": false, "description": meaning, "schema": schema })
         }));
+        if self.is_keyed {
+            parameters.push(json!({
+                "name": "Idempotency-Key", "in": "header", "required": false, "schema": { "type": "string", "maxLength": 255 },
+                "description": "Chosen by the client for this create; a repeat within a day with the same key and body gets the same answer",
+            }));
+        }
         let (status, description, mut content) = match self.answers {
             Answers::Json(status, schema) => {
                 let mut answer = reference(&schema(schemas));

@@ -12,10 +12,11 @@ use http::Method;
 use matchit::Router;
 
 use crate::api::types::{
-    AdoptSandbox, ApiError, AuditPage, ChangeTenant, CorpusInfo, CorpusList, CreateKey, CreateSandbox, CreateTenant,
-    DeletedSandbox, FoundPassages, ImageList, KeyInfo, KeyList, LiveUsage, Me, NewKeyInfo, Nothing, QuarantineList,
-    RemovedSandbox, RemovedTenant, RotateKey, SandboxInfo, SandboxList, SandboxUsage, SearchCorpus, ServerInfo, SessionList,
-    StepPage, TemplateList, TenantInfo, TenantList, TrajectoryList, UsageReport, WorkerList,
+    AdoptSandbox, ApiError, AuditPage, ChangeTenant, CorpusInfo, CorpusList, CreateAnswer, CreateGroup, CreateKey, CreateSandbox,
+    CreateTenant, DeletedGroup, DeletedSandbox, FoundPassages, GroupInfo, GroupList, ImageList, KeyInfo, KeyList, LiveUsage, Me,
+    NewKeyInfo, Nothing, QuarantineList, RemovedSandbox, RemovedTenant, RenewGroup, RotateKey, SandboxInfo, SandboxList,
+    SandboxUsage, SearchCorpus, ServerInfo, SessionList, StepPage, TemplateList, TenantInfo, TenantList, TrajectoryList,
+    UsageReport, WorkerList,
 };
 use crate::auth::Need;
 use crate::dialect::agentflow::types::{
@@ -37,7 +38,9 @@ use crate::refusal::Refusal;
 use crate::webhooks::{
     CreateWebhook, DeliveryInfo, DeliveryPage, NewWebhookInfo, RemovedWebhook, WebhookInfo, WebhookList, WebhookTest,
 };
-use crate::{api, auth, corpora, events, health, metrics, pages, proxy, quarantine, tenants, trajectories, usage, webhooks};
+use crate::{
+    api, auth, corpora, events, groups, health, metrics, pages, proxy, quarantine, tenants, trajectories, usage, webhooks,
+};
 
 /// Answers a request of a route.
 pub(crate) type Handler = for<'a> fn(&'a mut Exchange) -> BoxFuture<'a, Answered>;
@@ -339,9 +342,9 @@ static ROUTES: &[Route] = &[
     Route::new(At::Server, &API, GET, "/api/v2/images", |e| Box::pin(api::images(e)))
         .doc(Operation::new("server", "list_images", "Lists the images on this host").answers::<ImageList>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/sandboxes", |e| Box::pin(api::list(e)))
-        .doc(Operation::new("sandboxes", "list_sandboxes", "Lists the sandboxes, the oldest first; with `follow=true` their changes as server-sent events").query(&[FOLLOW]).answers::<SandboxList>(200).also(&[EVENTS])),
+        .doc(Operation::new("sandboxes", "list_sandboxes", "Lists the sandboxes, the oldest first; with `follow=true` their changes as server-sent events").query(LIST).answers::<SandboxList>(200).also(&[EVENTS])),
     Route::new(At::Server, &API, POST, "/api/v2/sandboxes", |e| Box::pin(api::create(e)))
-        .doc(Operation::new("sandboxes", "create_sandbox", "Creates a sandbox").takes::<CreateSandbox>().answers::<SandboxInfo>(201)),
+        .doc(Operation::new("sandboxes", "create_sandbox", "Creates a sandbox, or several").keyed().takes::<CreateSandbox>().answers::<CreateAnswer>(201).partial()),
     Route::new(At::Server, &API, GET, "/api/v2/sandboxes/{name}", |e| Box::pin(api::get(e)))
         .doc(Operation::new("sandboxes", "get_sandbox", "Describes a sandbox").answers::<SandboxInfo>(200)),
     Route::new(At::Server, &API, DELETE, "/api/v2/sandboxes/{name}", |e| Box::pin(api::delete(e)))
@@ -366,6 +369,16 @@ static ROUTES: &[Route] = &[
         .doc(Operation::new("sandboxes", "list_sandbox_steps", "Returns the steps of a sandbox").query(STEPS).answers::<StepPage>(200).also(&[EVENTS, LINES])),
     Route::new(At::Server, &API, GET, "/api/v2/sandboxes/{name}/steps/{number}/{part}", |e| Box::pin(api::step(e)))
         .doc(Operation::new("sandboxes", "get_sandbox_step", "Returns the `arguments` or the `observation` of a step")),
+    Route::new(At::Server, &API, GET, "/api/v2/groups", |e| Box::pin(groups::list(e))).for_whole_tenant()
+        .doc(Operation::new("groups", "list_groups", "Lists the groups of sandboxes").answers::<GroupList>(200)),
+    Route::new(At::Server, &API, POST, "/api/v2/groups", |e| Box::pin(groups::create(e))).for_whole_tenant()
+        .doc(Operation::new("groups", "create_group", "Creates a group with a lease; its sandboxes end with it").keyed().takes::<CreateGroup>().answers::<GroupInfo>(201)),
+    Route::new(At::Server, &API, GET, "/api/v2/groups/{name}", |e| Box::pin(groups::get(e))).for_whole_tenant()
+        .doc(Operation::new("groups", "get_group", "Describes a group").answers::<GroupInfo>(200)),
+    Route::new(At::Server, &API, DELETE, "/api/v2/groups/{name}", |e| Box::pin(groups::delete(e))).for_whole_tenant()
+        .doc(Operation::new("groups", "delete_group", "Deletes a group with its sandboxes").answers::<DeletedGroup>(200)),
+    Route::new(At::Server, &API, POST, "/api/v2/groups/{name}/renew", |e| Box::pin(groups::renew(e))).for_whole_tenant()
+        .doc(Operation::new("groups", "renew_group", "Starts the lease of a group again").takes::<RenewGroup>().answers::<GroupInfo>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/quarantine", |e| Box::pin(quarantine::list(e))).needs_operator()
         .doc(Operation::new("quarantine", "list_quarantine", "Lists the sandboxes that the server could not explain when it started").answers::<QuarantineList>(200)),
     Route::new(At::Server, &API, DELETE, "/api/v2/quarantine/{id}", |e| Box::pin(quarantine::remove(e))).needs_operator()
@@ -377,7 +390,7 @@ static ROUTES: &[Route] = &[
     Route::new(At::Server, &API, GET, "/api/v2/tenants", |e| Box::pin(tenants::list(e))).needs_operator()
         .doc(Operation::new("tenants", "list_tenants", "Lists the tenants").answers::<TenantList>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/tenants", |e| Box::pin(tenants::create(e))).needs_operator()
-        .doc(Operation::new("tenants", "create_tenant", "Creates a tenant").takes::<CreateTenant>().answers::<TenantInfo>(201)),
+        .doc(Operation::new("tenants", "create_tenant", "Creates a tenant").keyed().takes::<CreateTenant>().answers::<TenantInfo>(201)),
     Route::new(At::Server, &API, GET, "/api/v2/tenants/{name}", |e| Box::pin(tenants::get(e))).needs_operator()
         .doc(Operation::new("tenants", "get_tenant", "Describes a tenant").answers::<TenantInfo>(200)),
     Route::new(At::Server, &API, PATCH, "/api/v2/tenants/{name}", |e| Box::pin(tenants::change(e))).needs_operator()
@@ -387,7 +400,7 @@ static ROUTES: &[Route] = &[
     Route::new(At::Server, &API, GET, "/api/v2/keys", |e| Box::pin(tenants::keys(e))).needs(Role::Admin)
         .doc(Operation::new("keys", "list_keys", "Lists the keys of a tenant").query(&[TENANT]).answers::<KeyList>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/keys", |e| Box::pin(tenants::create_key(e))).needs(Role::Admin)
-        .doc(Operation::new("keys", "create_key", "Creates a key; its text is shown only in this answer").takes::<CreateKey>().answers::<NewKeyInfo>(201)),
+        .doc(Operation::new("keys", "create_key", "Creates a key; its text is shown only in this answer").keyed().takes::<CreateKey>().answers::<NewKeyInfo>(201)),
     Route::new(At::Server, &API, GET, "/api/v2/keys/{id}", |e| Box::pin(tenants::get_key(e))).needs(Role::Admin)
         .doc(Operation::new("keys", "get_key", "Describes a key").answers::<KeyInfo>(200)),
     Route::new(At::Server, &API, DELETE, "/api/v2/keys/{id}", |e| Box::pin(tenants::revoke_key(e))).needs(Role::Admin)
@@ -527,6 +540,11 @@ static ROUTES: &[Route] = &[
 const EVENTS: &str = "text/event-stream";
 const LINES: &str = "application/x-ndjson";
 const FOLLOW: Query = ("follow", "boolean", "Sends events as they come, instead of what there is");
+const LIST: &[Query] = &[
+    FOLLOW,
+    ("client_tag", "string", "Only sandboxes with this client tag"),
+    ("group", "string", "Only sandboxes of this group"),
+];
 const ORIGIN: Query = ("origin", "string", "Only steps of these causes: `agent`, `person`, `system`, separated by commas");
 const RESULT: Query = ("result", "string", "Only `failed` or `succeeded` steps");
 const PATH_IN_SANDBOX: &[Query] = &[("path", "string", "A path in the sandbox")];

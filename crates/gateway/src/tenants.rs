@@ -23,7 +23,8 @@ use crate::api::types::{
 use crate::api::{DIALECT, PATH};
 use crate::exchange::{Answered, Exchange};
 use crate::gateway::{Context, Gateway};
-use crate::lifecycle::{self, LifecycleCall};
+use crate::idempotency::{self, Begun};
+use crate::lifecycle::{self, LifecycleAnswer, LifecycleCall};
 use crate::refusal::{Refusal, json_response};
 use crate::{audit, auth};
 
@@ -103,12 +104,33 @@ pub(crate) async fn get(exchange: &mut Exchange) -> Answered {
 
 pub(crate) async fn create(exchange: &mut Exchange) -> Answered {
     let tenants = tenants(exchange)?;
-    let (CreateTenant { name }, _) = exchange.json().await?;
+    let (CreateTenant { name }, arguments) = exchange.json().await?;
     let name = name.ok_or_else(|| Refusal::bad_request("name is missing"))?;
-    let (shared, object) = (Arc::clone(&tenants), name.to_string());
-    let tenant =
-        audit::change_with(exchange, "tenant.create", object, Box::pin(async move { Ok(shared.create(name).await?) })).await?;
-    answer_with(exchange, &tenants, StatusCode::CREATED, tenant)
+    let key = match idempotency::begin(exchange, &arguments, 1).await? {
+        Begun::Create(key) => key,
+        Begun::Replay(answer) => return Ok(idempotency::replay(answer)),
+    };
+    let since = idempotency::note(key.as_ref()).await?;
+    let created = create_or_find(exchange, &tenants, name, since).await;
+    let (status, body) = idempotency::settle(key, created).await?;
+    Ok(json_response(status, &body))
+}
+
+async fn create_or_find(
+    exchange: &Exchange,
+    tenants: &Arc<Tenants>,
+    name: TenantId,
+    since: Option<Timestamp>,
+) -> Result<LifecycleAnswer, Refusal> {
+    let left = since.and_then(|since| tenants.get(&name).ok().filter(|tenant| tenant.created_at >= since));
+    let tenant = match left {
+        Some(tenant) => tenant,
+        None => {
+            let (shared, object) = (Arc::clone(tenants), name.to_string());
+            audit::change_with(exchange, "tenant.create", object, Box::pin(async move { Ok(shared.create(name).await?) })).await?
+        }
+    };
+    Ok((StatusCode::CREATED, json!(described(exchange, tenants, tenant))))
 }
 
 pub(crate) async fn change(exchange: &mut Exchange) -> Answered {
@@ -228,8 +250,9 @@ fn key_info(key: ApiKey) -> KeyInfo {
     KeyInfo { id, tenant, name, role, operator, bound, state, created_at, expires_at, revoked_at }
 }
 
-fn new_key((key, text): (ApiKey, KeyText)) -> Response<Body> {
-    let answer = NewKeyInfo { key: text.as_str().to_owned(), info: key_info(key) };
+/// Without a text for a key that was created before.
+fn new_key(key: ApiKey, text: Option<&KeyText>) -> Response<Body> {
+    let answer = NewKeyInfo { key: text.map(|text| text.as_str().to_owned()), info: key_info(key) };
     let mut answer = json_response(StatusCode::CREATED, &answer);
     answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     answer
@@ -245,7 +268,7 @@ pub(crate) async fn keys(exchange: &mut Exchange) -> Answered {
 
 pub(crate) async fn create_key(exchange: &mut Exchange) -> Answered {
     let tenants = tenants(exchange)?;
-    let (create, _) = exchange.json::<CreateKey>().await?;
+    let (create, arguments) = exchange.json::<CreateKey>().await?;
     let missing = |field: &str| Refusal::bad_request(format!("{field} is missing"));
     let new = NewKey {
         tenant: chosen(exchange, create.tenant)?,
@@ -258,10 +281,34 @@ pub(crate) async fn create_key(exchange: &mut Exchange) -> Answered {
     if new.operator && !exchange.context.principal.operator {
         return Err(Refusal::new(ErrorCode::Forbidden, "only an operator's key creates another"));
     }
-    let object = new.name.clone();
-    let created =
-        audit::change_with(exchange, "key.create", object, Box::pin(async move { Ok(tenants.create_key(new).await?) })).await?;
-    Ok(new_key(created))
+    let held = match idempotency::begin(exchange, &arguments, 1).await? {
+        Begun::Create(held) => held,
+        Begun::Replay(answer) => return Ok(idempotency::replay(answer)),
+    };
+    let since = idempotency::note(held.as_ref()).await?;
+    let left = since.and_then(|since| {
+        let is_left = |key: &ApiKey| key.created_at >= since && key.name == new.name && key.role == new.role;
+        tenants.keys(Some(&new.tenant)).into_iter().find(is_left)
+    });
+    let created = match left {
+        Some(key) => Ok((key, None)),
+        None => {
+            let (shared, object) = (Arc::clone(&tenants), new.name.clone());
+            let create = Box::pin(async move { Ok(shared.create_key(new).await?) });
+            audit::change_with(exchange, "key.create", object, create).await.map(|(key, text)| (key, Some(text)))
+        }
+    };
+    match (held, &created) {
+        // The text is shown once, so it is not stored.
+        (Some(held), Ok((key, _))) => {
+            let answer = NewKeyInfo { key: None, info: key_info(key.clone()) };
+            held.finish(StatusCode::CREATED.as_u16(), &json!(answer)).await;
+        }
+        (Some(held), Err(_)) => held.free().await,
+        (None, _) => {}
+    }
+    let (key, text) = created?;
+    Ok(new_key(key, text.as_ref()))
 }
 
 /// The key in the path, if the caller may see it. Another tenant's is not found.
@@ -302,8 +349,9 @@ pub(crate) async fn rotate_key(exchange: &mut Exchange) -> Answered {
     let key = find_own_key(exchange, &tenants)?;
     let (RotateKey { overlap_seconds }, _) = exchange.json().await?;
     let (object, overlap) = (key.id.to_string(), Duration::from_secs(overlap_seconds));
-    let rotated = async move { Ok(tenants.rotate_key(&key.id, overlap).await?) };
-    Ok(new_key(audit::change_with(exchange, "key.rotate", object, Box::pin(rotated)).await?))
+    let rotated = Box::pin(async move { Ok(tenants.rotate_key(&key.id, overlap).await?) });
+    let (key, text) = audit::change_with(exchange, "key.rotate", object, rotated).await?;
+    Ok(new_key(key, Some(&text)))
 }
 
 /// The tenant that a report is restricted to. None: an operator asks for all tenants.

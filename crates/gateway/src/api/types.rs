@@ -7,8 +7,8 @@ use arenite_control::usage::{UsageGroup, UsageRow};
 use arenite_control::{Deadline, QuarantinedSandbox, ResourcesOverlay, Template};
 use arenite_engine::HostCapacity;
 use arenite_model::{
-    ErrorCode, IdlePolicy, ImageName, KeyId, NetworkMode, Resources, SandboxId, SandboxName, SandboxSpec, SandboxState, TenantId,
-    VolumeMount,
+    ErrorCode, GroupName, IdlePolicy, ImageName, KeyId, NetworkMode, Resources, SandboxId, SandboxName, SandboxSpec,
+    SandboxState, TenantId, VolumeMount,
 };
 use arenite_synthesis::WorkerInfo;
 use arenite_trajectory::{SessionEvent, Step, Summary};
@@ -55,6 +55,89 @@ pub(crate) struct CreateSandbox {
     /// 0: never.
     pub(super) idle_timeout_seconds: Option<u64>,
     pub(super) idle_policy: Option<IdlePolicy>,
+    /// Chosen by the client, to find the sandbox in lists; it need not be unique.
+    pub(super) client_tag: Option<String>,
+    /// A group of the tenant, with which the sandbox ends.
+    pub(super) group: Option<GroupName>,
+    /// Creates this number of equal sandboxes, from 1 to 100, named `NAME-0` and so on. The answer is then a `CreatedSandboxes`.
+    pub(super) count: Option<usize>,
+    /// If fewer than this number can be created, none are; by default all must be.
+    pub(super) min: Option<usize>,
+}
+
+/// The answer to a create.
+#[derive(Debug, ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(crate) enum CreateAnswer {
+    One(Box<SandboxInfo>),
+    Several(CreatedSandboxes),
+}
+
+/// The sandboxes of a create with `count`.
+#[derive(Debug, ToSchema)]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(crate) struct CreatedSandboxes {
+    requested: usize,
+    sandboxes: Vec<SandboxInfo>,
+    /// Why the others could not be created.
+    errors: Vec<FailedCreate>,
+}
+
+/// A sandbox that could not be created.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct FailedCreate {
+    /// Its position, from 0.
+    pub(crate) index: usize,
+    pub(crate) code: ErrorCode,
+    pub(crate) message: String,
+    pub(crate) hint: Option<String>,
+    pub(crate) retry_after_seconds: Option<u64>,
+}
+
+/// A request for a group of sandboxes.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct CreateGroup {
+    #[schema(required)]
+    pub(crate) name: Option<GroupName>,
+    /// The length of its lease, from 1 second to 30 days. If nobody renews it in this time, the group is deleted with its sandboxes.
+    #[schema(required)]
+    pub(crate) ttl_seconds: Option<u64>,
+}
+
+/// Starts a group's lease again.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct RenewGroup {
+    /// Absent: the lease keeps its length.
+    pub(crate) ttl_seconds: Option<u64>,
+}
+
+/// A group of sandboxes.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct GroupInfo {
+    pub(crate) name: GroupName,
+    pub(crate) created_at: Timestamp,
+    pub(crate) ttl_seconds: u64,
+    /// When its lease ends unless it is renewed. A start of the server renews all leases.
+    pub(crate) expires_at: Timestamp,
+    /// It takes no more sandboxes, and those that it has are being deleted.
+    pub(crate) ending: bool,
+    pub(crate) sandboxes: usize,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct GroupList {
+    pub(crate) groups: Vec<GroupInfo>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct DeletedGroup {
+    pub(crate) name: GroupName,
+    pub(crate) deleted: bool,
+    /// The number of sandboxes that were deleted with it.
+    pub(crate) deleted_sandboxes: usize,
 }
 
 /// A body without fields.
@@ -71,6 +154,9 @@ pub(crate) struct SandboxInfo {
     /// Why it is lost or failed.
     pub(super) reason: Option<String>,
     pub(super) template: Option<String>,
+    pub(super) client_tag: Option<String>,
+    /// It ends with this group.
+    pub(super) group: Option<GroupName>,
     pub(super) spec: SandboxSpec,
     /// The isolation in effect, such as `["namespaces", "seccomp"]`.
     pub(super) isolation: Vec<String>,
@@ -299,8 +385,9 @@ pub(crate) struct KeyList {
 /// A new key.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct NewKeyInfo {
-    /// Its text, which can't be read again.
-    pub(crate) key: String,
+    /// Its text, which can't be read again. Null in the answer to a repeat with the same `Idempotency-Key`: if the first answer was
+    /// lost, revoke the key and create another.
+    pub(crate) key: Option<String>,
     #[serde(flatten)]
     pub(crate) info: KeyInfo,
 }

@@ -47,6 +47,7 @@ impl Victim {
         let arguments = serde_json::to_value(&steps[0]).unwrap()["arguments"].clone();
         let digest = arguments["blob"]["blake3"].as_str().unwrap_or_else(|| panic!("{arguments}")).to_owned();
         running.control.pause(&"acme".parse().unwrap(), &"p".parse().unwrap()).await.unwrap();
+        running.control.create_group(&"acme".parse().unwrap(), "a".parse().unwrap(), Duration::from_secs(3600)).await.unwrap();
         let webhooks = running.control.webhooks().unwrap();
         let hook = webhooks.create(&"acme".parse().unwrap(), "https://192.0.2.1/".to_owned(), Vec::new()).await.unwrap();
         let webhook = hook.id.to_string();
@@ -67,6 +68,7 @@ impl Victim {
         let tenants = self.running.control.tenants().unwrap();
         let webhooks = self.running.control.webhooks().unwrap();
         state.insert("webhooks".to_owned(), format!("{:?} {}", webhooks.list(&tenant), webhooks.waiting()));
+        state.insert("groups".to_owned(), format!("{:?}", self.running.control.groups(&tenant)));
         state.insert("tenants".to_owned(), format!("{:?}", tenants.get(&tenant)));
         state.insert("keys".to_owned(), format!("{:?}", tenants.key(&self.key.parse().unwrap())));
         state
