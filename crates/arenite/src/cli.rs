@@ -1,6 +1,7 @@
 //! The command line: arguments and help.
 
 mod events;
+mod groups;
 mod quarantine;
 mod rag;
 mod rollout;
@@ -12,7 +13,7 @@ mod vm;
 
 use std::path::PathBuf;
 
-use arenite_model::{ImageName, SandboxName};
+use arenite_model::{GroupName, ImageName, SandboxName};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::client::DEFAULT_SERVER;
@@ -22,6 +23,7 @@ pub(crate) use events::{
     EventsArgs, WebhookCommand, WebhookCreateArgs, WebhookDeliveriesArgs, WebhookLsArgs, WebhookRedeliverArgs, WebhookRmArgs,
     WebhookTestArgs,
 };
+pub(crate) use groups::{GroupCommand, GroupCreateArgs, GroupLsArgs, GroupRenewArgs, GroupRmArgs};
 pub(crate) use quarantine::{QuarantineAdoptArgs, QuarantineCommand, QuarantineLsArgs, QuarantineRmArgs};
 pub(crate) use rag::{
     RagCommand, RagEmbedArgs, RagEvalArgs, RagIndexArgs, RagLsArgs, RagRmArgs, RagSearchArgs, SearchMode, VectorPrecision,
@@ -112,6 +114,9 @@ pub(crate) enum Command {
     Resume(NamesArgs),
     /// Restart failed or lost sandboxes with their files
     Start(NamesArgs),
+    /// Manage groups of sandboxes, which end with their lease
+    #[command(subcommand)]
+    Group(GroupCommand),
     /// Manage sandboxes that a server start quarantined
     #[command(subcommand)]
     Quarantine(QuarantineCommand),
@@ -230,6 +235,7 @@ Examples:
   arenite create                                   create a sandbox with a generated name
   arenite create demo
   arenite create small --memory 512MiB --cpu 0.5 --network none
+  arenite create worker --count 8 --min 6          create worker-0 to worker-7, or at least 6 of them
   arenite create web --env PORT=3000 --port 3000 --timeout 2h -- python3 -m http.server 3000")]
 pub(crate) struct CreateArgs {
     /// Name: lower-case letters, digits and inner hyphens
@@ -285,6 +291,18 @@ pub(crate) struct CreateArgs {
     /// Label
     #[arg(long, short, value_name = "KEY=VALUE")]
     pub(crate) label: Vec<String>,
+    /// Text to find it by; it need not be unique
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) client_tag: Option<String>,
+    /// Group with which it ends; see 'arenite group create'
+    #[arg(long, value_name = "GROUP")]
+    pub(crate) group: Option<GroupName>,
+    /// Create this number of equal sandboxes, named NAME-0 and so on
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) count: Option<u32>,
+    /// With --count, create none if fewer than this number can be created [default: all]
+    #[arg(long, value_name = "N", requires = "count")]
+    pub(crate) min: Option<u32>,
     /// Main command, run once, with logged output
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) args: Vec<String>,
@@ -327,6 +345,9 @@ pub(crate) struct LsArgs {
     /// Print names only
     #[arg(long, short, conflicts_with = "json")]
     pub(crate) quiet: bool,
+    /// Only sandboxes of this group
+    #[arg(long, value_name = "GROUP")]
+    pub(crate) group: Option<GroupName>,
     #[command(flatten)]
     pub(crate) format: Format,
     #[command(flatten)]

@@ -76,6 +76,7 @@ fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
         Command::Image(ImageCommand::Save(args)) => commands::image::save(&args),
         Command::Image(ImageCommand::Load(args)) => commands::image::load(&args),
         Command::Vm(command) => commands::vm::run(&command),
+        Command::Group(command) => on_runtime(commands::groups::group(command)),
         Command::Create(args) => on_runtime(commands::sandbox::create(*args)),
         Command::Ls(args) => on_runtime(commands::sandbox::ls(args)),
         Command::Top(args) => on_runtime(commands::top::top(args)),

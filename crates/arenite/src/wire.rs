@@ -42,6 +42,43 @@ pub(crate) struct Create {
     pub(crate) idle_timeout_seconds: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) idle_policy: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) client_tag: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) group: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) count: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) min: Option<u32>,
+}
+
+/// The answer to a create with `count`.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Created {
+    pub(crate) requested: usize,
+    pub(crate) sandboxes: Vec<Sandbox>,
+    pub(crate) errors: Vec<FailedCreate>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct FailedCreate {
+    pub(crate) index: usize,
+    pub(crate) message: String,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Groups {
+    pub(crate) groups: Vec<Group>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Group {
+    pub(crate) name: String,
+    pub(crate) ttl_seconds: u64,
+    pub(crate) created_at: jiff::Timestamp,
+    pub(crate) expires_at: jiff::Timestamp,
+    pub(crate) ending: bool,
+    pub(crate) sandboxes: usize,
 }
 
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]

@@ -3,6 +3,7 @@
 pub(crate) mod copy;
 pub(crate) mod events;
 pub(crate) mod exec;
+pub(crate) mod groups;
 pub(crate) mod image;
 pub(crate) mod logs;
 pub(crate) mod mcp;

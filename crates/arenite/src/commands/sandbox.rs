@@ -48,9 +48,17 @@ pub(crate) async fn create(args: CreateArgs) -> Outcome {
             Idle::Delete => "delete",
             Idle::Pause => "pause",
         }),
+        client_tag: args.client_tag,
+        group: args.group.map(String::from),
+        count: args.count,
+        min: args.min,
     };
     if args.format.json {
         output::json(&client.post::<Value>(SANDBOXES, &request).await?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    if request.count.is_some() {
+        show_several(&client.post(SANDBOXES, &request).await?);
         return Ok(ExitCode::SUCCESS);
     }
     let sandbox: wire::Sandbox = client.post(SANDBOXES, &request).await?;
@@ -64,6 +72,17 @@ pub(crate) async fn create(args: CreateArgs) -> Outcome {
         eprintln!("it ends in {}", ends_in(deadline, Timestamp::now()));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the names alone to stdout.
+fn show_several(created: &wire::Created) {
+    for sandbox in &created.sandboxes {
+        output::line(&sandbox.name);
+    }
+    eprintln!("made {} of {} sandboxes", created.sandboxes.len(), created.requested);
+    for error in &created.errors {
+        eprintln!("number {} could not be made: {}", error.index, output::harmless(&error.message));
+    }
 }
 
 /// Parses `NAME:PATH`, with `:ro` for read-only.
@@ -81,11 +100,12 @@ fn volume(text: &str) -> Result<VolumeMount, Failure> {
 
 pub(crate) async fn ls(args: LsArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
+    let path = args.group.map_or_else(|| SANDBOXES.to_owned(), |group| format!("{SANDBOXES}?group={group}"));
     if args.format.json {
-        output::json(&client.get::<Value>(SANDBOXES).await?);
+        output::json(&client.get::<Value>(&path).await?);
         return Ok(ExitCode::SUCCESS);
     }
-    let list: wire::Sandboxes = client.get(SANDBOXES).await?;
+    let list: wire::Sandboxes = client.get(&path).await?;
     if args.quiet {
         for sandbox in &list.sandboxes {
             output::line(&sandbox.name);
@@ -172,7 +192,7 @@ async fn transition(args: NamesArgs, verb: &str) -> Outcome {
 }
 
 /// Applies an operation to every sandbox, prints those that succeeded, and continues after a failure.
-async fn each(names: Vec<String>, act: impl AsyncFn(&str) -> Result<(), Failure>) -> Outcome {
+pub(super) async fn each(names: Vec<String>, act: impl AsyncFn(&str) -> Result<(), Failure>) -> Outcome {
     let mut code = ExitCode::SUCCESS;
     for name in names {
         match act(&name).await {
