@@ -12,6 +12,7 @@ use tokio::task::JoinSet;
 use tracing::Instrument;
 
 use crate::admission::Admission;
+use crate::children::AgentSecret;
 use crate::clock::Clock;
 use crate::counters::Tally;
 use crate::events::{EventId, EventReader, Events};
@@ -47,6 +48,7 @@ pub struct Control {
     pub(crate) clock: Clock,
     pub(crate) templates: Templates,
     pub(crate) admission: Admission,
+    pub(crate) agent_secret: AgentSecret,
     pub(crate) pool: Pool,
     pub(crate) quarantine: Quarantine,
     pub(crate) deadlines: Deadlines,
@@ -108,6 +110,7 @@ impl Control {
         tasks.spawn(Arc::clone(&control).keep_pools());
         tasks.spawn(Arc::clone(&control).meter_all());
         tasks.spawn(Arc::clone(&control).reap_groups());
+        tasks.spawn(Arc::clone(&control).end_orphans());
         tasks.spawn(Arc::clone(&control).expire_records());
         if let Some(tenants) = &control.tenants {
             tasks.spawn(Arc::clone(tenants).write_refusals());
@@ -128,6 +131,7 @@ impl Control {
         Arc::new_cyclic(|this| Self {
             templates: Templates::new(&config),
             admission: Admission::new(config.limits.clone()),
+            agent_secret: AgentSecret::default(),
             pool: Pool::default(),
             quarantine: Quarantine::default(),
             deadlines: Deadlines::default(),

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arenite_engine::{Created, EngineError};
-use arenite_model::{NetworkMode, SandboxName, SandboxSpec, SandboxState, SpecError, TenantId};
+use arenite_model::{NetworkMode, SandboxId, SandboxName, SandboxSpec, SandboxState, SpecError, TenantId};
 use tokio::time::Instant;
 
 use crate::admission::{AdmissionPermit, refuse};
+use crate::children::PendingChild;
 use crate::clock::later;
 use crate::counters::count;
 use crate::events::EventKind;
@@ -24,18 +25,23 @@ struct NameReservation {
     claim: Arc<Claim>,
     /// The number is not yet counted by an entry.
     pending: bool,
+    /// The same for budgets of the sandboxes above.
+    child: Option<Arc<PendingChild>>,
     released: bool,
 }
 
 impl NameReservation {
-    /// Refuses a create beyond the tenant's quotas before anything is spent on it. The store decides about those that race.
+    /// Refuses a create beyond the tenant's quotas, or beyond the budgets of the sandboxes above, before anything is spent on it. The
+    /// store decides about the tenant's creates that race.
     fn take(
         control: Arc<Control>,
         tenant: &TenantId,
         name: Option<SandboxName>,
-        wanted: &Reserved,
+        ancestors: Vec<SandboxId>,
+        spec: &SandboxSpec,
     ) -> Result<Self, ControlError> {
         let limits = control.tenant_limits(tenant);
+        let wanted = &Reserved::from_spec(spec);
         let mut used = if limits.apply_to_sandboxes() { control.reserved(tenant) } else { Reserved::default() };
         let mut registry = control.registry_mut();
         if let Some(name) = &name
@@ -58,6 +64,7 @@ impl NameReservation {
         if let Some(limit) = limits.concurrent_creates.filter(|limit| creating >= *limit) {
             return Err(QuotaExceeded { quota: Quota::ConcurrentCreates, limit, used: creating, requested: 1 }.into());
         }
+        let child = Control::reserve_child(&mut registry, ancestors, spec.resources.clone())?;
         let claim = Claim::new();
         registry.pending += 1;
         let slot = registry.tenant_mut(tenant);
@@ -67,7 +74,7 @@ impl NameReservation {
             slot.claims.insert(name.clone(), Arc::clone(&claim));
         }
         drop(registry);
-        Ok(Self { control, tenant: tenant.clone(), name, claim, pending: true, released: false })
+        Ok(Self { control, tenant: tenant.clone(), name, claim, pending: true, child, released: false })
     }
 
     /// False if an unnamed sandbox took the name as its id in the meantime.
@@ -78,6 +85,7 @@ impl NameReservation {
             self.pending = false;
             registry.pending -= 1;
             registry.tenant_mut(&self.tenant).pending -= 1;
+            registry.forget_child(self.child.take());
         }
         fits
     }
@@ -99,6 +107,7 @@ impl NameReservation {
         }
         let mut registry = self.control.registry_mut();
         registry.pending -= usize::from(self.pending);
+        registry.forget_child(self.child.take());
         let slot = registry.tenant_mut(&self.tenant);
         slot.pending -= usize::from(self.pending);
         slot.creating -= 1;
@@ -142,10 +151,12 @@ impl Control {
     pub async fn create(&self, tenant: &TenantId, request: CreateRequest) -> Result<Sandbox, ControlError> {
         let mut since = Instant::now();
         let operation = self.operation()?;
-        let (template, spec) = self.resolve(&request)?;
+        let (template, mut spec) = self.resolve(&request)?;
+        let ancestors = self.ancestors(tenant, &request, &mut spec)?;
         self.check_group(tenant, request.provenance.group.as_ref())?;
-        let reservation = NameReservation::take(self.shared(), tenant, request.name, &Reserved::from_spec(&spec))
-            .inspect_err(|e| self.tally_error(e))?;
+        let provenance = Provenance { ancestors: ancestors.clone(), ..request.provenance };
+        let reservation =
+            NameReservation::take(self.shared(), tenant, request.name, ancestors, &spec).inspect_err(|e| self.tally_error(e))?;
         // A waiting create belongs to its caller: a disconnect removes it from the queue.
         let permit = tokio::select! {
             biased;
@@ -164,7 +175,7 @@ impl Control {
         stage(&mut stages, "admit", &mut since);
         self.detached(operation, |control| async move {
             let mut reservation = reservation;
-            let made = control.make(&mut reservation, permit, template, spec, (request.origin, request.provenance), stages).await;
+            let made = control.make(&mut reservation, permit, template, spec, (request.origin, provenance), stages).await;
             match &made {
                 Ok(sandbox) => {
                     count(&control.tally.created);
@@ -299,6 +310,7 @@ impl Control {
         reservation.cancelled(&entry.name)?;
         // The registry has it now, so a group that begins to end from here on deletes it.
         self.check_group(&entry.tenant, creating.provenance.group.as_ref())?;
+        self.check_ancestors(&creating)?;
         let limits = self.tenant_limits(&entry.tenant);
         self.store.insert_within(&creating, &limits).await.map_err(|error| match error {
             StoreError::Taken => ControlError::AlreadyExists { name: entry.name.clone() },
@@ -329,8 +341,12 @@ impl Control {
     /// Makes the engine create the sandbox, or takes one from a pool.
     async fn begin(&self, creating: &Sandbox, is_ahead: bool) -> Result<Created, EngineError> {
         let row = memo::row(creating);
+        let spec = self.spec_for_engine(creating).map_err(|error| EngineError::Host {
+            what: "could not make the sandbox's token".to_owned(),
+            source: std::io::Error::other(error),
+        })?;
         if is_ahead {
-            match self.engine.adopt(&row, &creating.spec).await {
+            match self.engine.adopt(&row, &spec).await {
                 Ok(created) => {
                     count(&self.tally.adopted);
                     self.announce(creating, EventKind::Claimed);
@@ -342,7 +358,7 @@ impl Control {
                 }
             }
         }
-        self.engine.create(&row, &creating.spec).await
+        self.engine.create(&row, &spec).await
     }
 
     /// Undoes a started create.

@@ -66,6 +66,13 @@ pub enum ControlError {
     TooMany { what: &'static str, most: usize },
     #[error("there is no webhook {id}")]
     NoWebhook { id: String },
+    /// The agent in a sandbox may not create it.
+    #[error("the sandbox can't be created from inside another: {reason}")]
+    NotBelow { reason: String },
+    #[error("the budget of the sandbox above allows {limit} {what}: {used} are in use, and this needs {wanted}")]
+    OverBudget { what: &'static str, limit: u64, used: u64, wanted: u64, retry_after: Duration },
+    #[error("the secret {} of the tokens for agents can't be used: {reason}", path.display())]
+    AgentSecret { path: PathBuf, reason: String },
     #[error("there is no group {name}")]
     NoGroup { name: GroupName },
     #[error("group {name} already exists")]
@@ -128,6 +135,10 @@ impl ControlError {
             | Self::KeyEnded { .. }
             | Self::GroupEnding { .. } => ErrorCode::Conflict,
             Self::IdempotencyKeyReused { .. } => ErrorCode::IdempotencyKeyReused,
+            Self::NotBelow { .. } => ErrorCode::Forbidden,
+            Self::OverBudget { limit, wanted, .. } if wanted > limit => ErrorCode::Forbidden,
+            Self::OverBudget { .. } => ErrorCode::Exhausted,
+            Self::AgentSecret { .. } => ErrorCode::Internal,
             Self::NoTenantStore => ErrorCode::Unsupported,
             Self::Gone { .. } => ErrorCode::SandboxFailed,
             Self::BadTemplate { .. }
@@ -176,6 +187,8 @@ impl ControlError {
             Self::TenantInUse { name, .. } => {
                 return Some(format!("delete them with it: arenite tenant rm {name} --force, or DELETE with force=true"));
             }
+            Self::OverBudget { limit, wanted, .. } if wanted > limit => "ask for less: it is more than the whole budget",
+            Self::OverBudget { .. } => "delete sandboxes that are not needed",
             Self::NoGroup { .. } => "create it with: arenite group create, or see which there are: arenite group ls",
             Self::GroupExists { .. } => "renew its lease, or choose another name",
             Self::GroupEnding { .. } => "wait until it is gone, or create another group",
@@ -235,6 +248,7 @@ impl ControlError {
                 Quota::ConcurrentCreates => 2,
                 _ => 30,
             })),
+            Self::OverBudget { retry_after, limit, wanted, .. } => (wanted <= limit).then_some(*retry_after),
             Self::Stopping => Some(Duration::from_secs(5)),
             Self::Engine(source) if source.code() == ErrorCode::Exhausted => Some(Duration::from_secs(5)),
             Self::Store { source, .. } if source.is_temporary() => Some(Duration::from_secs(2)),

@@ -67,6 +67,10 @@
 //!
 //! Sandboxes of a group end with it: when it is deleted, or when its owner stops to renew its lease (`groups`).
 //!
+//! # Children
+//!
+//! An agent inside a sandbox with a budget creates others, which end with it (`children`).
+//!
 //! # Time
 //!
 //! One task sleeps until the next deadline of any sandbox. A sandbox with a lease is not idle.
@@ -74,6 +78,7 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod children;
 mod clock;
 mod config;
 mod control;
@@ -103,6 +108,7 @@ pub mod tenants;
 pub mod usage;
 pub mod webhooks;
 
+pub use children::ChildBudget;
 pub use config::{ControlConfig, Limits};
 pub use control::Control;
 pub use counters::MeasuredSandbox;

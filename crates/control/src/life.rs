@@ -55,6 +55,10 @@ impl Control {
             }
             self.show(entry, deleting);
         }
+        if entry.sandbox().provenance.child_budget.is_some() {
+            // A panic of the task was logged, and a start cleans up.
+            let _ = self.end_children(&entry.sandbox()).await;
+        }
         self.run_shutdown_hooks(&entry.id, state).await;
         let destroy = self.engine.destroy(&entry.id);
         self.bounded("the removal", &entry.name, destroy).await?;
@@ -170,7 +174,8 @@ impl Control {
         }
         self.reset_meter(entry).await;
         let row = memo::row(&before);
-        let restart = self.engine.restart(&row, &before.spec);
+        let spec = self.spec_for_engine(&before)?;
+        let restart = self.engine.restart(&row, &spec);
         match self.bounded("the start", &entry.name, restart).await {
             Ok(created) => {
                 let mut running = self.in_state(entry, SandboxState::Running, None);
@@ -274,7 +279,8 @@ impl Control {
             entry.close();
             tracing::warn!(id = %entry.id, name = %entry.name, %reason, "a sandbox ended by itself");
             count(&self.tally.ended);
-            self.follow(&entry, SandboxState::Failed, Some(reason)).await;
+            let failed = self.follow(&entry, SandboxState::Failed, Some(reason)).await;
+            drop(self.end_children(&failed));
         }
     }
 }

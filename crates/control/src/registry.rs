@@ -8,6 +8,7 @@ use arenite_model::{SandboxId, SandboxName, TenantId};
 use jiff::Timestamp;
 use tokio::sync::{Mutex, Notify, watch};
 
+use crate::children::PendingChild;
 use crate::{ControlError, Sandbox};
 
 /// One sandbox. A task that changes its state holds `change` from the first write to the last; all others read `snapshot`.
@@ -191,6 +192,8 @@ pub(crate) struct Registry {
     by_name: HashMap<TenantId, Tenant>,
     /// Creates in progress without an entry yet.
     pub(crate) pending: usize,
+    /// Those of them that agents create.
+    pub(crate) children: Vec<Arc<PendingChild>>,
 }
 
 #[derive(Default)]
@@ -262,6 +265,10 @@ impl Registry {
         self.by_id.remove(&entry.id);
         self.tenant_mut(&entry.tenant).entries.remove(&entry.name);
         self.forget_if_empty(&entry.tenant);
+    }
+
+    pub(crate) fn forget_child(&mut self, child: Option<Arc<PendingChild>>) {
+        self.children.retain(|pending| child.as_ref().is_none_or(|child| !Arc::ptr_eq(pending, child)));
     }
 
     pub(crate) fn forget_if_empty(&mut self, tenant: &TenantId) {

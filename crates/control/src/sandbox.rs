@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::SpecOverlay;
+use crate::{ChildBudget, SpecOverlay};
 
 /// A request for a new sandbox.
 #[derive(Debug, Clone, Default)]
@@ -18,6 +18,8 @@ pub struct CreateRequest {
     /// The origin of the request for the log and the store, such as `api` or `cli`.
     pub origin: String,
     pub provenance: Provenance,
+    /// The sandbox with the agent that requests it.
+    pub parent: Option<SandboxId>,
 }
 
 /// What a sandbox was created for.
@@ -29,6 +31,12 @@ pub struct Provenance {
     pub client_tag: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupName>,
+    /// The sandboxes above it, the topmost first: each was created by the agent in the one before.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ancestors: Vec<SandboxId>,
+    /// What its agent may create. Then it has a token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub child_budget: Option<ChildBudget>,
     /// The idempotency key of its create.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keyed: Option<Keyed>,

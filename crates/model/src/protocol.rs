@@ -20,7 +20,7 @@ pub const PORTS_PATH: &str = "/internal/ports/";
 /// The name of the upgrade to a port's connection.
 pub const PORT_UPGRADE: &str = "arenite-port";
 /// Ports on the sandbox's loopback that are no preview: the guest's, and those of programs that it starts for itself.
-pub const INTERNAL_PORTS: [u16; 2] = [INSIDE_PORT, BROWSER_PORT];
+pub const INTERNAL_PORTS: [u16; 3] = [INSIDE_PORT, BROWSER_PORT, AGENT_SERVER_PORT];
 /// `POST`, before the guest is killed: runs the sandbox's shutdown hooks. 204 if there are none; else 200 at once, with a body
 /// that ends when they have ended, at most [`SHUTDOWN_SECONDS`] later.
 pub const SHUTDOWN_PATH: &str = "/internal/shutdown";
@@ -38,6 +38,19 @@ pub const INTERNAL_PREFIX: &str = "/internal/";
 pub const INSIDE_PORT: u16 = 8080;
 /// The browser's port on the sandbox's loopback, unless a program inside uses it.
 pub const BROWSER_PORT: u16 = 9222;
+
+/// `GET` with `Upgrade: arenite-server`: answered when a process inside connects to [`AGENT_SERVER_PORT`]. After the 101, the
+/// connection is this process's to the server. 404: the sandbox has no token.
+pub const SERVER_CALLS_PATH: &str = "/internal/server-calls";
+pub const SERVER_CALLS_UPGRADE: &str = "arenite-server";
+/// The port on the sandbox's loopback where the server answers agents with a token.
+pub const AGENT_SERVER_PORT: u16 = 8077;
+/// Variables of a sandbox with a token: the server's address inside, the token, and a file with it that only the sandbox's user
+/// can read.
+pub const AGENT_SERVER_ENV: &str = "ARENITE_SERVER";
+pub const AGENT_KEY_ENV: &str = "ARENITE_API_KEY";
+pub const AGENT_KEY_FILE_ENV: &str = "ARENITE_API_KEY_FILE";
+pub const AGENT_KEY_FILE: &str = "/run/arenite/api-key";
 
 /// Whether a sandbox is assigned to a client.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -12,6 +12,7 @@ use arenite_model::{KeyId, TenantId};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
 
 use super::{Binding, Role};
 
@@ -99,11 +100,27 @@ fn hash(secret: &str) -> [u8; 32] {
 /// Generates the text of a key with this id, and the hash of its secret.
 pub(super) fn generate(id: &KeyId) -> (KeyText, [u8; 32]) {
     let secret = random_secret();
-    let hash = hash(&secret);
+    (KeyText(text_with(id, &secret)), hash(&secret))
+}
+
+fn text_with(id: &KeyId, secret: &str) -> String {
     let mut text = format!("{PREFIX}{id}_{secret}");
     let checksum = checksum(&text);
     text.push_str(&checksum);
-    (KeyText(text), hash)
+    text
+}
+
+/// The text of a key with a derived secret.
+pub(crate) fn key_text(id: &KeyId, derived: &[u8; 32]) -> String {
+    let secret: String = derived.iter().map(|byte| char::from(BASE62[usize::from(byte % 62)])).collect();
+    text_with(id, &secret)
+}
+
+/// Whether a presented text is the key with this derived secret. Takes the same time for all secrets.
+pub(crate) fn is_key_text(given: &str, id: &KeyId, derived: &[u8; 32]) -> bool {
+    let Some(presented) = parse(given).filter(|presented| presented.id == *id) else { return false };
+    let text = key_text(id, derived);
+    parse(&text).is_some_and(|expected| expected.hash().ct_eq(&presented.hash()).into())
 }
 
 /// Reads a presented key. None: it can't be a key, so no lookup is needed.

@@ -34,6 +34,7 @@ use keyring::Keyring;
 pub use audit::{AuditEntry, AuditQuery, AuditRow};
 pub use binding::Binding;
 pub use key::{ApiKey, KeyText};
+pub(crate) use key::{is_key_text, key_text};
 pub use keyring::Denied;
 pub use limits::{Quota, QuotaExceeded, Reserved, TenantLimits};
 pub use principal::Principal;

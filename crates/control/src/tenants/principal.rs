@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use arenite_model::{KeyId, SandboxName, TenantId};
+use arenite_model::{KeyId, SandboxId, SandboxName, TenantId};
 use jiff::Timestamp;
 
 use super::{ApiKey, Binding, Role, audit};
@@ -22,6 +22,8 @@ pub struct Principal {
     pub operator: bool,
     /// The sandboxes that it is restricted to; empty: all of its tenant.
     pub bound: Vec<Binding>,
+    /// It is the agent in this sandbox, restricted to the sandboxes below.
+    pub inside: Option<SandboxId>,
 }
 
 impl Principal {
@@ -35,7 +37,13 @@ impl Principal {
             role: Some(key.role),
             operator: key.operator,
             bound: key.bound.clone(),
+            inside: None,
         }
+    }
+
+    /// The agent in a sandbox, with the token of that sandbox.
+    pub(crate) fn agent(tenant: TenantId, key: KeyId, inside: SandboxId) -> Self {
+        Self { key: Some(key), role: Some(Role::Manage), inside: Some(inside), ..Self::server(tenant) }
     }
 
     /// A caller without rights.
@@ -51,7 +59,7 @@ impl Principal {
     /// The server itself, on behalf of a tenant.
     pub fn server(tenant: TenantId) -> Self {
         let (key, subject, expires_at, bound) = (None, None, None, Vec::new());
-        Self { tenant, key, subject, expires_at, role: Some(Role::Admin), operator: false, bound }
+        Self { tenant, key, subject, expires_at, role: Some(Role::Admin), operator: false, bound, inside: None }
     }
 
     /// A user of a tenant, with a token of an issuer.
@@ -64,9 +72,9 @@ impl Principal {
         audit::actor(self.key.as_ref(), self.subject.as_deref())
     }
 
-    /// Whether it has a credential that may end.
+    /// Whether it has a credential that may end before its connection does.
     pub fn may_end(&self) -> bool {
-        self.key.is_some() || self.subject.is_some()
+        (self.key.is_some() || self.subject.is_some()) && self.inside.is_none()
     }
 
     pub fn may(&self, role: Role) -> bool {
@@ -74,12 +82,15 @@ impl Principal {
     }
 
     pub fn is_bound(&self) -> bool {
-        !self.bound.is_empty()
+        !self.bound.is_empty() || self.inside.is_some()
     }
 
     /// Whether a sandbox of its tenant exists for it.
     pub fn sees(&self, sandbox: &Sandbox) -> bool {
-        self.covers(Some(&sandbox.name), &sandbox.spec.labels)
+        match &self.inside {
+            Some(id) => sandbox.provenance.ancestors.contains(id),
+            None => self.covers(Some(&sandbox.name), &sandbox.spec.labels),
+        }
     }
 
     /// Whether its bounds cover a sandbox with this name and these labels. Without a name, no bound names it.

@@ -10,7 +10,9 @@ use crate::EngineError;
 /// Files and directories of a data directory that tell it from others.
 const MARKS: [&str; 5] = ["server.lock", "build.lock", "control.sqlite", "pool.img", "pool.lock"];
 /// The others.
-const OTHERS: [&str; 20] = [
+const OTHERS: [&str; 22] = [
+    "agents.secret",
+    "agents.secret.new",
     "control.lock",
     "control.removals",
     "control.reserve",
