@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod activity;
+mod agent;
 mod ahead;
 pub mod aio;
 pub mod api;
@@ -90,6 +91,8 @@ pub struct Guest {
     pub files: Arc<Files>,
     /// Conversion to Markdown.
     pub converter: Arc<Converter>,
+    /// The port for calls of the sandbox's agent to the server.
+    pub agent: agent::AgentPort,
     /// The screen.
     pub desktop: Arc<DesktopService>,
     /// The browser on it.
@@ -133,6 +136,7 @@ impl Guest {
         let window: Arc<dyn BrowserWindow> = browser.clone();
         desktop.register_browser(Arc::downgrade(&window));
         Self {
+            agent: agent::AgentPort::default(),
             bash: Arc::new(BashService::new(runtime.clone())),
             code: Arc::new(CodeService::new(runtime.clone(), versions.clone(), jupyter.clone(), nodejs.clone())),
             converter: Arc::new(Converter::new(runtime.clone(), files.clone(), confined.clone())),

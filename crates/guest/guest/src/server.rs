@@ -24,6 +24,7 @@ use tokio::time::timeout;
 use crate::Guest;
 use crate::SharedGuest;
 use crate::activity;
+use crate::agent;
 use crate::ahead;
 use crate::guard;
 use crate::hooks;
@@ -156,6 +157,7 @@ pub(crate) async fn begin(guest: &SharedGuest) {
         // The rest runs once, when the sandbox is assigned.
         return;
     }
+    guest.agent.begin(&guest.runtime).await;
     hooks::before_services(&guest.hooks).await;
     guest.proxy.begin().await;
     main_command::start(guest.runtime.clone());
@@ -191,6 +193,7 @@ fn internal(guest: &SharedGuest, services: Services, steps: InsideSteps, started
         .route(protocol::INSIDE_STEPS_PATH, get(move || std::future::ready(steps.stream())))
         .merge(ports::router(guest))
         .merge(activity::router(guest))
+        .merge(agent::router(guest))
         .merge(ahead::router(guest, services))
 }
 
