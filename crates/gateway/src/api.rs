@@ -85,7 +85,13 @@ impl CreateSandbox {
                 labels: self.labels,
             },
             origin: DIALECT.to_owned(),
-            provenance: Provenance { client_tag: self.client_tag, group: self.group, ..Provenance::default() },
+            provenance: Provenance {
+                client_tag: self.client_tag,
+                group: self.group,
+                child_budget: self.child_budget,
+                ..Provenance::default()
+            },
+            parent: None,
         })
     }
 }
@@ -318,7 +324,8 @@ fn measured(usage: &Usage, limits: Resources) -> SandboxUsage {
 
 /// The usage of all sandboxes in one answer. It wakes none.
 pub(crate) async fn live_usage(exchange: &mut Exchange) -> Answered {
-    let (loads, left_out) = exchange.gateway.control.usages_of(exchange.context.tenant(), MAX_LOADS).await;
+    let (mut loads, left_out) = exchange.gateway.control.usages_of(exchange.context.tenant(), MAX_LOADS).await;
+    loads.retain(|load| exchange.context.principal.sees(&load.sandbox));
     let load = |MeasuredSandbox { sandbox, usage, calls }| SandboxLoad {
         usage: measured(&usage, sandbox.spec.resources),
         id: sandbox.id,
@@ -382,6 +389,8 @@ fn described(gateway: &Gateway, context: &Context, sandbox: Sandbox) -> SandboxI
         template: sandbox.template,
         client_tag: sandbox.provenance.client_tag,
         group: sandbox.provenance.group,
+        parent: sandbox.provenance.ancestors.last().cloned(),
+        child_budget: sandbox.provenance.child_budget,
         spec: sandbox.spec,
         isolation: sandbox.isolation,
         origin: sandbox.origin,

@@ -22,6 +22,7 @@ use serde_json::Value;
 use tracing::Instrument;
 use tracing::field::Empty;
 
+use crate::agent_calls::FromInside;
 use crate::auth::Identity;
 use crate::connections::Connection;
 use crate::gateway::{Context, Gateway};
@@ -94,7 +95,10 @@ impl Exchange {
             principal: Arc::clone(&caller.principal),
             dialect: "aio",
             request_id: request_id.to_owned(),
-            client: Some(client.address.to_string()),
+            client: Some(match parts.extensions.get::<FromInside>() {
+                Some(FromInside(id)) => format!("sandbox {id}"),
+                None => client.address.to_string(),
+            }),
             origin: origin::classify(&host, &parts),
             base_url: Some(format!("{}://{}{}", client.scheme, host.authority, client.prefix)),
             trace,

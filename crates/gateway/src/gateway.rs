@@ -112,7 +112,7 @@ impl Gateway {
         self.config.auth.is_required() || self.control.tenants().is_some()
     }
 
-    /// Completes when the caller's key or token is no longer accepted. None: it never ends.
+    /// Completes when the caller's key or token is no longer accepted. None: it never ends. An agent's connections end with its sandbox.
     pub(crate) fn ended(&self, principal: &Principal) -> Option<impl Future<Output = ()> + Send + use<>> {
         let tenants = self.control.tenants().filter(|_| principal.may_end())?;
         Some(tenants.ended(principal))

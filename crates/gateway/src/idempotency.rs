@@ -34,6 +34,11 @@ pub(crate) async fn begin(exchange: &Exchange, arguments: &Value, count: usize) 
         return Err(Refusal::bad_request("there are several Idempotency-Key headers"));
     }
     let key: IdempotencyKey = value.to_str().unwrap_or_default().parse()?;
+    let key = match &exchange.context.principal.inside {
+        // An agent has its own keys.
+        Some(id) => format!("{id}.{:x}", Sha256::digest(key.as_str())).parse()?,
+        None => key,
+    };
     let arguments = arguments.to_string();
     if arguments.len().saturating_mul(count) > MAX_ANSWER {
         return Err(Refusal::new(ErrorCode::TooLarge, format!("the answer would be larger than {MAX_ANSWER} bytes"))

@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::agent_calls;
 use crate::gateway::Gateway;
 use crate::proxy::{self, InternalAnswer};
 use crate::steps;
@@ -100,7 +101,7 @@ fn start(gateway: &Arc<Gateway>, whose: Whose) -> CancellationToken {
         let token = token.clone();
         async move {
             tokio::select! {
-                () = read_on(&reader, &whose) => {}
+                _ = async { tokio::join!(read_on(&reader, &whose), agent_calls::serve(&reader, &whose.tenant, &whose.id)) } => {}
                 () = token.cancelled() => {}
             }
         }

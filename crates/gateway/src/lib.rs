@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+mod agent_calls;
 mod api;
 mod audit;
 mod auth;

@@ -77,11 +77,12 @@ pub(crate) async fn create_recorded(
     gateway: &Gateway,
     context: &Context,
     call: LifecycleCall,
-    request: CreateRequest,
+    mut request: CreateRequest,
     left: Option<Sandbox>,
     answer: impl FnOnce(Sandbox) -> LifecycleAnswer,
 ) -> Result<LifecycleAnswer, Refusal> {
     check_create(gateway, context, &request)?;
+    request.parent.clone_from(&context.principal.inside);
     let has_steps = |sandbox: &Sandbox| {
         gateway.recorder.steps(&sandbox.tenant, sandbox.id.as_str(), 0, 1).is_ok_and(|steps| !steps.is_empty())
     };
@@ -238,7 +239,7 @@ pub(crate) fn check_create(gateway: &Gateway, context: &Context, request: &Creat
         return Err(Refusal::new(ErrorCode::Forbidden, format!("tenant {} is disabled", principal.tenant)));
     }
     let none = BTreeMap::new();
-    if !principal.covers(request.name.as_ref(), request.spec.labels.as_ref().unwrap_or(&none)) {
+    if principal.inside.is_none() && !principal.covers(request.name.as_ref(), request.spec.labels.as_ref().unwrap_or(&none)) {
         return Err(Refusal::new(ErrorCode::Forbidden, "the caller's key is bound to sandboxes, and this would be another")
             .hint("create one with a name or a label that the key is bound to"));
     }

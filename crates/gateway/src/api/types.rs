@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use arenite_control::tenants::{Binding, Quota, QuotaExceeded, Role, TenantLimits};
 use arenite_control::usage::{UsageGroup, UsageRow};
-use arenite_control::{Deadline, QuarantinedSandbox, ResourcesOverlay, Template};
+use arenite_control::{ChildBudget, Deadline, QuarantinedSandbox, ResourcesOverlay, Template};
 use arenite_engine::HostCapacity;
 use arenite_model::{
     ErrorCode, GroupName, IdlePolicy, ImageName, KeyId, NetworkMode, Resources, SandboxId, SandboxName, SandboxSpec,
@@ -59,6 +59,8 @@ pub(crate) struct CreateSandbox {
     pub(super) client_tag: Option<String>,
     /// A group of the tenant, with which the sandbox ends.
     pub(super) group: Option<GroupName>,
+    /// Gives the sandbox a token, with which its agent creates others from inside, within this budget.
+    pub(super) child_budget: Option<ChildBudget>,
     /// Creates this number of equal sandboxes, from 1 to 100, named `NAME-0` and so on. The answer is then a `CreatedSandboxes`.
     pub(super) count: Option<usize>,
     /// If fewer than this number can be created, none are; by default all must be.
@@ -157,6 +159,10 @@ pub(crate) struct SandboxInfo {
     pub(super) client_tag: Option<String>,
     /// It ends with this group.
     pub(super) group: Option<GroupName>,
+    /// The sandbox with the agent that created it, with which it ends.
+    pub(super) parent: Option<SandboxId>,
+    /// What its agent may create from inside.
+    pub(super) child_budget: Option<ChildBudget>,
     pub(super) spec: SandboxSpec,
     /// The isolation in effect, such as `["namespaces", "seccomp"]`.
     pub(super) isolation: Vec<String>,

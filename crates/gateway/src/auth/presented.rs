@@ -10,6 +10,7 @@ use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Uri};
 
+use crate::agent_calls::FromInside;
 use crate::exchange::Exchange;
 use crate::gateway::Gateway;
 use crate::guard::Host;
@@ -66,7 +67,9 @@ impl Identity {
 
     /// None: the key behind the grant has ended.
     pub(super) fn granted(gateway: &Gateway, grant: super::Grant, shown: Credential) -> Option<Self> {
-        let is_accepted = gateway.control.tenants().is_none_or(|tenants| tenants.is_accepted(&grant.principal));
+        // An agent's rights are for connections out of its sandbox alone.
+        let is_accepted = grant.principal.inside.is_none()
+            && gateway.control.tenants().is_none_or(|tenants| tenants.is_accepted(&grant.principal));
         let identity = Self { principal: grant.principal, until: Some(grant.until), shown, by_ticket: grant.by_ticket };
         is_accepted.then_some(identity)
     }
@@ -98,6 +101,10 @@ pub(crate) fn unauthorized() -> Refusal {
 /// Identifies the caller. None: not authorized.
 pub(crate) fn identify(exchange: &Exchange) -> Option<Identity> {
     let Exchange { gateway, host, parts, .. } = exchange;
+    if let Some(FromInside(id)) = parts.extensions.get() {
+        let principal = keys_in(&parts.headers).find_map(|given| gateway.control.authenticate_agent(id, given))?;
+        return Some(Identity { principal, shown: Credential::Header, ..Identity::nobody() });
+    }
     if !gateway.needs_credentials() {
         return Some(Identity::open());
     }

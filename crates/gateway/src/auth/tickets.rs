@@ -30,6 +30,9 @@ pub(crate) async fn create_ticket(exchange: &mut Exchange) -> Answered {
         return Err(Refusal::new(ErrorCode::Forbidden, "a ticket can't be used to make another")
             .hint("make it with the API key or a token"));
     }
+    if who.principal.inside.is_some() {
+        return Err(Refusal::new(ErrorCode::Forbidden, "an agent's token makes no tickets: they would work outside its sandbox"));
+    }
     let until = who.end_of(gateway.config.auth.ticket_ttl());
     let (principal, scope) = (Arc::clone(&who.principal), Scope::from_host(host));
     let grant = Grant { principal, until, scope, maker_until: who.until, by_ticket: true };

@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 
+use arenite_engine::Connection;
 use arenite_model::SandboxId;
 use arenite_model::protocol::{VERSION, VERSION_HEADER};
 use bytes::Bytes;
@@ -16,6 +17,11 @@ use super::call::refusal;
 use super::headers;
 use super::link::Link;
 use super::outgoing::Outgoing;
+
+/// Waits for a connection from inside: see [`Link::wait_for_inside`].
+pub(crate) async fn wait_for_inside(gateway: &Gateway, id: &SandboxId) -> Result<Option<Box<dyn Connection>>, Refusal> {
+    Link::wait_for_inside(gateway, id).await
+}
 
 /// Requests an internal path from a running guest.
 pub(crate) async fn internal_get(

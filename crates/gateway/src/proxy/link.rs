@@ -4,14 +4,15 @@
 //! between threads, and dropping the answer drops the connection: the guest learns at once that the client has left.
 
 use std::future::poll_fn;
-use std::pin::pin;
+use std::io;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use arenite_engine::Connection;
-use arenite_model::protocol::{PORT_UPGRADE, PORTS_PATH, VERSION, VERSION_HEADER};
+use arenite_model::protocol::{PORT_UPGRADE, PORTS_PATH, SERVER_CALLS_PATH, SERVER_CALLS_UPGRADE, VERSION, VERSION_HEADER};
 use arenite_model::{ErrorCode, SandboxId};
 use bytes::Bytes;
 use http::header::{CONNECTION, HOST, HeaderName, HeaderValue, UPGRADE};
@@ -20,6 +21,7 @@ use http_body::Body as _;
 use hyper::body::{Frame, Incoming};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::gateway::Gateway;
 use crate::refusal::Refusal;
@@ -97,25 +99,45 @@ impl Link {
         Self::over(io, true).await
     }
 
+    /// Asks the guest to turn a connection into a tunnel. The answer's status is 101 if it has.
+    async fn upgrade(gateway: &Gateway, id: &SandboxId, path: &str, to: &'static str) -> Result<(Self, StatusCode), Refusal> {
+        let mut link = Self::open(gateway, id).await?;
+        let mut request = Request::new(Outgoing::held(Bytes::new()));
+        *request.uri_mut() = path.parse().map_err(|_| unreachable("a tunnel has no path"))?;
+        let headers = request.headers_mut();
+        headers.insert(HOST, HeaderValue::from_static("localhost"));
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(UPGRADE, HeaderValue::from_static(to));
+        headers.insert(HeaderName::from_static(VERSION_HEADER), HeaderValue::from(VERSION));
+        let answer = link.send(request).await.map_err(|failed| super::call::refusal(&failed.error, failed.flooded))?;
+        super::headers::check_protocol(answer.headers())?;
+        let status = answer.status();
+        drop(answer);
+        Ok((link, status))
+    }
+
+    /// Waits until a process inside connects to the guest's port for calls to the server, and returns its connection. None: the
+    /// sandbox has no such port.
+    pub(super) async fn wait_for_inside(gateway: &Gateway, id: &SandboxId) -> Result<Option<Box<dyn Connection>>, Refusal> {
+        let (link, status) = Self::upgrade(gateway, id, SERVER_CALLS_PATH, SERVER_CALLS_UPGRADE).await?;
+        match status {
+            StatusCode::SWITCHING_PROTOCOLS => {}
+            StatusCode::NOT_FOUND => return Ok(None),
+            other => return Err(unreachable(format!("its guest answered {other} when asked for calls"))),
+        }
+        let (wire, early) = link.into_io().await;
+        Ok(Some(if early.is_empty() { wire.into_inner() } else { Box::new(Early { early, io: wire.into_inner() }) }))
+    }
+
     /// Opens a connection to a port of the sandbox's loopback. The guest connects to it and turns this connection into a tunnel.
     pub(super) async fn open_port(gateway: &Gateway, id: &SandboxId, port: u16) -> Result<Self, PortFailure> {
         let connected = async {
-            let mut link = Self::open(gateway, id).await.map_err(PortFailure::of_program)?;
-            let mut request = Request::new(Outgoing::held(Bytes::new()));
-            *request.uri_mut() = format!("{PORTS_PATH}{port}").parse().map_err(|_| unreachable("a port has no path"))?;
-            let headers = request.headers_mut();
-            headers.insert(HOST, HeaderValue::from_static("localhost"));
-            headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-            headers.insert(UPGRADE, HeaderValue::from_static(PORT_UPGRADE));
-            headers.insert(HeaderName::from_static(VERSION_HEADER), HeaderValue::from(VERSION));
-            let sent = link.send(request).await;
-            let answer = sent.map_err(|failed| PortFailure::of_program(super::call::refusal(&failed.error, failed.flooded)))?;
-            super::headers::check_protocol(answer.headers()).map_err(PortFailure::of_program)?;
-            if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
-                let nothing_listens = answer.status() == StatusCode::BAD_GATEWAY;
-                return Err(PortFailure { nothing_listens, ..PortFailure::of_program(no_port(port, answer.status())) });
+            let upgraded = Self::upgrade(gateway, id, &format!("{PORTS_PATH}{port}"), PORT_UPGRADE).await;
+            let (link, status) = upgraded.map_err(PortFailure::of_program)?;
+            if status != StatusCode::SWITCHING_PROTOCOLS {
+                let nothing_listens = status == StatusCode::BAD_GATEWAY;
+                return Err(PortFailure { nothing_listens, ..PortFailure::of_program(no_port(port, status)) });
             }
-            drop(answer);
             let (wire, early) = link.into_io().await;
             if !early.is_empty() {
                 let refusal = unreachable(format!("whatever listens on port {port} speaks first, as HTTP never does"));
@@ -205,6 +227,37 @@ impl Link {
         .await;
         let parts = self.connection.into_parts();
         (parts.io.into_inner(), parts.read_buf)
+    }
+}
+
+/// A connection with bytes that were read from it before.
+struct Early {
+    early: Bytes,
+    io: Box<dyn Connection>,
+}
+
+impl AsyncRead for Early {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.early.is_empty() {
+            return Pin::new(&mut self.io).poll_read(cx, buffer);
+        }
+        let length = self.early.len().min(buffer.remaining());
+        buffer.put_slice(&self.early.split_to(length));
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Early {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
     }
 }
 
