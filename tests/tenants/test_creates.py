@@ -1,4 +1,4 @@
-"""Creates that are repeated, creates of several, and groups: with real sandboxes and a real kill."""
+"""Creates that are repeated, creates of several, groups, and agents that create from inside: with real sandboxes and a real kill."""
 
 from __future__ import annotations
 
@@ -132,4 +132,79 @@ def test_groups_on_the_command_line(tenants: TenantsServer, acme: Tenant) -> Non
         (("group", "rm", "cli"), "cli"),
     ):
         assert tenants.command(acme.key, *words).stdout.strip() == out
+    assert names(acme) == []
+
+
+def inside(tenant: Tenant, name: str, command: str) -> str:
+    done = tenant.json("POST", f"/sandbox/{name}/v1/bash/exec", json={"command": command})["data"]
+    assert done["exit_code"] == 0, done
+    return done["stdout"]
+
+
+CALL = """
+import json, os, sys, urllib.error, urllib.request
+method, path, key, body = sys.argv[1:]
+request = urllib.request.Request(os.environ["ARENITE_SERVER"] + path, method=method, data=body.encode() or None)
+request.add_header("content-type", "application/json")
+if key:
+    request.add_header("x-api-key", key)
+try:
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        print(answer.status, answer.read().decode())
+except urllib.error.HTTPError as error:
+    print(error.code, error.read().decode())
+"""
+
+
+class Agent:
+    """A program inside a sandbox that calls the server."""
+
+    def __init__(self, tenant: Tenant, name: str):
+        self.tenant, self.name = tenant, name
+        tenant.json("POST", f"/sandbox/{name}/v1/file/write", json={"file": "/tmp/call.py", "content": CALL})
+
+    def call(self, method: str, path: str, body: str = "", key: str = '"$ARENITE_API_KEY"') -> tuple[int, str]:
+        said = inside(self.tenant, self.name, f"python3 /tmp/call.py {method} '{path}' {key} '{body}'")
+        status, text = said.split(" ", 1)
+        return int(status), text
+
+
+def test_an_agent_creates_sandboxes_from_inside(tenants: TenantsServer, acme: Tenant) -> None:
+    budget = {"sandboxes": 2, "cpu_millis": 8000, "memory_bytes": 8 << 30}
+    for name in ("parent", "sibling"):
+        made = acme.json("POST", "/api/v2/sandboxes", json={"name": name, "network": "none", "child_budget": budget})
+        assert "ARENITE_API_KEY" not in made["spec"]["env"]
+    agent, sibling = Agent(acme, "parent"), Agent(acme, "sibling")
+    mode = inside(acme, "parent", 'stat -c %a "$ARENITE_API_KEY_FILE"; test "$(cat "$ARENITE_API_KEY_FILE")" = "$ARENITE_API_KEY"')
+    assert mode.strip() == "600"
+    status, text = agent.call("POST", "/api/v2/sandboxes", '{"name": "kid"}')
+    assert status == 201 and '"network":"none"' in text.replace(" ", ""), text
+    status, text = agent.call("POST", "/sandbox/kid/v1/bash/exec", '{"command": "echo from the kid"}')
+    assert status == 200 and "from the kid" in text, text
+    tool = '{"method": "tools/call", "params": {"name": "createSandbox", "arguments": {"name": "second"}}}'
+    status, text = agent.call("POST", "/mcp", tool)
+    assert status == 200 and "second" in text, text
+    assert agent.call("POST", "/api/v2/sandboxes", '{"name": "third"}')[0] == 429
+    assert names(acme) == ["kid", "parent", "second", "sibling"]
+
+    # Neither its siblings, nor without its own token.
+    assert agent.call("GET", "/api/v2/sandboxes/sibling")[0] == 404
+    assert sibling.call("GET", "/api/v2/sandboxes/kid")[0] == 404
+    assert sibling.call("GET", "/api/v2/sandboxes", key='""')[0] == 401
+    token = inside(acme, "parent", "printenv ARENITE_API_KEY").strip()
+    assert sibling.call("GET", "/api/v2/sandboxes", key=token)[0] == 401
+    assert httpx.get(f"{tenants.url}/api/v2/sandboxes", headers={"x-api-key": token}).status_code == 401
+    assert sibling.call("GET", "/api/v2/sandboxes", key=acme.key)[0] == 401
+    rows = acme.json("GET", "/api/v2/audit?limit=1000")["rows"]
+    parent = acme.json("GET", "/api/v2/sandboxes/parent")["id"]
+    assert any(row["key"] == parent and row["action"] == "sandbox.create" and row["object"] == "kid" for row in rows)
+
+    # It works after a restart of the server, and the tree ends with its root.
+    tenants.server.kill()
+    tenants.server.start()
+    eventually(lambda: agent.call("GET", "/api/v2/sandboxes")[0] == 200)
+    acme.json("DELETE", "/api/v2/sandboxes/parent")
+    assert names(acme) == ["sibling"]
+    assert sibling.call("POST", "/api/v2/sandboxes", '{"name": "kid"}')[0] == 201
+    acme.json("DELETE", "/api/v2/sandboxes/sibling")
     assert names(acme) == []
