@@ -32,8 +32,10 @@ ErrorCode: TypeAlias = Literal[
     "not_found",
     "already_exists",
     "conflict",
+    "idempotency_key_reused",
     "too_large",
     "exhausted",
+    "quota_exceeded",
     "unsupported",
     "timeout",
     "sandbox_failed",
@@ -57,6 +59,9 @@ EventKind: TypeAlias = Literal[
     "sandbox.deleted",
 ] | str
 """What happened to a sandbox."""
+
+GroupName: TypeAlias = str
+"""Names a group of sandboxes within its tenant: a DNS label."""
 
 IdlePolicy: TypeAlias = Literal["delete", "pause"] | str
 """The action after a sandbox's idle time."""
@@ -82,6 +87,17 @@ Origin: TypeAlias = Literal["agent", "person", "system"] | str
 
 OutcomeKind: TypeAlias = Literal["ok", "error", "aborted", "failed", "interrupted", "damaged"] | str
 
+Quota: TypeAlias = Literal[
+    "sandboxes",
+    "concurrent_creates",
+    "cpu_millis",
+    "memory_bytes",
+    "disk_bytes",
+    "trajectory_bytes",
+    "requests_per_second",
+] | str
+"""An amount that a limit applies to."""
+
 Role: TypeAlias = Literal["read", "use", "manage", "admin"] | str
 """What a key may do. Each role includes the ones before it."""
 
@@ -104,6 +120,9 @@ StepFailure: TypeAlias = dict[str, Any]
 TenantId: TypeAlias = str
 """The owner of sandboxes, keys and quotas: a DNS label."""
 
+UsageGroup: TypeAlias = Literal["tenant", "sandbox", "hour", "template"] | str
+"""What the rows of an answer are sums of."""
+
 WebhookId: TypeAlias = str
 """Identifies a webhook: `w` and 11 lower-case letters or digits."""
 
@@ -114,6 +133,8 @@ class ApiError(Model):
     hint: str | None = None
     """How to go on."""
     message: str
+    quota: QuotaExceeded | None = None
+    """The quota of the tenant that was exceeded."""
 
 
 class AuditInfo(Model):
@@ -215,6 +236,20 @@ class BrowserViewport(Model):
     """In pixels."""
 
 
+class ChildBudget(Model):
+    """What a sandbox's agent may create. Counts all sandboxes below it that exist at a time."""
+    cpu_millis: int
+    """The sum of their CPU limits, in thousandths of a core."""
+    depth: int | None = None
+    """How deep the tree below the sandbox may be, from 1 to 8. With 1, its children create none."""
+    lifetime_seconds: int | None = None
+    """The longest life time of each, in seconds; by default they live as long as their parent."""
+    memory_bytes: int
+    """The sum of their memory limits, in bytes."""
+    sandboxes: int
+    """From 1 to 1000."""
+
+
 class CodeExecuteResponse(Model):
     code: str
     exit_code: int | None = None
@@ -246,11 +281,26 @@ class CorpusList(Model):
     corpora: list[str]
 
 
+class CreatedSandboxes(Model):
+    """The sandboxes of a create with `count`."""
+    errors: list[FailedCreate]
+    """Why the others could not be created."""
+    requested: int
+    sandboxes: list[SandboxInfo]
+
+
 class Deadline(Model):
     """The next timeout of a sandbox, and its effect."""
     action: DeadlineAction
     at: datetime
     reason: DeadlineReason
+
+
+class DeletedGroup(Model):
+    deleted: bool
+    deleted_sandboxes: int
+    """The number of sandboxes that were deleted with it."""
+    name: GroupName
 
 
 class DeletedSandbox(Model):
@@ -315,6 +365,16 @@ class EventSandbox(Model):
     """Null: it does not exist any more."""
 
 
+class FailedCreate(Model):
+    """A sandbox that could not be created."""
+    code: ErrorCode
+    hint: str | None = None
+    index: int
+    """Its position, from 0."""
+    message: str
+    retry_after_seconds: int | None = None
+
+
 class FileInfo(Model):
     extension: str | None = None
     """With its dot; empty when there is none."""
@@ -334,6 +394,22 @@ class FoundPassages(Model):
     """`results` for a query, `answers` for several."""
     answers: list[Any] | None = None
     results: list[Any] | None = None
+
+
+class GroupInfo(Model):
+    """A group of sandboxes."""
+    created_at: datetime
+    ending: bool
+    """It takes no more sandboxes, and those that it has are being deleted."""
+    expires_at: datetime
+    """When its lease ends unless it is renewed. A start of the server renews all leases."""
+    name: GroupName
+    sandboxes: int
+    ttl_seconds: int
+
+
+class GroupList(Model):
+    groups: list[GroupInfo]
 
 
 class HostCapacity(Model):
@@ -401,6 +477,8 @@ class Me(Model):
     """The key's name."""
     operator: bool
     """It may act on what belongs to the server."""
+    quotas: list[QuotaState]
+    """The quotas of its tenant; empty for a key that is bound to sandboxes."""
     role: Role | None = None
     subject: str | None = None
     """The user of a token."""
@@ -411,8 +489,10 @@ class Me(Model):
 
 class NewKeyInfo(KeyInfo):
     """A new key."""
-    key: str
-    """Its text, which can't be read again."""
+    key: str | None = None
+    """Its text, which can't be read again. Null in the answer to a repeat with the same `Idempotency-Key`: if the
+    first answer was lost, revoke the key and create another.
+    """
 
 
 class WebhookInfo(Model):
@@ -464,6 +544,23 @@ class QuarantinedSandbox(Remains):
     """The tenant and the name from its row or its record."""
 
 
+class QuotaExceeded(Model):
+    """A request beyond a tenant's quota."""
+    limit: int
+    quota: Quota
+    requested: int
+    used: int
+
+
+class QuotaState(Model):
+    """A quota of a tenant."""
+    limit: int | None = None
+    """Null: unlimited."""
+    quota: Quota
+    used: int | None = None
+    """What its sandboxes reserve, or its records use. Null: it is a rate."""
+
+
 class RemovedSandbox(Model):
     deleted: bool
     id: SandboxId
@@ -499,10 +596,15 @@ class Resources(Model):
 
 class SandboxInfo(Model):
     """A sandbox."""
+    child_budget: ChildBudget | None = None
+    """What its agent may create from inside."""
+    client_tag: str | None = None
     created_at: datetime
     deadline: Deadline | None = None
     """The next timeout."""
     expires_at: datetime | None = None
+    group: GroupName | None = None
+    """It ends with this group."""
     id: SandboxId
     isolation: list[str]
     """The isolation in effect, such as `["namespaces", "seccomp"]`."""
@@ -510,6 +612,8 @@ class SandboxInfo(Model):
     name: SandboxName
     origin: str
     """The interface that created it."""
+    parent: SandboxId | None = None
+    """The sandbox with the agent that created it, with which it ends."""
     reason: str | None = None
     """Why it is lost or failed."""
     spec: SandboxSpec
@@ -690,8 +794,23 @@ class TenantInfo(Model):
     disabled: bool
     """Its keys are refused."""
     keys: int
+    limits: TenantLimits
+    """Its own limits, without the server's defaults."""
     name: TenantId
+    quotas: list[QuotaState]
+    """All quotas, as they apply."""
     sandboxes: int
+
+
+class TenantLimits(Model):
+    """The limits of a tenant. The server's default replaces an unset one; without a default, the amount is unlimited."""
+    concurrent_creates: int | None = None
+    cpu_millis: int | None = None
+    disk_bytes: int | None = None
+    memory_bytes: int | None = None
+    requests_per_second: int | None = None
+    sandboxes: int | None = None
+    trajectory_bytes: int | None = None
 
 
 class TenantList(Model):
@@ -724,6 +843,40 @@ class Urls(Model):
     """With a separate origin."""
     path: str
     """Below this server's own address."""
+
+
+class UsageReport(Model):
+    """What sandboxes used, as sums of whole hours."""
+    group: UsageGroup
+    rows: list[UsageRow]
+    truncated: bool
+    """There are more rows."""
+
+
+class UsedAmounts(Model):
+    """Amounts that were used."""
+    core_seconds: float
+    """Processor time."""
+    disk_gib_hours: float
+    """Disk in use, over time."""
+    egress_bytes: int
+    """Bytes that it sent, with headers."""
+    ingress_bytes: int
+    """Bytes that it received, with headers."""
+    memory_gib_seconds: float
+    """Memory in use, over time."""
+    tool_calls: int
+    """Calls of its API and its tools that are steps of its trajectory."""
+
+
+class UsageRow(UsedAmounts):
+    """A sum of hours. What it is not grouped by is absent."""
+    hour: datetime | None = None
+    name: SandboxName | None = None
+    sandbox: SandboxId | None = None
+    """Also absent for a sum of sandboxes, because old hours are not kept one by one."""
+    template: str | None = None
+    tenant: TenantId
 
 
 class Verification(Model):
@@ -797,6 +950,10 @@ class WorkerInfo(Model):
 class WorkerList(Model):
     """AgentFlow's workers and their sessions."""
     workers: list[WorkerInfo]
+
+
+CreateAnswer: TypeAlias = SandboxInfo | CreatedSandboxes
+"""The answer to a create."""
 
 
 RecordedBody: TypeAlias = dict[str, Any]

@@ -23,6 +23,9 @@ EventKind: TypeAlias = Literal[
 ] | str
 """What happened to a sandbox."""
 
+GroupName: TypeAlias = str
+"""Names a group of sandboxes within its tenant: a DNS label."""
+
 IdlePolicy: TypeAlias = Literal["delete", "pause"] | str
 """The action after a sandbox's idle time."""
 
@@ -52,6 +55,31 @@ class ChangeTenant(TypedDict, total=False):
     """Changes of a tenant. Absent fields stay as they are."""
     disabled: bool | None
     """Whether its keys are refused. Its sandboxes stay as they are."""
+    limits: TenantLimits
+    """Its limits. A null stands for the server's default, and absent ones stay as they are."""
+
+
+class ChildBudget(TypedDict, total=False):
+    """What a sandbox's agent may create. Counts all sandboxes below it that exist at a time."""
+    cpu_millis: Required[int]
+    """The sum of their CPU limits, in thousandths of a core."""
+    depth: int
+    """How deep the tree below the sandbox may be, from 1 to 8. With 1, its children create none."""
+    lifetime_seconds: int | None
+    """The longest life time of each, in seconds; by default they live as long as their parent."""
+    memory_bytes: Required[int]
+    """The sum of their memory limits, in bytes."""
+    sandboxes: Required[int]
+    """From 1 to 1000."""
+
+
+class CreateGroup(TypedDict, total=False):
+    """A request for a group of sandboxes."""
+    name: GroupName | None
+    ttl_seconds: int | None
+    """The length of its lease, from 1 second to 30 days. If nobody renews it in this time, the group is deleted with
+    its sandboxes.
+    """
 
 
 class CreateKey(TypedDict, total=False):
@@ -73,13 +101,25 @@ class CreateSandbox(TypedDict, total=False):
     """A request for a sandbox. Fields that it does not have are refused."""
     args: list[str] | None
     """The main command."""
+    child_budget: ChildBudget | None
+    """Gives the sandbox a token, with which its agent creates others from inside, within this budget."""
+    client_tag: str | None
+    """Chosen by the client, to find the sandbox in lists; it need not be unique."""
+    count: int | None
+    """Creates this number of equal sandboxes, from 1 to 100, named `NAME-0` and so on. The answer is then a
+    `CreatedSandboxes`.
+    """
     env: dict[str, str] | None
+    group: GroupName | None
+    """A group of the tenant, with which the sandbox ends."""
     hostname: str | None
     idle_policy: IdlePolicy | None
     idle_timeout_seconds: int | None
     """0: never."""
     image: ImageName | None
     labels: dict[str, str] | None
+    min: int | None
+    """If fewer than this number can be created, none are; by default all must be."""
     name: SandboxName | None
     """Absent: the sandbox's id."""
     network: NetworkMode | None
@@ -111,6 +151,12 @@ class Nothing(TypedDict, total=False):
     """A body without fields."""
 
 
+class RenewGroup(TypedDict, total=False):
+    """Starts a group's lease again."""
+    ttl_seconds: int | None
+    """Absent: the lease keeps its length."""
+
+
 class ResourcesOverlay(TypedDict, total=False):
     """A partial `Resources`."""
     cpu_millis: int | None
@@ -136,6 +182,17 @@ class SearchCorpus(TypedDict, total=False):
     query: str | None
     top_k: int | None
     """The most passages of an answer."""
+
+
+class TenantLimits(TypedDict, total=False):
+    """The limits of a tenant. The server's default replaces an unset one; without a default, the amount is unlimited."""
+    concurrent_creates: int | None
+    cpu_millis: int | None
+    disk_bytes: int | None
+    memory_bytes: int | None
+    requests_per_second: int | None
+    sandboxes: int | None
+    trajectory_bytes: int | None
 
 
 class VolumeMount(TypedDict, total=False):
