@@ -476,7 +476,7 @@ static ROUTES: &[Route] = &[
         .doc(Operation::new("agent-sandbox", "agent_sandbox_terminal", "Runs a command").takes::<agent_sandbox::tools::Command>().answers::<agent_sandbox::tools::DataAnswer>(200)),
     Route::new(At::Server, &AGENT_SANDBOX, GET, "/api/v1/terminal/sandbox/{name}/detect-shell", |e| Box::pin(agent_sandbox::tools::detect_shell(e))).needs(Role::Use)
         .doc(Operation::new("agent-sandbox", "agent_sandbox_detect_shell", "Finds a sandbox's shell").answers::<agent_sandbox::tools::DataAnswer>(200)),
-    Route::new(At::Server, &AGENT_SANDBOX, GET, "/api/v1/logs/sandbox/{name}", |e| Box::pin(agent_sandbox::tools::logs(e)))
+    Route::new(At::Server, &AGENT_SANDBOX, GET, "/api/v1/logs/sandbox/{name}", |e| Box::pin(agent_sandbox::tools::logs(e))).needs(Role::Use)
         .doc(Operation::new("agent-sandbox", "agent_sandbox_logs", "Returns the end of the main command's output").query(&[("tailLines", "integer", "The number of lines, at most 2000; 200 by default")]).answers::<agent_sandbox::tools::DataAnswer>(200)),
     Route::new(At::Server, &AGENT_SANDBOX, GET, "/api/v1/ratelimit", |e| Box::pin(agent_sandbox::tools::rate_limit(e))).for_whole_tenant()
         .doc(Operation::new("agent-sandbox", "agent_sandbox_rate_limit", "Shows the tenant's limits and use").answers::<agent_sandbox::tools::DataAnswer>(200)),

@@ -204,12 +204,12 @@ pub(crate) async fn terminal(exchange: &mut Exchange) -> Answered {
 }
 
 async fn run_command(exchange: &mut Exchange) -> Result<LifecycleAnswer, Refusal> {
+    let name = find(exchange).await?.name;
     let (Command { command }, _) = exchange.json().await?;
     let command = command.trim();
     if command.is_empty() {
         return Err(Refusal::bad_request("command is required"));
     }
-    let name = find(exchange).await?.name;
     let result = run(exchange, &name, &format!("exec sh -lc {}", quoted(command))).await?;
     Ok(success(json!({
         "sandbox": name, "pod": name, "container": "sandbox", "command": command,
