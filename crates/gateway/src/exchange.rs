@@ -261,7 +261,7 @@ pub(crate) async fn answer(gateway: Arc<Gateway>, peer: Peer, request: Request<B
     let trace = open_trace.as_ref().map(|open| Arc::clone(&open.trace));
     // Fields of log lines.
     let span = tracing::info_span!("request", id = %request_id, tenant = Empty, sandbox = Empty, step = Empty);
-    let method = parts.method.clone();
+    let (method, uri) = (parts.method.clone(), parts.uri.clone());
     let mut tenant = None;
     let (route, name, mut answer, server_timing) = match Exchange::new(&gateway, &client, &request_id, trace, parts, body) {
         Ok(mut exchange) => {
@@ -280,7 +280,8 @@ pub(crate) async fn answer(gateway: Arc<Gateway>, peer: Peer, request: Request<B
             (exchange.route, name, answer, exchange.timing.header())
         }
         Err(refusal) => {
-            let route = Found::unknown().route;
+            // Its path may be the reason.
+            let route = routes::find_interface(uri.path());
             (route, route.pattern, refused(&refusal, route), Timing::start().header())
         }
     };
@@ -309,7 +310,7 @@ pub(crate) async fn answer(gateway: Arc<Gateway>, peer: Peer, request: Request<B
 }
 
 fn refused(refusal: &Refusal, route: &Route) -> Response<Body> {
-    let mut answer = if route.surface.envelope { refusal.envelope() } else { refusal.api() };
+    let mut answer = (route.surface.refuse)(refusal);
     // It may repeat text from the caller or from a sandbox.
     answer.headers_mut().append(CONTENT_SECURITY_POLICY, proxy::SANDBOXED);
     answer.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

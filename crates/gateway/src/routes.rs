@@ -7,8 +7,9 @@ use arenite_control::tenants::Role;
 use arenite_model::ErrorCode;
 use arenite_synthesis::ToolInfo;
 use arenite_trajectory::Verification;
+use axum::body::Body;
 use futures_util::future::BoxFuture;
-use http::Method;
+use http::{Method, Response};
 use matchit::Router;
 
 use crate::api::types::{
@@ -92,8 +93,8 @@ enum At {
 pub(crate) struct Surface {
     /// For metrics.
     pub(crate) name: &'static str,
-    /// Refusals have AIO's envelope; otherwise the format of Arenite's own API.
-    pub(crate) envelope: bool,
+    /// A refusal in its format.
+    pub(crate) refuse: fn(&Refusal) -> Response<Body>,
     /// Answered even when the server has few descriptors left.
     pub(crate) frugal: bool,
     /// AgentFlow's document describes it, and a setting for AgentFlow's clients closes the connection after its answers.
@@ -115,7 +116,7 @@ impl Surface {
     const fn aio(name: &'static str) -> Self {
         Self {
             name,
-            envelope: true,
+            refuse: Refusal::envelope,
             frugal: false,
             is_agentflow: false,
             is_for_whole_tenant: false,
@@ -133,7 +134,7 @@ impl Surface {
 
     /// For Arenite's own interfaces.
     const fn own(name: &'static str) -> Self {
-        Self { envelope: false, has_slash: true, ..Self::aio(name) }
+        Self { refuse: Refusal::api, has_slash: true, ..Self::aio(name) }
     }
 }
 
@@ -142,6 +143,7 @@ static CONSOLE: Surface = Surface::aio("console");
 static DOCS: Surface = Surface::aio("docs");
 static OPENAPI: Surface = Surface::aio("openapi");
 static AGENT_SANDBOX: Surface = Surface {
+    refuse: |refusal| agent_sandbox::failure(refusal, false),
     error: schema_of::<agent_sandbox::Failure>,
     frugal: true,
     wrong_method: agent_sandbox::wrong_method,
@@ -711,6 +713,18 @@ pub fn route_facts() -> Vec<RouteFacts> {
     };
     let all = ROUTES.iter().flat_map(|route| route.patterns().map(move |pattern| facts(route, pattern)));
     all.collect()
+}
+
+/// Paths of Agent-Sandbox.
+const AGENT_SANDBOX_PATHS: [&str; 5] =
+    ["/api/v1/sandbox", "/api/v1/terminal/sandbox", "/api/v1/logs/sandbox", "/api/v1/ratelimit", "/api/v1/pool"];
+
+/// The route that stands for the interface of a path that can't be decoded.
+pub(crate) fn find_interface(path: &str) -> &'static Route {
+    match AGENT_SANDBOX_PATHS.iter().any(|prefix| is_under(path, prefix)) {
+        true => SERVER.find(AGENT_SANDBOX_PATHS[0], &Method::GET).route,
+        false => &NOWHERE,
+    }
 }
 
 /// Finds the route of a decoded path.

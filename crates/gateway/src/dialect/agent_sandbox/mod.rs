@@ -221,7 +221,7 @@ fn success(data: Value) -> LifecycleAnswer {
     (StatusCode::OK, json!({ "code": "0", "data": data }))
 }
 
-fn failure(refusal: &Refusal, always_200: bool) -> Response<Body> {
+pub(crate) fn failure(refusal: &Refusal, always_200: bool) -> Response<Body> {
     // A wrong method is 405 in the original too.
     let (status, code) =
         if always_200 && refusal.allow.is_none() { (StatusCode::OK, 500) } else { (refusal.status, refusal.status.as_u16()) };

@@ -381,6 +381,16 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn paths_that_can_t_be_read_are_refused_in_the_form_of_the_dialect() {
+        let server = Harness::new().await;
+        for path in ["sandbox/%0e", "sandbox/files/%0e/upload", "logs/sandbox/%ff", "terminal/sandbox/%0e"] {
+            let answer = server.call("GET", &format!("/api/v1/{path}"), Value::Null).await;
+            assert_eq!((answer.status, &answer.json["code"]), (400, &json!("400")), "{path}: {}", answer.text);
+            assert!(answer.json["error"].is_string(), "{path}: {}", answer.text);
+        }
+    }
+
+    #[tokio::test]
     async fn pause_resume_metrics_and_limits() {
         let server = newer().await;
         server.call("POST", AT, json!({"name": "one"})).await;
