@@ -31,6 +31,8 @@ ELSEWHERE = {
     "export ARENITE_API_KEY=arn_": "a key of the line above; tenants/test_tenants.py uses one",
     "arenite tenant create acme": "needs that key; tenants/test_tenants.py runs it",
     "arenite key create --tenant acme": "needs that key; tenants/test_tenants.py runs it",
+    "arenite tenant set acme": "needs that key; operation/test_quotas.py runs it",
+    "arenite usage --tenant acme": "needs that key; operation/test_quotas.py runs it",
     "arenite audit --tenant acme": "needs that key; tenants/test_tenants.py runs it",
     "error: could not listen": "messages, not a command; operation/test_servers.py causes and compares both",
     '{\n  "id": "64f0c2a8b1c5d-17"': "an event, not a command; operation/test_events.py causes some",

@@ -7,6 +7,7 @@ import json
 import subprocess
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -151,12 +152,19 @@ def test_aio_site_to_markdown(live: LiveSandbox) -> None:
 
     client = live.client
     home_dir = client.sandbox.get_context().home_dir
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.connect_over_cdp(client.browser.get_info().data.cdp_url)
-        page = browser.new_page()
-        page.goto("data:text/html,<h1>Heading</h1><p>words", wait_until="networkidle")
-        html, picture = page.content(), base64.b64encode(page.screenshot()).decode()
-        browser.close()
+
+    def visit() -> tuple[str, str]:
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.connect_over_cdp(client.browser.get_info().data.cdp_url)
+            page = browser.new_page()
+            page.goto("data:text/html,<h1>Heading</h1><p>words", wait_until="networkidle")
+            html, picture = page.content(), base64.b64encode(page.screenshot()).decode()
+            browser.close()
+            return html, picture
+
+    # The thread of the tests may have another Playwright.
+    with ThreadPoolExecutor(1) as pool:
+        html, picture = pool.submit(visit).result()
     client.jupyter.execute_code(code=f"""
 from markdownify import markdownify
 html = '''{html}'''
