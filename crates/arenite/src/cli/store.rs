@@ -52,8 +52,8 @@ pub(crate) struct StoreExportArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Imports all rows or none. Stop the server first. Its next start finds the sandboxes that still
-exist and lists the others as lost. Exports of earlier versions contain no tenants, so the tenants of
-the store stay as they are.
+exist and lists the others as lost. Exports of earlier versions contain no tenants, so those of the
+store stay as they are.
 
 Examples:
   sudo arenite store import backup.jsonl --replace
