@@ -111,10 +111,13 @@ pub(super) async fn lock(client: &Client, previous: Option<i32>) -> Result<(), O
         let holder = client.query_opt(HOLDER, &[&LOCK]).await?;
         let (pid, text) =
             holder.map_or_else(|| (None, "a session that has just ended".to_owned()), |row| (row.get(0), row.get(1)));
-        if pid.is_none() || pid != previous || begun.elapsed() > WAIT {
+        // Without a holder, it ended between the two statements.
+        if pid.is_some() && pid != previous || begun.elapsed() > WAIT {
             return Err(OpenError::InUse(text));
         }
-        client.execute("SELECT pg_terminate_backend($1)", &[&pid]).await?;
+        if pid.is_some() {
+            client.execute("SELECT pg_terminate_backend($1)", &[&pid]).await?;
+        }
         sleep(AGAIN).await;
     }
 }
