@@ -32,6 +32,7 @@ ELSEWHERE = {
     "arenite tenant create acme": "needs that key; tenants/test_tenants.py runs it",
     "arenite key create --tenant acme": "needs that key; tenants/test_tenants.py runs it",
     "arenite tenant set acme": "needs that key; operation/test_quotas.py runs it",
+    "arenite tenant ls": "needs that key; operation/test_quotas.py runs it",
     "arenite usage --tenant acme": "needs that key; operation/test_quotas.py runs it",
     "arenite audit --tenant acme": "needs that key; tenants/test_tenants.py runs it",
     "error: could not listen": "messages, not a command; operation/test_servers.py causes and compares both",
