@@ -32,6 +32,7 @@ ELSEWHERE = {
     "arenite tenant create acme": "needs that key; tenants/test_tenants.py runs it",
     "arenite key create --tenant acme": "needs that key; tenants/test_tenants.py runs it",
     "arenite tenant set acme": "needs that key; operation/test_quotas.py runs it",
+    '{"code": "exhausted"': "an answer, not a command; operation/test_quotas.py causes some",
     "arenite tenant ls": "needs that key; operation/test_quotas.py runs it",
     "arenite usage --tenant acme": "needs that key; operation/test_quotas.py runs it",
     "arenite audit --tenant acme": "needs that key; tenants/test_tenants.py runs it",
