@@ -135,7 +135,9 @@ def test_one_that_was_killed_is_replaced(aio: LiveSandbox) -> None:
     for path, name in (("/code-server/healthz", "code-server"), ("/jupyter/api", "jupyter-lab")):
         assert httpx.get(aio.url + path, timeout=120).status_code == 200
         for _ in range(3):
-            aio.output(f"kill -KILL $(pgrep -o -f '[b]in/{name}')")
+            # It answers a moment before its last program has its name.
+            find = f"for _ in {{1..100}}; do pid=$(pgrep -o -f '[b]in/{name}') && break; sleep 0.1; done"
+            aio.output(f"{find}; kill -KILL $pid")
             answer = httpx.get(aio.url + path, timeout=120)
             assert answer.status_code == 200, (path, answer.text)
 
