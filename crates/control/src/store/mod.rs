@@ -2,6 +2,7 @@
 
 pub mod archive;
 mod contents;
+mod database;
 mod memory;
 mod postgres;
 mod record;

@@ -6,16 +6,15 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use arenite_model::{SandboxId, TenantId};
-use async_trait::async_trait;
 use jiff::Timestamp;
 use rusqlite::{Connection, OpenFlags, Params, Row, TransactionBehavior, params};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
+use super::database::Database;
 use super::writer::Writer;
 use super::{
-    Answer, Contents, Op, Record, RecordId, RecordKind, Rows, Store, StoreError, TenantStore, UsageStore, WebhookStore,
-    check_version, number, sqlite_tenants, sqlite_usage, sqlite_webhooks, to_json, unreadable, usage,
+    Answer, Contents, Op, Record, RecordId, RecordKind, Rows, StoreError, check_version, number, sqlite_tenants, sqlite_usage,
+    sqlite_webhooks, to_json, unreadable, usage,
 };
 use crate::tenants::{Reserved, TenantLimits};
 use crate::{ControlError, Sandbox};
@@ -152,10 +151,6 @@ impl SqliteStore {
             })
             .map_err(|e| failed("start its thread", e.to_string()))?;
         Ok(Self { jobs, permits: Arc::new(Semaphore::new(QUEUE)), thread: Mutex::new(Some(thread)), notes })
-    }
-
-    async fn ask(&self, op: Op) -> Answer {
-        self.carry_out(Work::Rows(op)).await
     }
 
     pub(super) async fn carry_out(&self, work: Work) -> Answer {
@@ -418,83 +413,16 @@ fn read_row(row: &Row<'_>) -> Result<Sandbox, Box<dyn std::error::Error>> {
     })
 }
 
-#[async_trait]
-impl Store for SqliteStore {
-    async fn load(&self) -> Result<Vec<Sandbox>, StoreError> {
-        Ok(self.ask(Op::Load).await?.sandboxes)
-    }
-
-    async fn insert_within(&self, sandbox: &Sandbox, limits: &TenantLimits) -> Result<(), StoreError> {
-        self.ask(Op::Insert(Box::new(sandbox.clone()), limits.clone())).await.map(drop)
-    }
-
-    async fn reserve(&self, sandbox: &Sandbox, limits: &TenantLimits) -> Result<(), StoreError> {
-        self.ask(Op::Reserve(Box::new(sandbox.clone()), limits.clone())).await.map(drop)
-    }
-
-    async fn update(&self, sandbox: &Sandbox) -> Result<(), StoreError> {
-        self.ask(Op::Update(Box::new(sandbox.clone()))).await.map(drop)
-    }
-
-    async fn touch(&self, used: Vec<(SandboxId, Timestamp)>) -> Result<(), StoreError> {
-        self.ask(Op::Touch(used)).await.map(drop)
-    }
-
-    async fn remove(&self, id: &SandboxId) -> Result<(), StoreError> {
-        self.ask(Op::Remove(id.clone())).await.map(drop)
-    }
-
-    async fn records(&self, kind: RecordKind) -> Result<Vec<Record>, StoreError> {
-        Ok(self.ask(Op::Records(kind)).await?.records)
-    }
-
-    async fn record(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
-        Ok(self.ask(Op::FindRecord(id.clone())).await?.records.pop())
-    }
-
-    async fn count_records(&self, kind: RecordKind, tenant: &TenantId) -> Result<u64, StoreError> {
-        Ok(self.ask(Op::CountRecords(kind, tenant.clone())).await?.count)
-    }
-
-    async fn put_record(&self, record: Record) -> Result<(), StoreError> {
-        self.ask(Op::PutRecord(record)).await.map(drop)
-    }
-
-    async fn remove_record(&self, id: &RecordId) -> Result<(), StoreError> {
-        self.ask(Op::RemoveRecord(id.clone())).await.map(drop)
-    }
-
-    async fn remove_expired(&self, now: Timestamp) -> Result<(), StoreError> {
-        self.ask(Op::RemoveExpired(now)).await.map(drop)
-    }
-
-    async fn import(&self, contents: Contents, replace: bool) -> Result<(), StoreError> {
-        self.ask(Op::Import { contents: Box::new(contents), replace }).await.map(drop)
-    }
-
-    fn usage_store(self: Arc<Self>) -> Option<Arc<dyn UsageStore>> {
-        Some(self)
-    }
-
-    fn tenant_store(self: Arc<Self>) -> Option<Arc<dyn TenantStore>> {
-        Some(self)
-    }
-
-    fn webhook_store(self: Arc<Self>) -> Option<Arc<dyn WebhookStore>> {
-        Some(self)
+impl Database for SqliteStore {
+    async fn ask(&self, op: Op) -> Answer {
+        self.carry_out(Work::Rows(op)).await
     }
 
     fn notes(&self) -> Vec<String> {
         self.notes.clone()
     }
 
-    async fn check(&self) -> Result<(), StoreError> {
-        self.ask(Op::Check).await.map(drop)
-    }
-
-    async fn close(&self) {
-        // Already closed is fine.
-        let _ = self.ask(Op::Close).await;
+    async fn join(&self) {
         let thread = self.thread.lock().ok().and_then(|mut thread| thread.take());
         if let Some(thread) = thread {
             // It has answered the last request and only closes the file.

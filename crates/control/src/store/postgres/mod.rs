@@ -11,12 +11,8 @@ mod webhooks;
 mod writer;
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
-use arenite_model::{SandboxId, TenantId};
-use async_trait::async_trait;
-use jiff::Timestamp;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
@@ -26,9 +22,9 @@ pub use address::{AddressError, PostgresAddress};
 use self::owed::Owed;
 use self::session::{OpenError, Session};
 use self::writer::{Job, Work, Writer};
-use super::{Answer, Contents, Op, Record, RecordId, RecordKind, Store, StoreError, TenantStore, UsageStore, WebhookStore};
-use crate::tenants::TenantLimits;
-use crate::{ControlError, Sandbox};
+use super::database::Database;
+use super::{Answer, Contents, Op, StoreError};
+use crate::ControlError;
 
 /// Queue of changes for the writer; beyond it, callers wait to enqueue.
 const QUEUE: usize = 256;
@@ -75,10 +71,6 @@ impl PostgresStore {
         let (jobs, queue) = mpsc::channel(QUEUE);
         let writer = tokio::spawn(Writer::new(address, claim, session, owed).run(queue));
         Ok(Self { jobs, writer: Mutex::new(Some(writer)) })
-    }
-
-    async fn ask(&self, op: Op) -> Answer {
-        self.carry_out(Work::Rows(op)).await
     }
 
     async fn carry_out(&self, work: Work) -> Answer {
@@ -137,79 +129,12 @@ fn refused(address: &PostgresAddress, what: &'static str, error: OpenError) -> C
     }
 }
 
-#[async_trait]
-impl Store for PostgresStore {
-    async fn load(&self) -> Result<Vec<Sandbox>, StoreError> {
-        Ok(self.ask(Op::Load).await?.sandboxes)
+impl Database for PostgresStore {
+    async fn ask(&self, op: Op) -> Answer {
+        self.carry_out(Work::Rows(op)).await
     }
 
-    async fn insert_within(&self, sandbox: &Sandbox, limits: &TenantLimits) -> Result<(), StoreError> {
-        self.ask(Op::Insert(Box::new(sandbox.clone()), limits.clone())).await.map(drop)
-    }
-
-    async fn reserve(&self, sandbox: &Sandbox, limits: &TenantLimits) -> Result<(), StoreError> {
-        self.ask(Op::Reserve(Box::new(sandbox.clone()), limits.clone())).await.map(drop)
-    }
-
-    async fn update(&self, sandbox: &Sandbox) -> Result<(), StoreError> {
-        self.ask(Op::Update(Box::new(sandbox.clone()))).await.map(drop)
-    }
-
-    async fn touch(&self, used: Vec<(SandboxId, Timestamp)>) -> Result<(), StoreError> {
-        self.ask(Op::Touch(used)).await.map(drop)
-    }
-
-    async fn remove(&self, id: &SandboxId) -> Result<(), StoreError> {
-        self.ask(Op::Remove(id.clone())).await.map(drop)
-    }
-
-    async fn records(&self, kind: RecordKind) -> Result<Vec<Record>, StoreError> {
-        Ok(self.ask(Op::Records(kind)).await?.records)
-    }
-
-    async fn record(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
-        Ok(self.ask(Op::FindRecord(id.clone())).await?.records.pop())
-    }
-
-    async fn count_records(&self, kind: RecordKind, tenant: &TenantId) -> Result<u64, StoreError> {
-        Ok(self.ask(Op::CountRecords(kind, tenant.clone())).await?.count)
-    }
-
-    async fn put_record(&self, record: Record) -> Result<(), StoreError> {
-        self.ask(Op::PutRecord(record)).await.map(drop)
-    }
-
-    async fn remove_record(&self, id: &RecordId) -> Result<(), StoreError> {
-        self.ask(Op::RemoveRecord(id.clone())).await.map(drop)
-    }
-
-    async fn remove_expired(&self, now: Timestamp) -> Result<(), StoreError> {
-        self.ask(Op::RemoveExpired(now)).await.map(drop)
-    }
-
-    async fn import(&self, contents: Contents, replace: bool) -> Result<(), StoreError> {
-        self.ask(Op::Import { contents: Box::new(contents), replace }).await.map(drop)
-    }
-
-    fn usage_store(self: Arc<Self>) -> Option<Arc<dyn UsageStore>> {
-        Some(self)
-    }
-
-    fn webhook_store(self: Arc<Self>) -> Option<Arc<dyn WebhookStore>> {
-        Some(self)
-    }
-
-    fn tenant_store(self: Arc<Self>) -> Option<Arc<dyn TenantStore>> {
-        Some(self)
-    }
-
-    async fn check(&self) -> Result<(), StoreError> {
-        self.ask(Op::Check).await.map(drop)
-    }
-
-    async fn close(&self) {
-        // Already closed is fine.
-        let _ = self.ask(Op::Close).await;
+    async fn join(&self) {
         let writer = self.writer.lock().await.take();
         if let Some(writer) = writer
             && writer.await.is_err()
