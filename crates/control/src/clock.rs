@@ -1,5 +1,10 @@
+use std::time::Duration;
+
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
+
+/// The longest sleep: timers reach two years, life times any number of seconds.
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The wall clock as read at start, advanced by the monotonic clock. A step of the host's clock reaps nothing early, and tests
 /// can move time.
@@ -23,7 +28,19 @@ impl Clock {
     /// The instant of the monotonic clock at that time.
     pub(crate) fn instant_of(&self, time: Timestamp) -> Instant {
         let from_start = time.duration_since(self.wall);
-        self.start + std::time::Duration::try_from(from_start).unwrap_or_default()
+        self.start + Duration::try_from(from_start).unwrap_or_default()
+    }
+
+    /// Sleeps until that time, a day at most; without one, for ever.
+    pub(crate) async fn sleep_until(&self, time: Option<Timestamp>) {
+        match time {
+            // Timers have steps of a millisecond: not just before the time, but just after.
+            Some(time) => {
+                let (at, now) = (self.instant_of(time), Instant::now());
+                tokio::time::sleep_until(at.clamp(now, now + LONGEST) + Duration::from_millis(1)).await;
+            }
+            None => std::future::pending().await,
+        }
     }
 
     pub(crate) fn started_at(&self) -> Timestamp {
@@ -32,6 +49,6 @@ impl Clock {
 }
 
 /// Saturates at the end of time.
-pub(crate) fn later(time: Timestamp, by: std::time::Duration) -> Timestamp {
+pub(crate) fn later(time: Timestamp, by: Duration) -> Timestamp {
     SignedDuration::try_from(by).ok().and_then(|by| time.checked_add(by).ok()).unwrap_or(Timestamp::MAX)
 }

@@ -19,7 +19,6 @@ use arenite_model::{GroupName, TenantId};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
-use tokio::time::Instant;
 
 use crate::clock::later;
 use crate::registry::Entry;
@@ -33,8 +32,6 @@ pub(crate) const WHAT: &str = "groups of this tenant";
 const LEASES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30 * 86_400)];
 /// Delay before a group that could not be ended is tried again.
 const RETRY: Duration = Duration::from_secs(10);
-/// The longest sleep.
-const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A group of sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -261,17 +258,8 @@ impl Control {
             for group in due {
                 tokio::spawn(Arc::clone(&self).reap_group(group));
             }
-            let next = async {
-                match next {
-                    Some(at) => {
-                        let at = self.clock.instant_of(at) + Duration::from_millis(1);
-                        tokio::time::sleep_until(at.min(Instant::now() + LONGEST)).await;
-                    }
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
-                () = next => {}
+                () = self.clock.sleep_until(next) => {}
                 () = self.groups.changed.notified() => {}
             }
         }

@@ -7,7 +7,6 @@ use std::time::Duration;
 use arenite_model::{IdlePolicy, SandboxId, SandboxState, TenantId};
 use jiff::Timestamp;
 use tokio::sync::{Notify, Semaphore};
-use tokio::time::Instant;
 
 use crate::clock::later;
 use crate::counters::{Tally, count};
@@ -20,8 +19,6 @@ const AT_ONCE: usize = 8;
 const RETRY: Duration = Duration::from_secs(10);
 /// Delay before a sandbox that is being changed is checked again.
 const BUSY: Duration = Duration::from_secs(1);
-/// The longest sleep: timers reach two years, life times any number of seconds.
-const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// When to check which sandbox. A time may be too early, never too late: the check recomputes it, so a call need not move it.
 #[derive(Default)]
@@ -171,18 +168,8 @@ impl Control {
                     None => {}
                 }
             }
-            let next = async {
-                match next {
-                    // Timers have steps of a millisecond: not just before the time, but just after.
-                    Some(at) => {
-                        let at = self.clock.instant_of(at) + Duration::from_millis(1);
-                        tokio::time::sleep_until(at.min(Instant::now() + LONGEST)).await;
-                    }
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
-                () = next => {}
+                () = self.clock.sleep_until(next) => {}
                 () = self.deadlines.earlier.notified() => {}
             }
         }

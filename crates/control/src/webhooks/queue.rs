@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arenite_model::{TenantId, WebhookId};
 use jiff::Timestamp;
 use tokio::sync::Notify;
-use tokio::time::Instant;
 
 use super::Webhook;
 use crate::clock::Clock;
@@ -121,18 +120,8 @@ impl Queue {
                 Ok(attempt) => return attempt,
                 Err(next) => next,
             };
-            let due = async {
-                match next {
-                    // Timers have steps of a millisecond: not just before the time, but just after.
-                    Some(at) => {
-                        let at = clock.instant_of(at).max(Instant::now()) + std::time::Duration::from_millis(1);
-                        tokio::time::sleep_until(at).await;
-                    }
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
-                () = due => {}
+                () = clock.sleep_until(next) => {}
                 () = self.changed.notified() => {}
             }
         }
