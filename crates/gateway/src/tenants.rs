@@ -368,9 +368,8 @@ pub(crate) fn time_in_query(exchange: &Exchange, name: &str) -> Result<Option<Ti
     given.map_err(|_| Refusal::bad_request(format!("{name} is no time in RFC 3339, such as 2026-01-31T00:00:00Z")))
 }
 
-pub(crate) async fn audit(exchange: &mut Exchange) -> Answered {
-    let tenants = tenants(exchange)?;
-    let tenant = tenant_of_report(exchange)?;
+/// The size of a page of numbered rows, and the last row of the page before.
+pub(crate) fn page_in_query(exchange: &Exchange) -> Result<(usize, Option<u64>), Refusal> {
     let number = |name: &str| {
         let given: Option<u64> = exchange
             .query(name)
@@ -383,13 +382,15 @@ pub(crate) async fn audit(exchange: &mut Exchange) -> Answered {
     if !(1..=MAX_PAGE).contains(&limit) {
         return Err(Refusal::bad_request(format!("limit is {limit}, outside 1 to {MAX_PAGE}")));
     }
-    let query = AuditQuery {
-        tenant,
-        since: time_in_query(exchange, "since")?,
-        until: time_in_query(exchange, "until")?,
-        before: number("cursor")?,
-        limit,
-    };
+    Ok((limit, number("cursor")?))
+}
+
+pub(crate) async fn audit(exchange: &mut Exchange) -> Answered {
+    let tenants = tenants(exchange)?;
+    let tenant = tenant_of_report(exchange)?;
+    let (limit, before) = page_in_query(exchange)?;
+    let query =
+        AuditQuery { tenant, since: time_in_query(exchange, "since")?, until: time_in_query(exchange, "until")?, before, limit };
     let rows = tenants.audit_page(query).await?;
     let next_cursor = rows.last().filter(|_| rows.len() == limit).map(|row| row.number.to_string());
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());

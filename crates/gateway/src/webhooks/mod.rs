@@ -30,14 +30,13 @@ use utoipa::ToSchema;
 use crate::exchange::{Answered, Exchange};
 use crate::outgoing::Target;
 use crate::refusal::{Refusal, json_response};
+use crate::tenants::page_in_query;
 use crate::{audit, auth};
 
 pub(crate) use deliver::run;
 use send::Message;
 pub(crate) use send::WebhookSender;
 
-const DEFAULT_PAGE: usize = 100;
-const MAX_PAGE: usize = 1000;
 /// Starts the text of a secret.
 const SECRET_PREFIX: &str = "whsec_";
 
@@ -218,19 +217,8 @@ pub(crate) async fn deliveries(exchange: &mut Exchange) -> Answered {
     let webhooks = webhooks(exchange)?;
     let hook = find(exchange, &webhooks)?;
     let state = exchange.query("state").map(|text| text.parse()).transpose().map_err(Refusal::bad_request)?;
-    let number = |name: &str| {
-        let given: Option<u64> = exchange
-            .query(name)
-            .map(|text| text.parse())
-            .transpose()
-            .map_err(|_| Refusal::bad_request(format!("{name} is no number of this list")))?;
-        Ok::<_, Refusal>(given)
-    };
-    let limit = number("limit")?.map_or(DEFAULT_PAGE, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
-    if !(1..=MAX_PAGE).contains(&limit) {
-        return Err(Refusal::bad_request(format!("limit is {limit}, outside 1 to {MAX_PAGE}")));
-    }
-    let query = DeliveryQuery { webhook: hook.id.clone(), state, before: number("cursor")?, limit };
+    let (limit, before) = page_in_query(exchange)?;
+    let query = DeliveryQuery { webhook: hook.id.clone(), state, before, limit };
     let found = webhooks.deliveries(query).await?;
     let next_cursor = found.last().filter(|_| found.len() == limit).map(|delivery| delivery.number.to_string());
     let deliveries = found.into_iter().map(DeliveryInfo::from).collect();
