@@ -178,12 +178,17 @@ pub(crate) fn deserialize<T: DeserializeOwned>(value: &Value) -> Result<T, Refus
     })
 }
 
-/// Reads a whole body up to its limit.
+/// Reads a whole body of a request of this API.
 pub(crate) async fn read(body: Body) -> Result<bytes::Bytes, Refusal> {
-    match Limited::new(body, MAX_BODY).collect().await {
+    read_up_to(body, MAX_BODY).await
+}
+
+/// Reads a whole body up to a number of bytes.
+pub(crate) async fn read_up_to(body: Body, most: usize) -> Result<bytes::Bytes, Refusal> {
+    match Limited::new(body, most).collect().await {
         Ok(read) => Ok(read.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => {
-            Err(Refusal::new(ErrorCode::TooLarge, format!("the body is larger than {MAX_BODY} bytes")))
+            Err(Refusal::new(ErrorCode::TooLarge, format!("the body is larger than {most} bytes")))
         }
         Err(error) => Err(Refusal::bad_request(format!("the body broke off: {error}"))),
     }

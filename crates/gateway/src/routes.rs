@@ -715,16 +715,11 @@ pub fn route_facts() -> Vec<RouteFacts> {
     all.collect()
 }
 
-/// Paths of Agent-Sandbox.
-const AGENT_SANDBOX_PATHS: [&str; 5] =
-    ["/api/v1/sandbox", "/api/v1/terminal/sandbox", "/api/v1/logs/sandbox", "/api/v1/ratelimit", "/api/v1/pool"];
-
 /// The route that stands for the interface of a path that can't be decoded.
 pub(crate) fn find_interface(path: &str) -> &'static Route {
-    match AGENT_SANDBOX_PATHS.iter().any(|prefix| is_under(path, prefix)) {
-        true => SERVER.find(AGENT_SANDBOX_PATHS[0], &Method::GET).route,
-        false => &NOWHERE,
-    }
+    let is_above =
+        |route: &&Route| is_under(path, route.pattern.split('{').next().unwrap_or_default().trim_end_matches(['/', '*']));
+    ROUTES.iter().filter(|route| std::ptr::eq(route.surface, &AGENT_SANDBOX)).find(is_above).unwrap_or(&NOWHERE)
 }
 
 /// Finds the route of a decoded path.

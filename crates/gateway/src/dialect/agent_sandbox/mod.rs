@@ -21,6 +21,7 @@ use arenite_model::{ErrorCode, IdlePolicy, ImageName, Resources, SandboxName};
 use axum::body::Body;
 use http::{Response, StatusCode};
 use jiff::Timestamp;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -301,11 +302,15 @@ async fn post(exchange: &mut Exchange) -> Result<LifecycleAnswer, Refusal> {
     }
 }
 
+/// The request of a create.
+fn arguments<T: DeserializeOwned>(call: &LifecycleCall) -> Result<T, Refusal> {
+    let arguments = call.arguments.as_ref().filter(|arguments| arguments.is_object());
+    api::deserialize(arguments.ok_or_else(|| Refusal::bad_request("the body is not a JSON object"))?)
+}
+
 /// Creates a sandbox in version 0.8, and answers with it. Without a name, it is named by its template and a random number.
 async fn create_newer(gateway: &Arc<Gateway>, context: &Context, call: LifecycleCall) -> Result<LifecycleAnswer, Refusal> {
-    let arguments = call.arguments.as_ref().filter(|arguments| arguments.is_object());
-    let arguments = arguments.ok_or_else(|| Refusal::bad_request("the body is not a JSON object"))?;
-    let create: newer::NewerCreate = api::deserialize(arguments)?;
+    let create: newer::NewerCreate = arguments(&call)?;
     let name = given(&create.name).map(str::parse::<SandboxName>).transpose()?;
     let (template, request) = newer::request(gateway, create, name.clone())?;
     let name = match name {
@@ -330,9 +335,7 @@ fn created(name: &SandboxName) -> String {
 
 /// Creates a sandbox from the call's arguments, and returns its name; records the call.
 pub(super) async fn create(gateway: &Arc<Gateway>, context: &Context, call: LifecycleCall) -> Result<SandboxName, Refusal> {
-    let arguments = call.arguments.as_ref().filter(|arguments| arguments.is_object());
-    let arguments = arguments.ok_or_else(|| Refusal::bad_request("the body is not a JSON object"))?;
-    let create: Create = api::deserialize(arguments)?;
+    let create: Create = arguments(&call)?;
     let name = given(&create.name).map(str::parse::<SandboxName>).transpose()?;
     let (environment, request) = request(gateway, create, name.clone())?;
     let made = |request| {

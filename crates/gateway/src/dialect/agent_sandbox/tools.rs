@@ -13,14 +13,13 @@ use axum::body::Body;
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Limited};
 use jiff::Timestamp;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use super::{DIALECT, failure, finish, known, named, not_found, success};
+use super::{DIALECT, failure, finish, known, named, success};
 use crate::api;
 use crate::exchange::{Answered, Exchange};
 use crate::lifecycle::{self, LifecycleAnswer, LifecycleCall, Transition};
@@ -107,10 +106,16 @@ async fn measure(exchange: &mut Exchange) -> Result<LifecycleAnswer, Refusal> {
     if wanted.len() > MAX_MEASURED {
         return Err(Refusal::bad_request(format!("names: give at most {MAX_MEASURED}")));
     }
-    let first = usages(exchange, &wanted).await;
+    let mut found = Vec::new();
+    for name in wanted {
+        if target::look_up(&exchange.gateway.control, &exchange.context, &SandboxRef::Name(name.clone())).await.is_ok() {
+            found.push(name);
+        }
+    }
+    let first = usages(exchange, &found).await;
     let begun = tokio::time::Instant::now();
     tokio::time::sleep(MEASURED_FOR).await;
-    let second = usages(exchange, &wanted).await;
+    let second = usages(exchange, &found).await;
     let nanoseconds = begun.elapsed().as_nanos().max(1);
     let now = Timestamp::now().to_string();
     let item = |(name, usage): (&SandboxName, &Usage)| {
@@ -128,12 +133,9 @@ async fn measure(exchange: &mut Exchange) -> Result<LifecycleAnswer, Refusal> {
 
 /// Measures the caller's sandboxes of these names.
 async fn usages(exchange: &Exchange, names: &[SandboxName]) -> BTreeMap<SandboxName, Usage> {
-    let (control, context) = (&exchange.gateway.control, &exchange.context);
     let mut found = BTreeMap::new();
     for name in names {
-        if target::look_up(control, context, &SandboxRef::Name(name.clone())).await.is_ok()
-            && let Ok(usage) = control.usage(context.tenant(), name).await
-        {
+        if let Ok(usage) = exchange.gateway.control.usage(exchange.context.tenant(), name).await {
             found.insert(name.clone(), usage);
         }
     }
@@ -281,7 +283,7 @@ async fn upload(exchange: &mut Exchange) -> Result<LifecycleAnswer, Refusal> {
     let kind = exchange.parts.headers.get(CONTENT_TYPE).cloned();
     let kind = kind.ok_or_else(|| Refusal::bad_request("the body is not a form (multipart/form-data)"))?;
     let boundary = boundary(&kind).ok_or_else(|| Refusal::bad_request("the body is not a form (multipart/form-data)"))?;
-    let body = read_whole(exchange.take_body(), MAX_UPLOAD).await?;
+    let body = api::read_up_to(exchange.take_body(), MAX_UPLOAD).await?;
     // The guest takes the path as a part of the form. It comes first, so that the file is stored as it arrives.
     let head = format!("--{boundary}\r\nContent-Disposition: form-data; name=\"path\"\r\n\r\n{path}\r\n");
     let mut form = BytesMut::with_capacity(head.len() + body.len());
@@ -374,7 +376,7 @@ pub(crate) async fn pools(exchange: &mut Exchange) -> Answered {
 async fn find(exchange: &Exchange) -> Result<Sandbox, Refusal> {
     let given = exchange.param("name");
     let found = target::look_up(&exchange.gateway.control, &exchange.context, &SandboxRef::Name(named(given)?)).await;
-    found.map_err(|refusal| if refusal.code == ErrorCode::NotFound { not_found(given) } else { refusal })
+    found.map_err(|refusal| known(refusal, given))
 }
 
 async fn call_json(exchange: &Exchange, name: &SandboxName, path: &str, body: &Value) -> Result<Value, Refusal> {
@@ -398,7 +400,7 @@ async fn call(exchange: &Exchange, name: &SandboxName, request: Request<Bytes>) 
 async fn call_data(exchange: &Exchange, name: &SandboxName, request: Request<Bytes>) -> Result<Value, Refusal> {
     let answer = call(exchange, name, request).await?;
     let status = answer.status();
-    let bytes = read_whole(answer.into_body(), MAX_ANSWER).await?;
+    let bytes = api::read_up_to(answer.into_body(), MAX_ANSWER).await?;
     let mut envelope: Value = serde_json::from_slice(&bytes).unwrap_or_default();
     if status.is_success() && envelope["success"] != false {
         return Ok(envelope["data"].take());
@@ -408,7 +410,7 @@ async fn call_data(exchange: &Exchange, name: &SandboxName, request: Request<Byt
 
 async fn refused(answer: Response<Body>) -> Refusal {
     let status = answer.status();
-    match read_whole(answer.into_body(), MAX_ANSWER).await {
+    match api::read_up_to(answer.into_body(), MAX_ANSWER).await {
         Ok(bytes) => said(status, &serde_json::from_slice(&bytes).unwrap_or_default()),
         Err(refusal) => refusal,
     }
@@ -419,16 +421,6 @@ fn said(status: StatusCode, envelope: &Value) -> Refusal {
     let message: String = envelope["message"].as_str().unwrap_or("the sandbox refused the call").chars().take(1000).collect();
     let status = if status.is_client_error() || status.is_server_error() { status } else { StatusCode::BAD_REQUEST };
     Refusal { status, ..Refusal::bad_request(message) }
-}
-
-async fn read_whole(body: Body, most: usize) -> Result<Bytes, Refusal> {
-    match Limited::new(body, most).collect().await {
-        Ok(read) => Ok(read.to_bytes()),
-        Err(error) if error.is::<http_body_util::LengthLimitError>() => {
-            Err(Refusal::new(ErrorCode::TooLarge, format!("the body is larger than {} MiB", most >> 20)))
-        }
-        Err(error) => Err(Refusal::bad_request(format!("the body broke off: {error}"))),
-    }
 }
 
 #[cfg(test)]
