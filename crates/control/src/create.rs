@@ -317,11 +317,8 @@ impl Control {
             error => ControlError::store("remember a new sandbox")(error),
         })?;
         stage(&mut stages, "store", &mut since);
-        let create = self.begin(&creating, is_ahead);
+        let create = self.begin(entry, &creating, is_ahead);
         let created = self.bounded("the creation", &entry.name, create).await?;
-        if is_ahead {
-            self.claim_meter(entry).await;
-        }
         reservation.cancelled(&entry.name)?;
         let engine = created.stages.into_iter();
         stages.extend(engine.map(|(name, time)| (name.to_owned(), time.as_secs_f64() * 1e3)));
@@ -339,14 +336,15 @@ impl Control {
     }
 
     /// Makes the engine create the sandbox, or takes one from a pool.
-    async fn begin(&self, creating: &Sandbox, is_ahead: bool) -> Result<Created, EngineError> {
+    async fn begin(&self, entry: &Entry, creating: &Sandbox, is_ahead: bool) -> Result<Created, EngineError> {
         let row = memo::row(creating);
         let spec = self.spec_for_engine(creating).map_err(|error| EngineError::Host {
             what: "could not make the sandbox's token".to_owned(),
             source: std::io::Error::other(error),
         })?;
         if is_ahead {
-            match self.engine.adopt(&row, &spec).await {
+            let (adopted, ()) = tokio::join!(self.engine.adopt(&row, &spec), self.claim_meter(entry));
+            match adopted {
                 Ok(created) => {
                     count(&self.tally.adopted);
                     self.announce(creating, EventKind::Claimed);
@@ -355,6 +353,7 @@ impl Control {
                 Err(error) => {
                     tracing::warn!(id = %row.id, %error, "a sandbox made ahead could not be given away; making another");
                     self.engine.destroy(&row.id).await?;
+                    self.forget_meter(&entry.id);
                 }
             }
         }

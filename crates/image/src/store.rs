@@ -491,8 +491,10 @@ fn canonical(name: &ImageName) -> ImageName {
 }
 
 fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(MAX_MANIFEST_BYTES + 1).read_to_end(&mut bytes)?;
+    let file = File::open(path)?;
+    // Enough for one read: creates wait for these files.
+    let mut bytes = Vec::with_capacity(file.metadata()?.len().min(MAX_MANIFEST_BYTES) as usize + 1);
+    file.take(MAX_MANIFEST_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_MANIFEST_BYTES {
         return Err(io::Error::other(format!("it is longer than {MAX_MANIFEST_BYTES} bytes")));
     }

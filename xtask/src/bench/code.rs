@@ -62,6 +62,10 @@ pub(super) fn measure(rounds: usize, api: &mut Connection, report: &mut Report) 
         Row::ratio("create → first code/execute of Python, p50", &own, 0.50, &kernels, 0.50, 1.2)
             .against("ipykernel, from its start to its first answer"),
     );
+    report.push(
+        Row::ratio("create from the pool → first code/execute of Python, next to no pool", &pooled, 0.50, &own, 0.50, 0.5)
+            .against("the same without the pool"),
+    );
     Ok(())
 }
 
@@ -69,8 +73,9 @@ pub(super) fn measure(rounds: usize, api: &mut Connection, report: &mut Report) 
 pub(super) fn claims(rounds: usize, api: &mut Connection, report: &mut Report) -> Outcome {
     let (mut claimed, mut cold) = (Vec::new(), Vec::new());
     for round in 0..WARM_UP + rounds.min(MOST_ROUNDS) {
-        fill(api)?;
         for (own, times) in [(false, &mut claimed), (true, &mut cold)] {
+            // Before each, so that both begin on a host that was idle for the same time.
+            fill(api)?;
             let name = format!("bench-claim-{round}");
             let begun = Instant::now();
             api.create_for_code(&name, own)?;
