@@ -204,6 +204,7 @@ SYNC = [
     (r"\b__a(enter|exit|iter|next)__\b", r"__\1__"),
     (r"\ba(close|read|iter_bytes|iter_lines)\(", r"\1("),
     (r"\bAsync([A-Z]\w*)", r"\1"),
+    (r"\bIterator, Iterator\b", "Iterator"),
     (r"\b_async\b", "_sync"),
     (r"\bThe async client\. `_sync` is generated from it by `generate\.py`\.", "The sync client."),
 ]

@@ -276,6 +276,60 @@ def test_a_download_that_breaks_leaves_the_target(run: Run, serve: Callable[...,
     assert server.requests[0].line == "GET /sandbox/demo/v1/file/download?path=%2Fa+b HTTP/1.1"
 
 
+GROUP = {"name": "a b", "created_at": NOW, "expires_at": NOW, "ending": False, "sandboxes": 0, "ttl_seconds": 60}
+
+
+@pytest.mark.parametrize("first", [answer(503), CUT])
+def test_several_are_created_at_once_and_once(run: Run, serve: Callable[..., ScriptedServer], first: bytes) -> None:
+    refused = {"index": 1, "code": "exhausted", "message": "full", "hint": None}
+    made = answer(207, {"requested": 2, "sandboxes": [INFO], "errors": [refused]})
+    server = serve(first, made)
+    batch = run(server.url, lambda client: client.sandboxes.create_many(2, at_least=1, image="base"))
+    assert ([one.name for one in batch], len(batch), batch[0].id, batch.errors[0].code) == (["demo"], 1, INFO["id"], "exhausted")
+    assert [json.loads(one.body) for one in server.requests] == [{"image": "base", "count": 2, "min": 1}] * 2
+    assert len({one.headers["idempotency-key"] for one in server.requests}) == 1
+
+
+def test_a_group_is_named_in_its_creates(run: Run, serve: Callable[..., ScriptedServer]) -> None:
+    server = serve(answer(200, GROUP), answer(201, INFO))
+    group = run(server.url, lambda client: client.groups.get("a b"))
+    assert server.requests[0].line == "GET /api/v2/groups/a%20b HTTP/1.1"
+    kind = arenite.Group if isinstance(group, arenite.Group) else arenite.AsyncGroup
+    run(server.url, lambda client: kind(client, group.info).create(image="base", group="other"))
+    assert json.loads(server.requests[1].body) == {"image": "base", "group": "a b"}
+
+
+EVENT = {"id": "1-1", "type": "sandbox.died", "at": NOW, "sandbox": {"id": "s1", "name": "demo", "labels": {}}, "reason": "x"}
+
+
+def test_events_are_read_to_their_end(run: Run, serve: Callable[..., ScriptedServer]) -> None:
+    first = answer(200, {"events": [EVENT], "next_after": "1-1", "gap": True})
+    server = serve(first, answer(200, {"events": [], "next_after": "1-1", "gap": False}))
+    found = run(server.url, lambda client: client.events(types=["sandbox.died"], labels={"a": "b"}, sandboxes=["x", "y"]))
+    assert [one.type for one in found] == ["gap", "sandbox.died"]
+    assert [one.line.split()[1].partition("?")[2] for one in server.requests] == [
+        "type=sandbox.died&sandbox=x&sandbox=y&label=a%3Db",
+        "type=sandbox.died&sandbox=x&sandbox=y&label=a%3Db&after=1-1",
+    ]
+
+
+def test_a_stream_of_events_reports_gaps(run: Run, serve: Callable[..., ScriptedServer]) -> None:
+    gap = 'event: gap\ndata: {"message": "missing"}\n\n'
+    event = f"event: sandbox.died\nid: 1-1\ndata: {json.dumps(EVENT)}\n\n"
+    server = serve(events(gap, ": alive\n\n", event) + b"0\r\n\r\n")
+    found = run(server.url, lambda client: client.events(follow=True, after="1-0"))
+    assert (found[0], found[1].sandbox.name, len(found)) == (arenite.EventGap(), "demo", 2)
+    assert "after=1-0&follow=true" in server.requests[0].line
+
+
+def test_webhooks(run: Run, serve: Callable[..., ScriptedServer]) -> None:
+    hook = {"id": "w1", "url": "https://x", "types": [], "created_at": NOW}
+    server = serve(answer(200, {"webhooks": [hook]}), answer(200, {"webhooks": [hook | {"id": "w2"}], "next_cursor": None}))
+    assert [one.id for one in run(server.url, lambda client: client.webhooks.list())] == ["w1"]
+    run(server.url, lambda client: client.webhooks.delete("w/1"))
+    assert server.requests[1].line == "DELETE /api/v2/webhooks/w%2F1 HTTP/1.1"
+
+
 def test_lists_are_read_page_by_page(run: Run, serve: Callable[..., ScriptedServer]) -> None:
     pages = ({"sandboxes": [INFO | {"name": name}], "next_cursor": cursor} for name, cursor in (("a", "c/1"), ("b", None)))
     server = serve(*(answer(200, page) for page in pages))

@@ -2,9 +2,11 @@
 
 import { APIError, AreniteError, ConnectionFailed, RequestTimedOut, refusalOf } from "./errors.js";
 import { type Event, readEvents } from "./events.js";
+import { Groups } from "./groups.js";
 import { Sandboxes } from "./sandbox.js";
 import { Trajectories } from "./trajectory.js";
-import type { Me, ServerInfo } from "./types.js";
+import type { EventInfo, EventPage, Me, ServerInfo } from "./types.js";
+import { Webhooks } from "./webhooks.js";
 
 export interface ClientOptions {
   /** The server's address; default: `ARENITE_SERVER`, in a browser the page's own, otherwise `http://127.0.0.1:8080`. */
@@ -35,6 +37,25 @@ export interface Call {
   signal?: AbortSignal | undefined;
 }
 
+export interface EventOptions {
+  /** Only these, such as `sandbox.died`. */
+  types?: readonly string[];
+  /** Only these, by name or id. */
+  sandboxes?: readonly string[];
+  /** Only sandboxes with all of these. */
+  labels?: Readonly<Record<string, string>>;
+  /** The id of the event before the first one. */
+  after?: string;
+  /** Wait for more. Without `after`, it starts with the next one. */
+  follow?: boolean;
+  signal?: AbortSignal;
+}
+
+/** Stands for events that the server lost. List the sandboxes to see their states. */
+export interface EventGap {
+  type: "gap";
+}
+
 export interface RequestOptions {
   json?: unknown;
   params?: Params;
@@ -55,8 +76,10 @@ const NOT_SENT = ["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "EHOSTUNREACH", "UND
 export class Client {
   readonly baseUrl: string;
   readonly timeoutMs: number;
+  readonly groups: Groups;
   readonly sandboxes: Sandboxes;
   readonly trajectories: Trajectories;
+  readonly webhooks: Webhooks;
   readonly #retries: number;
   readonly #headers: Record<string, string>;
   readonly #fetch: typeof fetch;
@@ -74,8 +97,10 @@ export class Client {
     const key = options.apiKey ?? environment.ARENITE_API_KEY;
     this.#headers = key ? { "x-api-key": key } : {};
     this.#fetch = options.fetch ?? ((input, init) => fetch(input, init));
+    this.groups = new Groups(this);
     this.sandboxes = new Sandboxes(this);
     this.trajectories = new Trajectories(this);
+    this.webhooks = new Webhooks(this);
   }
 
   /** Describes the server. */
@@ -86,6 +111,28 @@ export class Client {
   /** Describes the caller: its tenant and its rights. */
   me(): Promise<Me> {
     return this.request("GET", "/api/v2/me");
+  }
+
+  /** What happened to sandboxes, the oldest event first. */
+  async *listEvents(options: EventOptions = {}): AsyncGenerator<EventInfo | EventGap, void, undefined> {
+    const path = "/api/v2/events";
+    const { types = [], sandboxes = [], labels = {}, after, follow, signal } = options;
+    const label = Object.entries(labels).map(([key, value]) => `${key}=${value}`);
+    const params: Params = { type: types.length > 0 ? types.join(",") : undefined, sandbox: sandboxes, label, after };
+    if (follow) {
+      for await (const event of this.events({ method: "GET", path, params: { ...params, follow }, signal })) {
+        if (event.name === "gap") yield { type: "gap" };
+        else if (event.name.startsWith("sandbox.")) yield event.data as EventInfo;
+      }
+      return;
+    }
+    for (;;) {
+      const page: EventPage = await this.request("GET", path, { params, ...(signal ? { signal } : {}) });
+      if (page.gap) yield { type: "gap" };
+      yield* page.events;
+      if (page.events.length === 0) return;
+      params.after = page.next_after;
+    }
   }
 
   /**
@@ -149,6 +196,20 @@ export class Client {
       clearTimeout(timer);
       call.signal?.removeEventListener("abort", forward);
     }
+  }
+
+  /**
+   * The entries of a list, page by page.
+   *
+   * @internal
+   */
+  async *pages<T>(path: string, field: string, params: Params = {}): AsyncGenerator<T, void, undefined> {
+    let cursor: string | undefined;
+    do {
+      const page: Record<string, unknown> = await this.request("GET", path, { params: { ...params, cursor } });
+      yield* page[field] as T[];
+      cursor = (page.next_cursor as string | null | undefined) ?? undefined;
+    } while (cursor !== undefined);
   }
 
   /**

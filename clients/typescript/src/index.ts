@@ -1,7 +1,7 @@
 /** Client of Arenite: sandboxes for AI agents. */
 
 export { Browser } from "./browser.js";
-export { Client, type ClientOptions, type Params, type RequestOptions } from "./client.js";
+export { Client, type ClientOptions, type EventGap, type EventOptions, type Params, type RequestOptions } from "./client.js";
 export { Code, type CodeOptions } from "./code.js";
 export { BashSession, type CommandResult, type Output, Process, type RunOptions, type SpawnOptions } from "./commands.js";
 export {
@@ -26,6 +26,8 @@ export {
   Unsupported,
 } from "./errors.js";
 export { Files, FileWatch, type WatchOptions } from "./files.js";
-export { Sandbox, Sandboxes } from "./sandbox.js";
+export { Group, Groups } from "./groups.js";
+export { Sandbox, type SandboxBatch, Sandboxes } from "./sandbox.js";
 export { type Format, type StepFilter, type StepOptions, Trajectories, Trajectory } from "./trajectory.js";
 export type * from "./types.js";
+export { Webhooks } from "./webhooks.js";

@@ -5,8 +5,9 @@ import { Client, type Params, type RequestOptions } from "./client.js";
 import { Code } from "./code.js";
 import { BashSession, type CommandResult, type Process, type RunOptions, type SpawnOptions } from "./commands.js";
 import { Files } from "./files.js";
+import { randomId } from "./random.js";
 import { Trajectory } from "./trajectory.js";
-import type { BashSessionInfo, CreateSandbox, SandboxInfo, SandboxList, SandboxUsage } from "./types.js";
+import type { BashSessionInfo, CreatedSandboxes, CreateSandbox, FailedCreate, SandboxInfo, SandboxUsage } from "./types.js";
 
 /** A create may wait for an image. */
 const CREATE_TIMEOUT_MS = 240_000;
@@ -36,6 +37,25 @@ export class Sandboxes {
     return new Sandbox(this.#client, info);
   }
 
+  /**
+   * Creates equal sandboxes, from 1 to 100, named `NAME-0` and so on. If fewer than `atLeast` can be created, none are; by default
+   * all must be.
+   */
+  async createMany(
+    count: number,
+    spec: CreateSandbox = {},
+    options: { atLeast?: number; idempotencyKey?: string } = {},
+  ): Promise<SandboxBatch> {
+    const created = await this.#client.call<CreatedSandboxes>({
+      method: "POST",
+      path: "/api/v2/sandboxes",
+      json: { ...spec, count, min: options.atLeast },
+      timeoutMs: CREATE_TIMEOUT_MS,
+      idempotencyKey: options.idempotencyKey ?? randomId(),
+    });
+    return { sandboxes: created.sandboxes.map((info) => new Sandbox(this.#client, info)), errors: created.errors };
+  }
+
   /** Finds a sandbox by its name. */
   async get(name: string): Promise<Sandbox> {
     return new Sandbox(this.#client, await this.#client.request("GET", `/api/v2/sandboxes/${encodeURIComponent(name)}`));
@@ -43,15 +63,16 @@ export class Sandboxes {
 
   /** Lists sandboxes, page by page. Filters are parameters of `GET /api/v2/sandboxes`, such as `state: "running"`. */
   async *list(filters: Params = {}): AsyncGenerator<Sandbox, void, undefined> {
-    let cursor: string | undefined;
-    do {
-      const page: SandboxList & { next_cursor?: string | null } = await this.#client.request("GET", "/api/v2/sandboxes", {
-        params: { limit: 100, ...filters, ...(cursor === undefined ? {} : { cursor }) },
-      });
-      for (const info of page.sandboxes) yield new Sandbox(this.#client, info);
-      cursor = page.next_cursor ?? undefined;
-    } while (cursor !== undefined);
+    const pages = this.#client.pages<SandboxInfo>("/api/v2/sandboxes", "sandboxes", { limit: 100, ...filters });
+    for await (const info of pages) yield new Sandbox(this.#client, info);
   }
+}
+
+/** The sandboxes of one create. */
+export interface SandboxBatch {
+  sandboxes: Sandbox[];
+  /** Why the others could not be created. */
+  errors: FailedCreate[];
 }
 
 /** A sandbox: a computer with a shell, files, code, and a browser. */
@@ -209,10 +230,4 @@ export class Sandbox {
   async #post(action: string): Promise<SandboxInfo> {
     return (this.info = await this.client.request("POST", `${this.#api}/${action}`, { json: {} }));
   }
-}
-
-/** 128 random bits. `crypto.randomUUID` is missing in Node.js 18's global scope and on pages without TLS. */
-function randomId(): string {
-  const parts = Array.from({ length: 4 }, () => Math.floor(Math.random() * 2 ** 32).toString(16).padStart(8, "0"));
-  return parts.join("");
 }

@@ -147,6 +147,44 @@ test("lists are read page by page", async (t) => {
   assert.match(requests[1].line, /\?limit=100&state=running&cursor=c%2F1 /);
 });
 
+test("several are created at once", async (t) => {
+  const errors = [{ index: 1, code: "exhausted", message: "full" }];
+  const { client, requests } = await connect(t, CUT, answer(207, { requested: 2, sandboxes: [INFO], errors }));
+  const batch = await client.sandboxes.createMany(2, { image: "base" }, { atLeast: 1 });
+  assert.deepEqual([batch.sandboxes.map(({ name }) => name), batch.errors], [["demo"], errors]);
+  assert.deepEqual(requests.map(({ body }) => JSON.parse(body)), Array(2).fill({ image: "base", count: 2, min: 1 }));
+  assert.equal(requests[0].headers["idempotency-key"], requests[1].headers["idempotency-key"]);
+});
+
+test("a group is named in its creates", async (t) => {
+  const { client, requests } = await connect(t, answer(200, { name: "a b" }), answer(201, INFO));
+  const group = await client.groups.get("a b");
+  await group.create({ image: "base", group: "other" });
+  assert.equal(requests[0].line, "GET /api/v2/groups/a%20b HTTP/1.1");
+  assert.deepEqual(JSON.parse(requests[1].body), { image: "base", group: "a b" });
+});
+
+test("events are read to their end, and gaps are reported", async (t) => {
+  const event = { id: "1-1", type: "sandbox.died", sandbox: { name: "demo" } };
+  const last = answer(200, { events: [], next_after: "1-1", gap: false });
+  const stream = `${events('event: gap\ndata: {"message": "missing"}\n\n', `event: sandbox.died\nid: 1-1\ndata: ${JSON.stringify(event)}\n\n`)}0\r\n\r\n`;
+  const { client, requests } = await connect(t, answer(200, { events: [event], next_after: "1-1", gap: true }), last, stream);
+  for (const options of [{ types: ["sandbox.died"], labels: { a: "b" } }, { follow: true }]) {
+    const found = [];
+    for await (const one of client.listEvents(options)) found.push(one);
+    assert.deepEqual(found, [{ type: "gap" }, event]);
+  }
+  assert.match(requests[1].line, /\?type=sandbox.died&label=a%3Db&after=1-1 /);
+});
+
+test("webhooks", async (t) => {
+  const { client, requests } = await connect(t, answer(200, { deliveries: [{ number: 2 }], next_cursor: "c" }), answer(200, { deliveries: [{ number: 1 }] }));
+  const numbers = [];
+  for await (const { number } of client.webhooks.deliveries("w/1", { state: "dead" })) numbers.push(number);
+  assert.deepEqual(numbers, [2, 1]);
+  assert.match(requests[1].line, /webhooks\/w%2F1\/deliveries\?state=dead&cursor=c /);
+});
+
 test("names are one segment", async (t) => {
   const { client, requests } = await connect(t, answer(404, { code: "not_found", message: "no" }));
   await assert.rejects(client.sandboxes.get("../../x?y=1"), arenite.NotFound);

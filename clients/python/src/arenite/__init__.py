@@ -11,15 +11,19 @@ from ._async.client import AsyncClient
 from ._async.code import AsyncCode
 from ._async.commands import AsyncBashSession, AsyncProcess
 from ._async.files import AsyncFiles, AsyncFileWatch
-from ._async.sandbox import AsyncSandbox, AsyncSandboxes
+from ._async.groups import AsyncGroup, AsyncGroups
+from ._async.sandbox import AsyncSandbox, AsyncSandboxBatch, AsyncSandboxes
 from ._async.trajectory import AsyncTrajectories, AsyncTrajectory
+from ._async.webhooks import AsyncWebhooks
 from ._sync.browser import Browser
 from ._sync.client import Client
 from ._sync.code import Code
 from ._sync.commands import BashSession, Process
 from ._sync.files import Files, FileWatch
-from ._sync.sandbox import Sandbox, Sandboxes
+from ._sync.groups import Group, Groups
+from ._sync.sandbox import Sandbox, SandboxBatch, Sandboxes
 from ._sync.trajectory import Trajectories, Trajectory
+from ._sync.webhooks import Webhooks
 from .errors import (
     AlreadyExists,
     APIError,
@@ -41,7 +45,7 @@ from .errors import (
     Unauthorized,
     Unsupported,
 )
-from .results import CommandResult, FileChange, Output
+from .results import CommandResult, EventGap, FileChange, Output
 
 __all__ = [
     "APIError",
@@ -53,11 +57,15 @@ __all__ = [
     "AsyncCode",
     "AsyncFileWatch",
     "AsyncFiles",
+    "AsyncGroup",
+    "AsyncGroups",
     "AsyncProcess",
     "AsyncSandbox",
+    "AsyncSandboxBatch",
     "AsyncSandboxes",
     "AsyncTrajectories",
     "AsyncTrajectory",
+    "AsyncWebhooks",
     "BashSession",
     "Browser",
     "Client",
@@ -66,11 +74,14 @@ __all__ = [
     "CommandResult",
     "Conflict",
     "ConnectionFailed",
+    "EventGap",
     "Exhausted",
     "FileChange",
     "FileWatch",
     "Files",
     "Forbidden",
+    "Group",
+    "Groups",
     "InvalidRequest",
     "NotFound",
     "Output",
@@ -79,6 +90,7 @@ __all__ = [
     "QuotaExceeded",
     "RequestTimedOut",
     "Sandbox",
+    "SandboxBatch",
     "SandboxFailed",
     "Sandboxes",
     "ServerFailed",
@@ -88,4 +100,5 @@ __all__ = [
     "Trajectory",
     "Unauthorized",
     "Unsupported",
+    "Webhooks",
 ]

@@ -42,6 +42,13 @@ class CommandResult:
         return self
 
 
+@dataclass(frozen=True)
+class EventGap:
+    """Stands for events that the server lost. List the sandboxes to see their states."""
+
+    type: Literal["gap"] = "gap"
+
+
 class FileChange(Model):
     """A change of a watched file."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -13,9 +13,12 @@ from typing_extensions import Self
 
 from .. import _wire as wire
 from ..errors import AreniteError
-from ..models import Me, ServerInfo
+from ..models import EventInfo, EventPage, Me, ServerInfo
+from ..results import EventGap
+from .groups import AsyncGroups
 from .sandbox import AsyncSandboxes
 from .trajectory import AsyncTrajectories
+from .webhooks import AsyncWebhooks
 
 
 class AsyncClient:
@@ -42,7 +45,9 @@ class AsyncClient:
         self.timeout = timeout
         self.retries = retries
         self.sandboxes = AsyncSandboxes(self)
+        self.groups = AsyncGroups(self)
         self.trajectories = AsyncTrajectories(self)
+        self.webhooks = AsyncWebhooks(self)
         self._http = httpx.AsyncClient(headers=wire.headers(api_key), verify=wire.trust(self.base_url, ca))
 
     async def __aenter__(self) -> Self:
@@ -63,6 +68,48 @@ class AsyncClient:
     async def me(self) -> Me:
         """Describes the caller: its tenant and its rights."""
         return Me.model_validate(await self.request("GET", "/api/v2/me"))
+
+    async def events(
+        self,
+        *,
+        types: Sequence[str] = (),
+        sandboxes: Sequence[str] = (),
+        labels: Mapping[str, str] | None = None,
+        after: str | None = None,
+        follow: bool = False,
+    ) -> AsyncIterator[EventInfo | EventGap]:
+        """What happened to sandboxes, the oldest event first. An `EventGap` stands for events that the server lost.
+
+        Args:
+            types: only these, such as `sandbox.died`.
+            sandboxes: only these, by name or id.
+            labels: only sandboxes with all of these.
+            after: the id of the event before the first one.
+            follow: wait for more. Without `after`, it starts with the next one.
+        """
+        params = {
+            "type": ",".join(types) or None,
+            "sandbox": [*sandboxes] or None,
+            "label": [f"{key}={value}" for key, value in (labels or {}).items()] or None,
+            "after": after,
+        }
+        if follow:
+            call = wire.Call("GET", "/api/v2/events", {**params, "follow": True}, timeout=self.timeout)
+            async for event in self._events(call):
+                if event.name == "gap":
+                    yield EventGap()
+                elif isinstance(event.data, dict) and "sandbox" in event.data:
+                    yield EventInfo.model_validate(event.data)
+            return
+        while True:
+            page = EventPage.model_validate(await self.request("GET", "/api/v2/events", params=params))
+            if page.gap:
+                yield EventGap()
+            for one in page.events:
+                yield one
+            if not page.events:
+                return
+            params = {**params, "after": page.next_after}
 
     async def request(
         self,
@@ -104,6 +151,17 @@ class AsyncClient:
             if pause is None:
                 raise failure
             await asyncio.sleep(pause)
+
+    async def _pages(self, path: str, field: str, params: Mapping[str, Any] | None = None) -> AsyncIterator[Any]:
+        """The entries of a list, page by page."""
+        cursor: str | None = None
+        while True:
+            page = await self.request("GET", path, params={**(params or {}), "cursor": cursor})
+            for entry in page[field]:
+                yield entry
+            cursor = page.get("next_cursor")
+            if cursor is None:
+                return
 
     async def _chunks(self, call: wire.Call) -> AsyncIterator[bytes]:
         """The body of an answer, as it arrives."""

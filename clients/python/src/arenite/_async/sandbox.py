@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from typing_extensions import Self, Unpack
 
 from .. import _wire as wire
 from ..errors import NotFound
-from ..models import SandboxInfo, SandboxUsage, Step
+from ..models import CreatedSandboxes, FailedCreate, SandboxInfo, SandboxUsage, Step
 from ..requests import CreateSandbox
 from ..results import CommandResult
 from .browser import AsyncBrowser
@@ -41,6 +41,26 @@ class AsyncSandboxes:
         info = SandboxInfo.model_validate(await self._client._call(call))
         return AsyncSandbox(self._client, info, is_temporary=True)
 
+    async def create_many(
+        self,
+        number: int,
+        *,
+        at_least: int | None = None,
+        idempotency_key: str | None = None,
+        **spec: Unpack[CreateSandbox],
+    ) -> AsyncSandboxBatch:
+        """Creates equal sandboxes, named `NAME-0` and so on. Leaving the `with` block of the result deletes them.
+
+        Args:
+            number: from 1 to 100.
+            at_least: if fewer than this number can be created, none are; by default all must be.
+        """
+        key = idempotency_key or uuid.uuid4().hex
+        json = {**spec, "count": number, **wire.present(min=at_least)}
+        call = wire.Call("POST", "/api/v2/sandboxes", json=json, timeout=wire.CREATE_TIMEOUT, idempotency_key=key)
+        created = CreatedSandboxes.model_validate(await self._client._call(call))
+        return AsyncSandboxBatch([AsyncSandbox(self._client, info) for info in created.sandboxes], created.errors)
+
     async def get(self, name: str) -> AsyncSandbox:
         """Finds a sandbox by its name."""
         found = await self._client.request("GET", f"/api/v2/sandboxes/{wire.segment(name)}")
@@ -53,15 +73,42 @@ class AsyncSandboxes:
             limit: the size of a page.
             filters: parameters of `GET /api/v2/sandboxes`, such as `state="running"`.
         """
-        cursor: str | None = None
-        while True:
-            params = {**filters, "limit": limit, "cursor": cursor}
-            page = await self._client.request("GET", "/api/v2/sandboxes", params=params)
-            for info in page["sandboxes"]:
-                yield AsyncSandbox(self._client, SandboxInfo.model_validate(info))
-            cursor = page.get("next_cursor")
-            if cursor is None:
-                return
+        async for info in self._client._pages("/api/v2/sandboxes", "sandboxes", {**filters, "limit": limit}):
+            yield AsyncSandbox(self._client, SandboxInfo.model_validate(info))
+
+
+class AsyncSandboxBatch:
+    """The sandboxes of one create."""
+
+    def __init__(self, sandboxes: Sequence[AsyncSandbox], errors: Sequence[FailedCreate]) -> None:
+        self.sandboxes = sandboxes
+        #: Why the others could not be created.
+        self.errors = errors
+
+    def __iter__(self) -> Iterator[AsyncSandbox]:
+        return iter(self.sandboxes)
+
+    def __len__(self) -> int:
+        return len(self.sandboxes)
+
+    def __getitem__(self, index: int) -> AsyncSandbox:
+        return self.sandboxes[index]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.delete()
+
+    async def delete(self) -> None:
+        """Deletes those that still exist."""
+        for sandbox in self.sandboxes:
+            try:
+                await sandbox.delete()
+            except NotFound:
+                pass
 
 
 class AsyncSandbox:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -14,9 +14,12 @@ from typing_extensions import Self
 
 from .. import _wire as wire
 from ..errors import AreniteError
-from ..models import Me, ServerInfo
+from ..models import EventInfo, EventPage, Me, ServerInfo
+from ..results import EventGap
+from .groups import Groups
 from .sandbox import Sandboxes
 from .trajectory import Trajectories
+from .webhooks import Webhooks
 
 
 class Client:
@@ -43,7 +46,9 @@ class Client:
         self.timeout = timeout
         self.retries = retries
         self.sandboxes = Sandboxes(self)
+        self.groups = Groups(self)
         self.trajectories = Trajectories(self)
+        self.webhooks = Webhooks(self)
         self._http = httpx.Client(headers=wire.headers(api_key), verify=wire.trust(self.base_url, ca))
 
     def __enter__(self) -> Self:
@@ -64,6 +69,48 @@ class Client:
     def me(self) -> Me:
         """Describes the caller: its tenant and its rights."""
         return Me.model_validate(self.request("GET", "/api/v2/me"))
+
+    def events(
+        self,
+        *,
+        types: Sequence[str] = (),
+        sandboxes: Sequence[str] = (),
+        labels: Mapping[str, str] | None = None,
+        after: str | None = None,
+        follow: bool = False,
+    ) -> Iterator[EventInfo | EventGap]:
+        """What happened to sandboxes, the oldest event first. An `EventGap` stands for events that the server lost.
+
+        Args:
+            types: only these, such as `sandbox.died`.
+            sandboxes: only these, by name or id.
+            labels: only sandboxes with all of these.
+            after: the id of the event before the first one.
+            follow: wait for more. Without `after`, it starts with the next one.
+        """
+        params = {
+            "type": ",".join(types) or None,
+            "sandbox": [*sandboxes] or None,
+            "label": [f"{key}={value}" for key, value in (labels or {}).items()] or None,
+            "after": after,
+        }
+        if follow:
+            call = wire.Call("GET", "/api/v2/events", {**params, "follow": True}, timeout=self.timeout)
+            for event in self._events(call):
+                if event.name == "gap":
+                    yield EventGap()
+                elif isinstance(event.data, dict) and "sandbox" in event.data:
+                    yield EventInfo.model_validate(event.data)
+            return
+        while True:
+            page = EventPage.model_validate(self.request("GET", "/api/v2/events", params=params))
+            if page.gap:
+                yield EventGap()
+            for one in page.events:
+                yield one
+            if not page.events:
+                return
+            params = {**params, "after": page.next_after}
 
     def request(
         self,
@@ -105,6 +152,17 @@ class Client:
             if pause is None:
                 raise failure
             time.sleep(pause)
+
+    def _pages(self, path: str, field: str, params: Mapping[str, Any] | None = None) -> Iterator[Any]:
+        """The entries of a list, page by page."""
+        cursor: str | None = None
+        while True:
+            page = self.request("GET", path, params={**(params or {}), "cursor": cursor})
+            for entry in page[field]:
+                yield entry
+            cursor = page.get("next_cursor")
+            if cursor is None:
+                return
 
     def _chunks(self, call: wire.Call) -> Iterator[bytes]:
         """The body of an answer, as it arrives."""

@@ -1,0 +1,55 @@
+"""Webhooks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING
+
+from .. import _wire as wire
+from ..models import DeliveryInfo, NewWebhookInfo, WebhookInfo, WebhookTest
+
+if TYPE_CHECKING:
+    from .client import AsyncClient
+
+PATH = "/api/v2/webhooks"
+
+
+class AsyncWebhooks:
+    """Addresses to which the server sends the events of the key's tenant. The role is `admin`."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    async def create(self, url: str, *, types: Sequence[str] = ()) -> NewWebhookInfo:
+        """Creates a webhook for events of these types, or of all. Only this answer has the secret that signs deliveries."""
+        made = await self._client.request("POST", PATH, json={"url": url, "types": [*types]})
+        return NewWebhookInfo.model_validate(made)
+
+    async def get(self, id: str) -> WebhookInfo:
+        return WebhookInfo.model_validate(await self._client.request("GET", self._path(id)))
+
+    async def list(self) -> AsyncIterator[WebhookInfo]:
+        """Lists webhooks."""
+        async for info in self._client._pages(PATH, "webhooks"):
+            yield WebhookInfo.model_validate(info)
+
+    async def delete(self, id: str) -> None:
+        """Deletes a webhook with its deliveries."""
+        await self._client.request("DELETE", self._path(id))
+
+    async def test(self, id: str) -> WebhookTest:
+        """Sends a test once, and returns the result."""
+        return WebhookTest.model_validate(await self._client.request("POST", f"{self._path(id)}/test", json={}))
+
+    async def deliveries(self, id: str, *, state: str | None = None) -> AsyncIterator[DeliveryInfo]:
+        """Lists deliveries, the newest first. `state` is `pending`, `delivered`, or `dead`."""
+        async for info in self._client._pages(f"{self._path(id)}/deliveries", "deliveries", {"state": state}):
+            yield DeliveryInfo.model_validate(info)
+
+    async def redeliver(self, id: str, number: int) -> DeliveryInfo:
+        """Delivers an event again, with all retries."""
+        path = f"{self._path(id)}/deliveries/{number}/redeliver"
+        return DeliveryInfo.model_validate(await self._client.request("POST", path, json={}))
+
+    def _path(self, id: str) -> str:
+        return f"{PATH}/{wire.segment(id)}"
