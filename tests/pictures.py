@@ -1,4 +1,4 @@
-"""Takes the pictures of the README: the dashboard of a sandbox at work, and its trajectory. Run by `cargo xtask pictures`."""
+"""Takes the pictures of the documents: the dashboard of a sandbox at work, its trajectory, and the console. Run by `cargo xtask pictures`."""
 
 from __future__ import annotations
 
@@ -33,6 +33,33 @@ def work(server: str, name: str) -> None:
         client.get("/v1/browser/screenshot").raise_for_status()
 
 
+def furnish(client: httpx.Client) -> list[str]:
+    """Creates the sandboxes that the picture of the console shows, with some load. Returns their names."""
+    busy = "while true; do timeout 0.4 sha256sum /dev/zero; sleep 0.6; done"
+    log = "n=0; while true; do n=$((n+1)); echo \"step $n: loss 0.$((9000 / (n + 10)))\"; sleep 0.5; done"
+    specs = [
+        {"name": "crawler", "args": ["sh", "-c", busy], "labels": {"team": "search"}, "timeout_seconds": 7200},
+        {"name": "trainer", "args": ["sh", "-c", f"({busy}) & {log}"], "labels": {"team": "search", "run": "42"}, "env": {"SEED": "7"}},
+        {"name": "review", "idle_timeout_seconds": 1800, "idle_policy": "pause"},
+    ]
+    for spec in specs:
+        client.post("/api/v2/sandboxes", json={"image": "base", "resources": {"memory_bytes": 1 << 30}, **spec}).raise_for_status()
+    client.post("/api/v2/sandboxes/review/pause").raise_for_status()
+    return [spec["name"] for spec in specs]
+
+
+def take_console(page: Page, server: str, out: Path) -> None:
+    with httpx.Client(base_url=server, timeout=120) as client:
+        names = furnish(client)
+        try:
+            page.goto(f"{server}/#/sandboxes/trainer")
+            page.wait_for_timeout(60_000)
+            page.screenshot(path=out / "console.png")
+        finally:
+            for name in names:
+                client.delete(f"/api/v2/sandboxes/{name}")
+
+
 def take(page: Page, server: str, name: str, out: Path) -> None:
     page.goto(f"{server}/sandbox/{name}/index.html")
     page.click("#tab-browser")
@@ -57,6 +84,7 @@ def main() -> None:
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
             take(browser.new_page(viewport=SIZE, color_scheme="light"), given.server, name, given.out)
+            take_console(browser.new_page(viewport=SIZE, color_scheme="light"), given.server, given.out)
             browser.close()
     finally:
         httpx.delete(f"{given.server}/api/v2/sandboxes/{name}", timeout=60)

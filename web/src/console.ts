@@ -1,321 +1,135 @@
-// The whole installation: sandboxes made, found and deleted, and what was recorded of each.
+// The console: pages for the sandboxes of a tenant, and for those who manage tenants, keys and usage.
 
 import './console.css';
-import { call, request } from './api';
-import { age, byId, bytes, type Deadline, isTyping, keysDialog, make, timeLeft } from './dom';
+import { call } from './api';
+import { byId, bytes, keysDialog, make } from './dom';
+import { AuditPage } from './pages/audit';
+import { GroupsPage } from './pages/groups';
+import { KeysPage } from './pages/keys';
+import { SandboxPage } from './pages/sandbox';
+import { SandboxesPage } from './pages/sandboxes';
+import { TenantsPage } from './pages/tenants';
+import { UsagePage } from './pages/usage';
+import { WebhooksPage } from './pages/webhooks';
+import { type Me, Rights, keysRequired } from './rights';
+import { SandboxList } from './sandbox_list';
 import { signInDialog } from './sign_in';
-import { Trajectory } from './trajectory';
+import type { View } from './view';
 
-interface Sandbox {
-  name: string;
-  id: string;
-  state: string;
-  reason: string | null;
-  created_at: string;
-  deadline: Deadline | null;
-  spec: { image: string };
+interface Info {
+  version: string;
+  engine: string;
+  capacity: { memory_available_bytes: number; disk_available_bytes: number } | null;
+  warnings: string[];
 }
 
-interface Recorded {
-  trajectory: string;
-  sandbox_name: string;
-  worker?: string;
-  task?: string;
-  steps: number;
-  last_at: string;
-  ended: boolean;
+/** A page by its name in the address, and whether the caller may see it. */
+interface Entry {
+  label: string;
+  offered: boolean;
+  make: () => View;
 }
 
-interface Usage {
-  memory_bytes: number;
-  limits: { memory_bytes: number };
-}
-
-/** Interval for reading ages and usage, which no event reports. */
-const PERIOD = 5000;
-/** Changes that come together are drawn together. */
-const TOGETHER = 60;
-const MOST_MEASURED = 60;
-const MOST_PAST = 30;
-
-const busy = new Set<string>();
-const usages = new Map<string, Usage>();
-const trajectory = new Trajectory();
-let shown: Sandbox[] = [];
-let counts = new Map<string, Recorded>();
-let lost = false;
-
-function say(text: string, bad = false): void {
-  const message = byId('message');
-  message.textContent = text;
-  message.classList.toggle('bad', bad);
-}
-
-signInDialog();
-
-function dashboard(name: string): string {
-  return `sandbox/${encodeURIComponent(name)}/index.html`;
-}
-
-function row(sandbox: Sandbox): HTMLTableRowElement {
-  const { name, state } = sandbox;
-  const button = (text: string, act: () => void, label = text): HTMLButtonElement => {
-    const node = make('button', { type: 'button', textContent: text, disabled: busy.has(name) });
-    node.setAttribute('aria-label', `${label} ${name}`);
-    node.dataset.key = `${text} ${name}`;
-    node.addEventListener('click', act);
-    return node;
-  };
-  const open = make('a', { href: dashboard(name), textContent: name });
-  open.dataset.key = `open ${name}`;
-  const actions = make('td', { className: 'actions' });
-  const link = make('a', { href: dashboard(name), textContent: 'Dashboard' });
-  link.setAttribute('aria-label', `Dashboard of ${name}`);
-  link.dataset.key = `dashboard ${name}`;
-  actions.append(link, button('Steps', () => openSteps(sandbox), 'Steps of'));
-  if (state === 'running') actions.append(button('Pause', () => void turn(name, 'pausing', 'pause')));
-  if (state === 'failed' || state === 'lost') actions.append(button('Start', () => void turn(name, 'starting', 'start')));
-  if (state === 'paused') actions.append(button('Resume', () => void turn(name, 'resuming', 'resume')));
-  actions.append(button('Delete', () => void askToDelete(name)));
-  const stateCell = make('td', {}, make('span', { className: `state ${state}`, textContent: state }));
-  if (sandbox.reason) stateCell.append(make('small', { className: 'reason', textContent: sandbox.reason, title: sandbox.reason }));
-  const node = make('tr', {},
-    make('td', { className: 'name' }, open, make('small', { textContent: sandbox.id })),
-    stateCell,
-    make('td', { className: 'image', textContent: sandbox.spec.image, title: sandbox.spec.image }),
-    make('td', { className: 'number', textContent: age(sandbox.created_at), title: sandbox.created_at }),
-    ends(sandbox.deadline),
-    memory(usages.get(sandbox.id)),
-    make('td', { className: 'number', textContent: String(counts.get(sandbox.id)?.steps ?? 0) }),
-    actions);
-  node.dataset.name = name;
-  return node;
-}
-
-function ends(deadline: Deadline | null): HTMLTableCellElement {
-  if (!deadline) return make('td', { className: 'number quiet ends', textContent: '–', title: 'no time limit' });
-  const left = timeLeft(deadline);
-  return make('td', { className: 'number ends', textContent: left.short, title: left.long });
-}
-
-function memory(usage: Usage | undefined): HTMLTableCellElement {
-  if (!usage) return make('td', { className: 'memory quiet', textContent: '–' });
-  const { memory_bytes: used, limits } = usage;
-  const cell = make('td', { className: 'memory', title: `${bytes(used)} of ${bytes(limits.memory_bytes)}` },
-    bytes(used), make('small', { textContent: ` of ${bytes(limits.memory_bytes)}` }));
-  cell.append(make('meter', { max: limits.memory_bytes, low: limits.memory_bytes * 0.75, high: limits.memory_bytes * 0.92, optimum: 0, value: used, ariaLabel: 'memory used' }));
-  return cell;
-}
-
-function draw(): void {
-  const list = byId<HTMLTableElement>('list');
-  // A button or a link keeps the focus when its row is redrawn.
-  const focused = document.activeElement instanceof HTMLElement ? document.activeElement.dataset.key : undefined;
-  list.tBodies[0]!.replaceChildren(...shown.map(row));
-  if (focused) [...list.querySelectorAll<HTMLElement>('[data-key]')].find(node => node.dataset.key === focused)?.focus();
-  list.hidden = shown.length === 0;
-  byId('none').hidden = shown.length > 0;
-  byId('count').textContent = shown.length > 0 ? String(shown.length) : '';
-  const which = byId<HTMLSelectElement>('which');
-  const chosen = which.value;
-  const names = ['default', ...shown.map(s => s.name).filter(name => name !== 'default')];
-  which.replaceChildren(...names.map(name => make('option', { value: name, textContent: name })));
-  which.value = names.includes(chosen) ? chosen : names[0]!;
-  example();
-  drawPast();
-}
-
-function drawPast(): void {
-  const living = new Set(shown.map(s => s.id));
-  const past = [...counts.values()].filter(t => !living.has(t.trajectory)).slice(0, MOST_PAST);
-  byId('past').hidden = past.length === 0;
-  byId('past-list').replaceChildren(...past.map(t => {
-    const name = t.worker ? [t.worker, t.task].filter(Boolean).join(', ') : t.sandbox_name;
-    const button = make('button', { type: 'button', textContent: name, title: t.trajectory });
-    button.addEventListener('click', () => trajectory.open(name, t.trajectory, `api/v1/trajectories/${t.trajectory}/steps`));
-    return make('li', {}, button, make('span', { className: 'quiet', textContent: `${t.steps} ${t.steps === 1 ? 'step' : 'steps'}, ${age(t.last_at)} ago` }));
-  }));
-}
-
-async function refresh(): Promise<void> {
-  try {
-    const [list, recorded] = await Promise.all([
-      call<{ sandboxes: Sandbox[] }>('GET', 'api/v2/sandboxes'),
-      call<{ trajectories: Recorded[] }>('GET', 'api/v1/trajectories'),
-    ]);
-    shown = list.sandboxes;
-    counts = new Map(recorded.trajectories.map(t => [t.trajectory, t]));
-    draw();
-    if (lost) say('');
-    lost = false;
-  } catch (error) {
-    lost = true;
-    say((error as Error).message, true);
-  }
-}
-
-async function measure(): Promise<void> {
-  const measured = shown.filter(s => s.state === 'running' || s.state === 'paused').slice(0, MOST_MEASURED);
-  const read = await Promise.all(measured.map(s =>
-    call<Usage>('GET', `api/v2/sandboxes/${encodeURIComponent(s.name)}/usage`).then(usage => [s.id, usage] as const).catch(() => null)));
-  usages.clear();
-  for (const one of read) if (one) usages.set(...one);
-  draw();
-}
-
-let soon = 0;
-function refreshSoon(): void {
-  clearTimeout(soon);
-  soon = window.setTimeout(() => void refresh(), TOGETHER);
-}
-
-let changes: EventSource | null = null;
-/** Events, while someone looks. */
-function follow(): void {
-  if (document.hidden) {
-    changes?.close();
-    changes = null;
-  } else if (!changes || changes.readyState === EventSource.CLOSED) {
-    changes = new EventSource('api/v2/sandboxes?follow=true');
-    changes.onopen = refreshSoon;
-    changes.addEventListener('change', refreshSoon);
-  }
-}
-
-let timer = 0;
-async function keepFresh(): Promise<void> {
-  clearTimeout(timer);
-  follow();
-  if (document.hidden) return;
-  await refresh();
-  await measure();
-  timer = window.setTimeout(() => void keepFresh(), PERIOD);
-}
-
-async function act(name: string, doing: string, method: string, tail: string): Promise<void> {
-  busy.add(name);
-  draw();
-  say(`${name}: ${doing} …`);
-  try {
-    await call(method, `api/v2/sandboxes/${encodeURIComponent(name)}${tail}`, method === 'POST' ? {} : undefined);
-    say('');
-  } catch (error) {
-    say((error as Error).message, true);
-  }
-  busy.delete(name);
-  await refresh();
-}
-
-function turn(name: string, doing: string, verb: string): Promise<void> {
-  return act(name, doing, 'POST', `/${verb}`);
-}
-
-async function askToDelete(name: string): Promise<void> {
-  const dialog = byId<HTMLDialogElement>('confirm');
-  byId('confirm-title').textContent = `Delete the sandbox ${name}?`;
-  dialog.returnValue = 'no';
-  dialog.showModal();
-  await new Promise(done => dialog.addEventListener('close', done, { once: true }));
-  if (dialog.returnValue === 'yes') await act(name, 'deleting', 'DELETE', '');
-}
-
-function openSteps(sandbox: Sandbox): void {
-  trajectory.open(sandbox.name, sandbox.id, `api/v2/sandboxes/${encodeURIComponent(sandbox.name)}/steps`);
-}
-
-function example(): void {
-  const name = byId<HTMLSelectElement>('which').value || 'default';
-  const server = location.href.replace(/[?#].*$/, '').replace(/\/$/, '');
-  const base = name === 'default' ? server : `${server}/sandbox/${name}`;
-  byId('curl').textContent = `curl ${base}/v1/bash/exec \\\n  -H 'content-type: application/json' \\\n  -d '{"command": "uname -a"}'`;
-  byId('python').textContent = `from agent_sandbox import Sandbox  # pip install agent-sandbox\n\nsandbox = Sandbox(base_url="${base}")\nprint(sandbox.bash.exec(command="uname -a").data.stdout)`;
-}
-
-byId('which').addEventListener('change', example);
-document.addEventListener('visibilitychange', () => void keepFresh());
-for (const button of document.querySelectorAll<HTMLButtonElement>('[data-copy]')) {
-  button.addEventListener('click', () => void copy(button));
-}
-
-async function copy(button: HTMLButtonElement): Promise<void> {
-  const from = byId(button.dataset.copy!);
-  try {
-    await navigator.clipboard.writeText(from.textContent ?? '');
-    button.textContent = 'Copied';
-  } catch {
-    getSelection()?.selectAllChildren(from);
-    button.textContent = 'Selected';
-  }
-  setTimeout(() => { button.textContent = 'Copy'; }, 1500);
-}
-
-const form = byId<HTMLFormElement>('create');
-const nameField = form.elements.namedItem('name') as HTMLInputElement;
-const imageField = form.elements.namedItem('image') as HTMLSelectElement;
-form.addEventListener('submit', event => {
-  event.preventDefault();
-  void create();
-});
-
-async function create(): Promise<void> {
-  const wanted: Record<string, string> = {};
-  if (nameField.value.trim()) wanted.name = nameField.value.trim();
-  const [kind, chosen] = imageField.value.split(':', 2);
-  if (kind && chosen) wanted[kind] = imageField.value.slice(kind.length + 1);
-  const submit = form.querySelector('button')!;
-  submit.disabled = true;
-  say('creating …');
-  try {
-    const made = await call<{ name: string; stages: { ms: number }[] }>('POST', 'api/v2/sandboxes', wanted);
-    const took = made.stages.reduce((sum, stage) => sum + stage.ms, 0);
-    say(`${made.name} is there${took ? `, made in ${took.toFixed(0)} ms` : ''}.`);
-    nameField.value = '';
-  } catch (error) {
-    say((error as Error).message, true);
-  }
-  submit.disabled = false;
-  await refresh();
-}
-
-/** Keys for who is not typing. Rows are walked by their first link. */
-document.addEventListener('keydown', event => {
-  if (event.altKey || event.ctrlKey || event.metaKey || isTyping(event) || document.querySelector('dialog[open]')) return;
-  const links = [...byId('list').querySelectorAll<HTMLElement>('td.name a')];
-  const at = document.activeElement?.closest<HTMLElement>('tr[data-name]') ?? null;
-  const index = at ? links.findIndex(link => at.contains(link)) : -1;
-  const name = at?.dataset.name;
-  const sandbox = shown.find(s => s.name === name);
-  if (event.key === 'n') nameField.focus();
-  else if (event.key === 'j' || (event.key === 'ArrowDown' && at)) links[Math.min(index + 1, links.length - 1)]?.focus();
-  else if (event.key === 'k' || (event.key === 'ArrowUp' && at)) links[Math.max(index - 1, 0)]?.focus();
-  else if (event.key === 's' && sandbox) openSteps(sandbox);
-  else if (event.key === 'Delete' && sandbox) void askToDelete(sandbox.name);
-  else return;
-  event.preventDefault();
+let shownRights: Rights | null = null;
+signInDialog('', () => {
+  // Another user sees other pages and may do other things.
+  Rights.read().then(now => { if (shownRights && !now.equals(shownRights)) location.reload(); }, () => { /* The next call asks again. */ });
 });
 keysDialog();
+Rights.read().then(start, (error: Error) => {
+  byId('message').textContent = error.message;
+  byId('message').classList.add('bad');
+});
 
-async function about(): Promise<void> {
-  interface Info { version: string; engine: string; capacity: { memory_available_bytes: number; disk_available_bytes: number } | null; warnings: string[] }
+function start(rights: Rights): void {
+  shownRights = rights;
+  drawAccount(rights.me);
+  const list = new SandboxList(error => {
+    sandboxes.update(error);
+    one.update();
+  });
+  const sandboxes = new SandboxesPage(rights, list);
+  const one = new SandboxPage(rights, list, sandbox => sandboxes.openSteps(sandbox));
+  const entries: Record<string, Entry> = {
+    '': { label: 'Sandboxes', offered: true, make: () => sandboxes },
+    groups: { label: 'Groups', offered: rights.wholeTenant, make: () => new GroupsPage(rights) },
+    usage: { label: 'Usage', offered: rights.wholeTenant, make: () => new UsagePage(rights) },
+    keys: { label: 'Keys', offered: rights.managesKeys, make: () => new KeysPage(rights) },
+    webhooks: { label: 'Webhooks', offered: rights.managesWebhooks, make: () => new WebhooksPage() },
+    audit: { label: 'Audit log', offered: rights.managesKeys, make: () => new AuditPage(rights) },
+    tenants: { label: 'Tenants', offered: rights.managesTenants, make: () => new TenantsPage() },
+  };
+  const views = new Map<string, View>();
+  const links = new Map<string, HTMLAnchorElement>();
+  for (const [name, entry] of Object.entries(entries)) {
+    if (!entry.offered) continue;
+    const link = make('a', { href: `#/${name}`, textContent: entry.label });
+    links.set(name, link);
+    byId('pages').append(make('li', {}, link));
+  }
+  let shown: View | null = null;
+  const show = (moveFocus: boolean): void => {
+    const [path = '', query = ''] = location.hash.replace(/^#\/?/, '').split('?', 2) as [string, string?];
+    const [first = '', ...parts] = path.split('/').map(decoded);
+    const name = first === 'sandboxes' ? '' : first in entries && entries[first]!.offered ? first : '';
+    let view: View = one;
+    if (first !== 'sandboxes' || !parts[0]) {
+      view = views.get(name) ?? entries[name]!.make();
+      views.set(name, view);
+    }
+    // Going back leaves a page with its dialogs.
+    for (const open of document.querySelectorAll<HTMLDialogElement>('dialog[open]:not(#sign-in)')) open.close();
+    shown?.close();
+    for (const section of document.querySelectorAll<HTMLElement>('main > [id^="page-"]')) section.hidden = section !== view.box;
+    for (const [of, link] of links) {
+      if (of === name) link.ariaCurrent = 'page';
+      else link.removeAttribute('aria-current');
+    }
+    shown = view;
+    view.open(parts, new URLSearchParams(query));
+    document.title = `${view.title}: Arenite`;
+    if (moveFocus) view.box.querySelector<HTMLElement>('h2[tabindex], h2')?.focus();
+  };
+  addEventListener('hashchange', () => show(true));
+  document.addEventListener('keydown', event => { if (shown === sandboxes) sandboxes.key(event); });
+  show(false);
+  about(rights).catch(() => { /* The page works without it. */ });
+  void list.keepFresh();
+}
+
+/** A part of an address; a malformed one names nothing. */
+function decoded(part: string): string {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return '';
+  }
+}
+
+/** Who is signed in. A server without keys has only one user, so it shows nothing. */
+function drawAccount({ tenant, role, operator, name, key, subject, bound }: Me): void {
+  if (!keysRequired()) return;
+  const who = name ?? subject ?? key ?? '';
+  const rights = operator ? 'operator' : role ?? 'no role';
+  const account = byId('account');
+  account.hidden = false;
+  const title = bound.length > 0 ? `only ${bound.join(', ')}` : '';
+  const out = make('button', { type: 'button', textContent: 'Sign out', id: 'sign-out' });
+  out.addEventListener('click', () => void signOut(out));
+  account.replaceChildren(make('span', { className: 'who', title }, make('b', { textContent: tenant }), make('span', { className: 'chip', textContent: bound.length > 0 ? `${rights}, bound` : rights }), make('span', { className: 'quiet key-name', textContent: who })), out);
+}
+
+async function signOut(button: HTMLButtonElement): Promise<void> {
+  button.disabled = true;
+  await fetch('logout', { method: 'POST' }).catch(() => null);
+  location.reload();
+}
+
+async function about({ me }: Rights): Promise<void> {
   const info = await call<Info>('GET', 'api/v2/info');
   const capacity = info.capacity ? `, ${bytes(info.capacity.memory_available_bytes)} memory and ${bytes(info.capacity.disk_available_bytes)} disk free` : '';
-  byId('about').textContent = `${info.version}, ${info.engine} engine${capacity}`;
+  byId('about').textContent = `Arenite ${info.version}, ${info.engine} engine${capacity}`;
+  byId('metrics').hidden = !me.operator;
   byId('warnings').replaceChildren(...info.warnings.map(text => make('li', { textContent: text })));
   byId('warnings').hidden = info.warnings.length === 0;
 }
-
-/** Images that are there, and templates, which name an image and more. An engine may keep no list of images. */
-async function choices(): Promise<void> {
-  const [images, templates] = await Promise.all([
-    request('api/v2/images').then(answer => answer.json() as Promise<{ images: { name: string; size_bytes: number }[] }>).catch(() => ({ images: [] })),
-    call<{ templates: { name: string; description: string }[] }>('GET', 'api/v2/templates'),
-  ]);
-  const group = (label: string, options: HTMLOptionElement[]): HTMLOptGroupElement => make('optgroup', { label }, ...options);
-  imageField.replaceChildren(make('option', { value: '', textContent: 'default' }));
-  if (images.images.length > 0) imageField.append(group('Images', images.images.map(i => make('option', { value: `image:${i.name}`, textContent: i.name }))));
-  if (templates.templates.length > 0) imageField.append(group('Templates', templates.templates.map(t => make('option', { value: `template:${t.name}`, textContent: t.name, title: t.description }))));
-}
-
-example();
-Promise.all([about(), choices()]).catch((error: Error) => say(error.message, true));
-void keepFresh();

@@ -58,8 +58,10 @@ async function load(name: string): Promise<void> {
   }
   const service = SERVICES.find(service => service.name === name)!;
   if (service.hostile && document.querySelector('main')!.dataset.place !== 'own') {
-    const why = new Refused(421, 'it is shown on a host of the sandbox\'s own, and there is none at this address',
-      'open this page by localhost, or start the server with --domain and a name whose subdomains lead here');
+    const why = new Refused(421, {
+      message: 'it is shown on the sandbox\'s own host, and there is none at this address',
+      hint: 'open this page by localhost, or start the server with --domain and a name with subdomains that lead here',
+    });
     panel.replaceChildren(missing(name, why));
     return;
   }
@@ -84,7 +86,7 @@ function missing(name: string, error: Error): HTMLElement {
   again.addEventListener('click', () => void load(name));
   const notThere = error instanceof Refused && (error.status === 404 || error.status === 424);
   const hint = error instanceof Refused && error.hint ? error.hint : '';
-  const why = hint ? error.message.replace(` (${hint})`, '') : error.message;
+  const why = error instanceof Refused ? error.reason : error.message;
   const box = make('div', { className: 'notice', role: 'alert' },
     make('p', { className: 'title', textContent: notThere ? `${label} is not there in this sandbox` : `${label} can't be shown` }),
     make('p', { textContent: why }));

@@ -3,8 +3,8 @@
 import { onUnauthorized } from './api';
 import { byId } from './dom';
 
-/** `root`: where the server's own paths begin, as the page sees it. */
-export function signInDialog(root = ''): void {
+/** `root`: where the server's own paths begin, as the page sees it. `signedIn` is called after each sign-in. */
+export function signInDialog(root = '', signedIn: () => void = () => {}): void {
   onUnauthorized(() => {
     const dialog = byId<HTMLDialogElement>('sign-in');
     if (!dialog.open) dialog.showModal();
@@ -13,12 +13,12 @@ export function signInDialog(root = ''): void {
   byId('sign-in').addEventListener('cancel', event => event.preventDefault());
   byId('key-form').addEventListener('submit', event => {
     event.preventDefault();
-    void signIn(root);
+    void signIn(root, signedIn);
   });
 }
 
 /** The server keeps who signed in as a cookie that no script can read. */
-async function signIn(root: string): Promise<void> {
+async function signIn(root: string, signedIn: () => void): Promise<void> {
   const key = byId<HTMLInputElement>('key');
   const message = byId('key-message');
   message.textContent = '';
@@ -27,6 +27,7 @@ async function signIn(root: string): Promise<void> {
     if (answer.ok) {
       key.value = '';
       byId<HTMLDialogElement>('sign-in').close();
+      signedIn();
       return;
     }
     message.textContent = answer.status === 401 ? 'Invalid key, token or ticket.' : `The server answered ${answer.status}.`;

@@ -10,6 +10,8 @@ pub(super) static PAGE: Page = Page::new(
 )
 .may("img-src data: blob:");
 
-pub(crate) async fn serve(_: &mut Exchange) -> Answered {
-    Ok(PAGE.response())
+pub(crate) async fn serve(exchange: &mut Exchange) -> Answered {
+    // Only then is there something to sign out of.
+    let keys = if exchange.gateway.needs_credentials() { "required" } else { "none" };
+    Ok(PAGE.with(&[("{KEYS}", keys)]))
 }
