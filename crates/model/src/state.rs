@@ -33,6 +33,8 @@ pub enum SandboxState {
 }
 
 impl SandboxState {
+    pub const ALL: [Self; 6] = [Self::Creating, Self::Running, Self::Paused, Self::Deleting, Self::Failed, Self::Lost];
+
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Creating => "creating",
@@ -66,10 +68,6 @@ impl fmt::Display for SandboxState {
 impl std::str::FromStr for SandboxState {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        use SandboxState::*;
-        [Creating, Running, Paused, Deleting, Failed, Lost]
-            .into_iter()
-            .find(|s| s.as_str() == text)
-            .ok_or_else(|| format!("unknown sandbox state {text:?}"))
+        Self::ALL.into_iter().find(|s| s.as_str() == text).ok_or_else(|| format!("unknown sandbox state {text:?}"))
     }
 }
