@@ -24,7 +24,7 @@ use crate::pool::Pool;
 use crate::quarantine::Quarantine;
 use crate::reaper::Deadlines;
 use crate::registry::{Entry, Registry};
-use crate::store::{self, Store};
+use crate::store::{self, Store, counted_here, current_waits};
 use crate::template::Templates;
 use crate::tenants::{Quota, QuotaExceeded, Rates, Reserved, TenantLimits, Tenants};
 use crate::usage::Meters;
@@ -383,7 +383,7 @@ impl Control {
             let _operation = operation;
             change.await
         };
-        let changed = tokio::spawn(changed.in_current_span());
+        let changed = tokio::spawn(counted_here(current_waits(), changed).in_current_span());
         match changed.await {
             Ok(result) => result,
             Err(error) => match error.try_into_panic() {

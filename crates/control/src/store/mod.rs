@@ -14,6 +14,7 @@ mod sqlite_webhooks;
 mod tenants;
 mod unreadable;
 mod usage;
+mod waits;
 mod webhooks;
 mod writer;
 
@@ -32,6 +33,7 @@ pub use record::{Record, RecordId, RecordKind};
 pub use sqlite::SqliteStore;
 pub use tenants::{RemovedTenant, TenantStore};
 pub use usage::UsageStore;
+pub use waits::{StoreWaits, counted_here, current_waits};
 pub use webhooks::WebhookStore;
 
 use crate::tenants::{QuotaExceeded, TenantLimits};

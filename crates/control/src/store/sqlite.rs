@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use rusqlite::{Connection, OpenFlags, Params, Row, TransactionBehavior, params};
@@ -14,7 +14,7 @@ use super::database::Database;
 use super::writer::Writer;
 use super::{
     Answer, Contents, Op, Record, RecordId, RecordKind, Rows, StoreError, check_version, number, sqlite_tenants, sqlite_usage,
-    sqlite_webhooks, to_json, unreadable, usage,
+    sqlite_webhooks, to_json, unreadable, usage, waits,
 };
 use crate::tenants::{Reserved, TenantLimits};
 use crate::{ControlError, Sandbox};
@@ -154,10 +154,13 @@ impl SqliteStore {
     }
 
     pub(super) async fn carry_out(&self, work: Work) -> Answer {
+        let since = Instant::now();
         let (reply, answer) = oneshot::channel();
         let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(|_| StoreError::Closed)?;
         self.jobs.send(Job { work, reply, _permit: permit }).map_err(|_| StoreError::Closed)?;
-        answer.await.unwrap_or(Err(StoreError::Closed))
+        let answer = answer.await.unwrap_or(Err(StoreError::Closed));
+        waits::add_since(since);
+        answer
     }
 }
 

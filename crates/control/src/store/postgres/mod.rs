@@ -23,7 +23,7 @@ use self::owed::Owed;
 use self::session::{OpenError, Session};
 use self::writer::{Job, Work, Writer};
 use super::database::Database;
-use super::{Answer, Contents, Op, StoreError};
+use super::{Answer, Contents, Op, StoreError, waits};
 use crate::ControlError;
 
 /// Queue of changes for the writer; beyond it, callers wait to enqueue.
@@ -74,9 +74,12 @@ impl PostgresStore {
     }
 
     async fn carry_out(&self, work: Work) -> Answer {
+        let since = std::time::Instant::now();
         let (reply, answer) = oneshot::channel();
         self.jobs.send(Job { work, reply }).await.map_err(|_| StoreError::Closed)?;
-        answer.await.unwrap_or(Err(StoreError::Closed))
+        let answer = answer.await.unwrap_or(Err(StoreError::Closed));
+        waits::add_since(since);
+        answer
     }
 }
 
