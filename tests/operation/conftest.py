@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,8 @@ from small import tiny_image
 SMALL = ("--prepared-slots", "0", "--storage-size", "512MiB", "--disk-reserve", "1MiB")
 
 
-@pytest.fixture
-def own_server() -> Iterator[Callable[..., Server]]:
+@contextmanager
+def own_servers() -> Iterator[Callable[..., Server]]:
     """Makes servers without images; what still runs at the end is stopped, and must leave nothing on the host."""
     # Sockets in a data directory want a short path.
     folders: list[Path] = []
@@ -36,6 +37,19 @@ def own_server() -> Iterator[Callable[..., Server]]:
             server.stop()
     for folder in folders:
         shutil.rmtree(folder)
+
+
+@pytest.fixture
+def own_server() -> Iterator[Callable[..., Server]]:
+    with own_servers() as make:
+        yield make
+
+
+@pytest.fixture(scope="module")
+def module_server() -> Iterator[Callable[..., Server]]:
+    """The same for all tests of a file."""
+    with own_servers() as make:
+        yield make
 
 
 @pytest.fixture

@@ -24,9 +24,11 @@ use crate::exchange::{Answered, Exchange};
 use crate::gateway::{Context, Gateway};
 use crate::idempotency::{self, Begun};
 use crate::lifecycle::{self, LifecycleAnswer, LifecycleCall, Transition};
-use crate::path::query_value;
+use crate::lists::PageQuery;
+use crate::path::query_pairs;
 use crate::proxy::{self, InternalAnswer};
 use crate::refusal::{Refusal, json_response};
+use crate::sandbox_filter::SandboxFilter;
 use crate::target::{self, SandboxRef};
 use crate::{follow, trajectories};
 
@@ -109,11 +111,14 @@ pub(crate) async fn unknown(exchange: &mut Exchange) -> Answered {
 
 pub(crate) async fn workers(exchange: &mut Exchange) -> Answered {
     let workers = exchange.gateway.synthesis()?.overview(exchange.context.tenant());
-    Ok(json_response(StatusCode::OK, &json!(WorkerList { workers })))
+    let (workers, next_cursor) = PageQuery::read(exchange)?.take(workers, |worker| worker.worker_id.clone())?;
+    Ok(json_response(StatusCode::OK, &WorkerList { workers, next_cursor }))
 }
 
 pub(crate) async fn templates(exchange: &mut Exchange) -> Answered {
-    Ok(json_response(StatusCode::OK, &TemplateList { templates: exchange.gateway.control.templates() }))
+    let templates = exchange.gateway.control.templates();
+    let (templates, next_cursor) = PageQuery::read(exchange)?.take(templates, |template| template.name.clone())?;
+    Ok(json_response(StatusCode::OK, &TemplateList { templates, next_cursor }))
 }
 
 pub(crate) async fn template(exchange: &mut Exchange) -> Answered {
@@ -225,7 +230,10 @@ pub(crate) async fn images(exchange: &mut Exchange) -> Answered {
     };
     let listed = tokio::task::spawn_blocking(move || catalog.list()).await.unwrap_or_else(|error| Err(error.to_string()));
     match listed {
-        Ok(images) => Ok(json_response(StatusCode::OK, &ImageList { images })),
+        Ok(images) => {
+            let (images, next_cursor) = PageQuery::read(exchange)?.take(images, |image| image.name.clone())?;
+            Ok(json_response(StatusCode::OK, &ImageList { images, next_cursor }))
+        }
         Err(error) => {
             tracing::error!(error, "images could not be listed");
             Err(Refusal::new(ErrorCode::Internal, "the images could not be listed; the server's log says why"))
@@ -233,21 +241,23 @@ pub(crate) async fn images(exchange: &mut Exchange) -> Answered {
     }
 }
 
-/// All sandboxes, or their changes as they come.
+/// A page of the sandboxes, or their changes as they come.
 pub(crate) async fn list(exchange: &mut Exchange) -> Answered {
-    let Exchange { gateway, context, parts, .. } = exchange;
+    let Exchange { gateway, context, parts, .. } = &*exchange;
     if follow::is_wanted(parts) {
+        if query_pairs(parts.uri.query().unwrap_or_default()).count() > 1 {
+            return Err(Refusal::bad_request("follow=true takes no other parameter")
+                .hint(format!("GET {PATH}/events streams the events of selected sandboxes")));
+        }
         return Ok(follow::changes(gateway, context));
     }
-    let mut all = target::list(&gateway.control, context).await?;
-    if let Some(tag) = query_value(parts.uri.query(), "client_tag") {
-        all.retain(|sandbox| sandbox.provenance.client_tag.as_ref() == Some(&tag));
-    }
-    if let Some(group) = query_value(parts.uri.query(), "group") {
-        all.retain(|sandbox| sandbox.provenance.group.as_ref().is_some_and(|of| of.as_str() == group));
-    }
-    let sandboxes = all.into_iter().map(|sandbox| described(gateway, context, sandbox)).collect();
-    Ok(json_response(StatusCode::OK, &SandboxList { sandboxes }))
+    let filter = SandboxFilter::read(exchange.parts.uri.query())?;
+    let page = PageQuery::in_order(exchange, filter.order_name())?;
+    let after = page.after()?;
+    let (found, has_more) = target::page(&gateway.control, context, &filter, after.as_ref(), page.limit);
+    let next_cursor = found.last().filter(|_| has_more).map(|last| page.cursor(&last.position()));
+    let sandboxes = found.into_iter().map(|sandbox| described(gateway, context, sandbox)).collect();
+    Ok(json_response(StatusCode::OK, &SandboxList { sandboxes, next_cursor }))
 }
 
 /// Answers with the sandbox after a change.
@@ -524,7 +534,10 @@ mod tests {
         let answer = server.call("PUT", "/api/v2/sandboxes", Value::Null).await;
         assert_eq!((answer.status, answer.headers["allow"].to_str().unwrap()), (405, "GET, HEAD, POST"));
         assert_eq!(server.call("GET", "/api/v2/nothing", Value::Null).await.status, 404);
-        assert_eq!(server.call("GET", "/api/v2/sandboxes", Value::Null).await.json, json!({ "sandboxes": [] }));
+        assert_eq!(
+            server.call("GET", "/api/v2/sandboxes", Value::Null).await.json,
+            json!({ "sandboxes": [], "next_cursor": null })
+        );
     }
 
     #[tokio::test]

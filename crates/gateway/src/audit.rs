@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use arenite_control::tenants::{AuditEntry, Principal};
-use arenite_model::ErrorCode;
 use futures_util::future::BoxFuture;
 use http::StatusCode;
 use jiff::Timestamp;
@@ -63,11 +62,11 @@ pub(crate) async fn change_with<T: Send + 'static>(
     change: BoxFuture<'static, Result<T, Refusal>>,
 ) -> Result<T, Refusal> {
     let (gateway, context) = (Arc::clone(&exchange.gateway), exchange.context.clone());
-    let changed = exchange.gateway.tasks.spawn(async move {
+    let audited = async move {
         let changed = change.await;
         record_result(&gateway, &context, action, &object, changed).await
-    });
-    changed.await.unwrap_or_else(|error| Err(Refusal::new(ErrorCode::Internal, format!("the change broke off: {error}"))))
+    };
+    exchange.gateway.run_to_end(audited).await
 }
 
 /// Records a request that was refused for want of credentials or rights.

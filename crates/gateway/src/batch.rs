@@ -54,11 +54,11 @@ pub(crate) async fn create(
     shape: impl Fn(Sandbox) -> Value + Send + Sync + 'static,
 ) -> Result<LifecycleAnswer, Refusal> {
     let (shared, context) = (Arc::clone(gateway), context.clone());
-    let ended = gateway.tasks.spawn(async move {
+    let created = async move {
         let created = create_all(&shared, &context, &call, &request, several, key.as_ref(), &shape).await;
         idempotency::settle(key, created).await
-    });
-    ended.await.unwrap_or_else(|error| Err(Refusal::new(ErrorCode::Internal, format!("the call broke off: {error}"))))
+    };
+    gateway.run_to_end(created).await
 }
 
 async fn create_all(
@@ -102,7 +102,7 @@ async fn create_all(
         return Err(too_few(several, sandboxes.len(), errors));
     }
     let status = if errors.is_empty() { StatusCode::CREATED } else { StatusCode::MULTI_STATUS };
-    let errors: Vec<FailedCreate> = errors.into_iter().map(|(index, refusal)| failed(index, refusal)).collect();
+    let errors: Vec<FailedCreate> = errors.into_iter().map(|(index, refusal)| failed(index, &refusal)).collect();
     Ok((status, json!({ "requested": several.count, "sandboxes": sandboxes, "errors": errors })))
 }
 
@@ -111,9 +111,8 @@ fn numbered(name: &SandboxName, index: usize) -> Result<SandboxName, Refusal> {
     Ok(format!("{name}-{index}").parse()?)
 }
 
-fn failed(index: usize, refusal: Refusal) -> FailedCreate {
-    let Refusal { code, message, hint, retry_after, .. } = refusal;
-    FailedCreate { index, code, message, hint, retry_after_seconds: retry_after }
+fn failed(index: usize, refusal: &Refusal) -> FailedCreate {
+    FailedCreate { index, retry_after_seconds: refusal.retry_after, problem: refusal.problem() }
 }
 
 /// The first error, for a create of which nothing is left.

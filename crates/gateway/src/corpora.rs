@@ -17,11 +17,12 @@ use arenite_retrieval::library::{Library, Served};
 use arenite_retrieval::{Error, Filter, Found, Query};
 use futures_util::future::join_all;
 use http::StatusCode;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::api::PATH;
 use crate::api::types::{CorpusInfo, CorpusList, SearchCorpus};
 use crate::exchange::{Answered, Exchange};
+use crate::lists::PageQuery;
 use crate::refusal::{Refusal, json_response};
 
 /// Default number of passages of an answer.
@@ -58,7 +59,8 @@ fn library(exchange: &Exchange) -> Result<Arc<Library>, Refusal> {
 pub(crate) async fn list(exchange: &mut Exchange) -> Answered {
     let library = library(exchange)?;
     let names = tokio::task::spawn_blocking(move || library.names()).await.unwrap_or_default();
-    Ok(json_response(StatusCode::OK, &CorpusList { corpora: names }))
+    let (corpora, next_cursor) = PageQuery::read(exchange)?.take(names, String::clone)?;
+    Ok(json_response(StatusCode::OK, &CorpusList { corpora, next_cursor }))
 }
 
 pub(crate) async fn get(exchange: &mut Exchange) -> Answered {
@@ -84,6 +86,13 @@ pub(crate) async fn search(exchange: &mut Exchange) -> Answered {
     answer(&served, search).await
 }
 
+/// A problem, with the message under its earlier name.
+fn failed(refusal: &Refusal) -> Value {
+    let mut problem = json!(refusal.problem());
+    problem["error"] = json!(refusal.message);
+    problem
+}
+
 async fn answer(served: &Served, search: SearchCorpus) -> Answered {
     let filter = Filter::parse(&search.filter).map_err(Refusal::bad_request)?;
     let query = |text: String| Query { text, top_k: search.top_k.unwrap_or(TOP_K), mode: search.mode, filter: filter.clone() };
@@ -97,7 +106,7 @@ async fn answer(served: &Served, search: SearchCorpus) -> Answered {
             let answers = join_all(texts.into_iter().map(|text| served.search(query(text)))).await;
             let answers = answers.into_iter().map(|found| match found {
                 Ok(found) => results(found),
-                Err(error) => json!({ "error": refused(&error).message }),
+                Err(error) => failed(&refused(&error)),
             });
             Ok(json_response(StatusCode::OK, &json!({ "answers": answers.collect::<Vec<_>>() })))
         }

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use arenite_control::store::StoreWaits;
 use axum::body::Body;
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS,
@@ -124,7 +125,13 @@ impl Exchange {
 
     async fn run(&mut self) -> Answered {
         let answered = match self.enter().await {
-            Ok(None) => self.handle().await,
+            Ok(None) => {
+                let answered = self.handle().await;
+                if !self.route.runs_in_sandbox {
+                    self.timing.mark("handler");
+                }
+                answered
+            }
             Ok(Some(answer)) => Ok(answer),
             Err(refusal) => Err(refusal),
         };
@@ -160,6 +167,7 @@ impl Exchange {
         if !self.route.public {
             auth::check_rights(&self.context.principal, self.route, &self.parts.method)?;
         }
+        self.timing.mark("auth");
         // Public routes are answered even when all slots are taken.
         if !self.route.public
             && let Some(connection) = self.parts.extensions.get::<Arc<Connection>>()
@@ -179,10 +187,11 @@ impl Exchange {
         {
             return Ok(Some(answer));
         }
-        self.timing.mark("target");
+        self.timing.mark(if self.route.runs_in_sandbox { "target" } else { "admit" });
         if let Some(refusal) = self.wrong_method.take() {
             return (self.route.surface.wrong_method)(self, refusal).map(Some);
         }
+        self.route.check_query(self.parts.uri.query())?;
         Ok(None)
     }
 
@@ -265,11 +274,15 @@ pub(crate) async fn answer(gateway: Arc<Gateway>, peer: Peer, request: Request<B
     let mut tenant = None;
     let (route, name, mut answer, server_timing) = match Exchange::new(&gateway, &client, &request_id, trace, parts, body) {
         Ok(mut exchange) => {
-            let answered = exchange.run().instrument(span).await;
+            let waits = StoreWaits::default();
+            let answered = waits.count(exchange.run()).instrument(span).await;
+            if waits.total() > Duration::ZERO {
+                exchange.timing.add("store", waits.total());
+            }
             let error = answered.as_ref().err().filter(|refusal| refusal.status.is_server_error());
             let error = error.map(|refusal| refusal.message.clone());
             tenant = Some((exchange.context.tenant().to_string(), error));
-            let mut answer = answered.unwrap_or_else(|refusal| refused(&refusal, exchange.route));
+            let mut answer = answered.unwrap_or_else(|refusal| refused(refusal, exchange.route, &exchange.path.raw));
             if let Some(ended) = gateway.ended(&exchange.context.principal) {
                 answer = answer.map(|body| auth::until_ended(body, ended));
             }
@@ -282,7 +295,7 @@ pub(crate) async fn answer(gateway: Arc<Gateway>, peer: Peer, request: Request<B
         Err(refusal) => {
             // Its path may be the reason.
             let route = routes::find_interface(uri.path());
-            (route, route.pattern, refused(&refusal, route), Timing::start().header())
+            (route, route.pattern, refused(refusal, route, uri.path()), Timing::start().header())
         }
     };
     let headers = answer.headers_mut();
@@ -309,8 +322,8 @@ pub(crate) async fn answer(gateway: Arc<Gateway>, peer: Peer, request: Request<B
     answer
 }
 
-fn refused(refusal: &Refusal, route: &Route) -> Response<Body> {
-    let mut answer = (route.surface.refuse)(refusal);
+fn refused(refusal: Refusal, route: &Route, path: &str) -> Response<Body> {
+    let mut answer = (route.surface.refuse)(&refusal.of_request(path));
     // It may repeat text from the caller or from a sandbox.
     answer.headers_mut().append(CONTENT_SECURITY_POLICY, proxy::SANDBOXED);
     answer.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

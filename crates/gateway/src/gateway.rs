@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use arenite_control::store::{counted_here, current_waits};
 use arenite_control::tenants::Principal;
 use arenite_control::{Control, Event};
 use arenite_model::{ErrorCode, TenantId};
@@ -15,6 +16,7 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::Instrument;
 
 use crate::auth::Grants;
 use crate::connections::Connections;
@@ -141,6 +143,15 @@ impl Gateway {
             }
             routes
         })
+    }
+
+    /// Runs a part of a request to its end, whether or not its client waits for it.
+    pub(crate) async fn run_to_end<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let ended = self.tasks.spawn(counted_here(current_waits(), work).in_current_span());
+        ended.await.unwrap_or_else(|error| Err(Refusal::new(ErrorCode::Internal, format!("the call broke off: {error}"))))
     }
 
     /// A new request's id: unique on this server.

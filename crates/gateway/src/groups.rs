@@ -16,6 +16,7 @@ use crate::exchange::{Answered, Exchange};
 use crate::gateway::{Context, Gateway};
 use crate::idempotency::{self, Begun};
 use crate::lifecycle::{self, LifecycleCall};
+use crate::lists::PageQuery;
 use crate::refusal::{Refusal, json_response};
 
 /// Number of sandboxes that are deleted concurrently.
@@ -35,8 +36,9 @@ fn named(exchange: &Exchange) -> Result<GroupName, Refusal> {
 
 pub(crate) async fn list(exchange: &mut Exchange) -> Answered {
     let groups = exchange.gateway.control.groups(exchange.context.tenant());
+    let (groups, next_cursor) = PageQuery::read(exchange)?.take(groups, |group| group.name.to_string())?;
     let groups = groups.into_iter().map(|group| described(exchange, group)).collect();
-    Ok(json_response(StatusCode::OK, &GroupList { groups }))
+    Ok(json_response(StatusCode::OK, &GroupList { groups, next_cursor }))
 }
 
 pub(crate) async fn get(exchange: &mut Exchange) -> Answered {
@@ -80,14 +82,13 @@ pub(crate) async fn renew(exchange: &mut Exchange) -> Answered {
 pub(crate) async fn delete(exchange: &mut Exchange) -> Answered {
     let name = named(exchange)?;
     let (gateway, context) = (Arc::clone(&exchange.gateway), exchange.context.clone());
-    let ended = exchange.gateway.tasks.spawn(async move {
+    let ended = async move {
         let ended = end(&gateway, &context, &name).await;
         let deleted = audit::record_result(&gateway, &context, "group.delete", name.as_str(), ended).await?;
         Ok(DeletedGroup { name, deleted: true, deleted_sandboxes: deleted })
-    });
-    let ended =
-        ended.await.unwrap_or_else(|error| Err(Refusal::new(ErrorCode::Internal, format!("the call broke off: {error}"))));
-    Ok(json_response(StatusCode::OK, &ended?))
+    };
+    let ended = exchange.gateway.run_to_end(ended).await?;
+    Ok(json_response(StatusCode::OK, &ended))
 }
 
 /// Deletes the sandboxes with a step in each one's trajectory, then the group with those that were still being created.

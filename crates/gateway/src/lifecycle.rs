@@ -16,7 +16,6 @@ use arenite_trajectory::{Intent, OpenStep, Origin, Outcome, OutcomeKind, Traject
 use futures_util::future::BoxFuture;
 use http::StatusCode;
 use serde_json::Value;
-use tracing::Instrument;
 
 use crate::api::types::RemovedSandbox;
 use crate::audit;
@@ -125,7 +124,7 @@ pub(crate) async fn delete(
             .ok();
         if let Err(error) = gateway.control.delete(context.tenant(), &name).await {
             return Err(match step {
-                Some(step) => failed(step, error),
+                Some(step) => failed(step, &sandbox.id, error),
                 None => error.into(),
             });
         }
@@ -174,7 +173,7 @@ pub(crate) async fn transition(
         };
         match changed {
             Ok(sandbox) => Ok(done(step, answer(sandbox))),
-            Err(error) => Err(failed(step, error)),
+            Err(error) => Err(failed(step, &sandbox.id, error)),
         }
     })
     .await
@@ -275,8 +274,7 @@ async fn audited_boxed(
         let object = object.or_else(|| changed.as_ref().ok().and_then(|(_, answer)| Some(answer["name"].as_str()?.to_owned())));
         audit::record_result(&shared, &context, action, object.as_deref().unwrap_or("-"), changed).await
     };
-    let ended = gateway.tasks.spawn(audited.in_current_span());
-    ended.await.unwrap_or_else(|error| Err(Refusal::new(ErrorCode::Internal, format!("the call broke off: {error}"))))
+    gateway.run_to_end(audited).await
 }
 
 fn begin(gateway: &Gateway, context: &Context, sandbox: &Sandbox, call: LifecycleCall) -> Result<OpenStep, TrajectoryError> {
@@ -320,8 +318,8 @@ fn done(step: OpenStep, answer: LifecycleAnswer) -> LifecycleAnswer {
     answer
 }
 
-fn failed(step: OpenStep, error: ControlError) -> Refusal {
-    let refusal = Refusal::from(error);
+fn failed(step: OpenStep, sandbox: &SandboxId, error: ControlError) -> Refusal {
+    let refusal = Refusal::from(error).of_step(sandbox.as_str(), step.id());
     let said = serde_json::json!({ "code": refusal.code, "message": refusal.message });
     finish(step, refusal.status, OutcomeKind::Error, &said, Some(refusal.message.clone()));
     refusal

@@ -4,6 +4,8 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 use utoipa::openapi::{RefOr, Schema};
 
+use crate::lists::MAX_PAGE;
+use crate::query::{self, Query};
 use crate::routes::Route;
 
 pub(crate) type Schemas = Vec<(String, RefOr<Schema>)>;
@@ -29,10 +31,12 @@ pub(crate) struct Operation {
     is_keyed: bool,
     /// Content types of other answers with the same status, which the query asks for.
     also: &'static [&'static str],
+    /// The usual size of its answers' pages, if it is a list.
+    page_size: Option<usize>,
 }
 
-/// A parameter of a query: its name, its type in JSON Schema or its values separated by `|`, and its meaning.
-pub(crate) type Query = (&'static str, &'static str, &'static str);
+const LIMIT: Query = ("limit", "integer", "The most entries of the page");
+const CURSOR: Query = ("cursor", "string", "`next_cursor` of the page before");
 
 #[derive(Debug, Clone, Copy)]
 enum Answers {
@@ -64,6 +68,7 @@ impl Operation {
             partial: false,
             is_keyed: false,
             also,
+            page_size: None,
         }
     }
 
@@ -89,6 +94,21 @@ impl Operation {
         Self { data: Some(schema_of::<T>), ..self.answers::<E>(200) }
     }
 
+    /// A list, which is read in pages (`crate::lists`). `page_size` applies without a `limit`.
+    pub(crate) const fn paged(self, page_size: usize) -> Self {
+        Self { page_size: Some(page_size), ..self }
+    }
+
+    pub(crate) fn page_size(&self) -> Option<usize> {
+        self.page_size
+    }
+
+    /// The parameters of its query.
+    pub(crate) fn parameters(&self) -> Vec<Query> {
+        let of_page = if self.page_size.is_some() { &[LIMIT, CURSOR][..] } else { &[] };
+        self.query.iter().chain(of_page).copied().collect()
+    }
+
     pub(crate) const fn partial(self) -> Self {
         Self { partial: true, ..self }
     }
@@ -109,14 +129,12 @@ impl Operation {
         let path = route.pattern.split('/').filter_map(|segment| segment.strip_prefix('{')?.strip_suffix('}'));
         let mut parameters: Vec<Value> =
             path.map(|name| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } })).collect();
-        parameters.extend(self.query.iter().map(|(name, kind, meaning)| {
-            let schema = if kind.contains('|') {
-                json!({ "type": "string", "enum": kind.split('|').collect::<Vec<_>>() })
-            } else {
-                json!({ "type": kind })
-            };
-            json!({ "name": name, "in": "query", "required": false, "description": meaning, "schema": schema })
-        }));
+        parameters.extend(self.parameters().iter().map(query::described));
+        if let Some(size) = self.page_size
+            && let Some(limit) = parameters.iter_mut().find(|parameter| parameter["name"] == "limit")
+        {
+            limit["schema"] = json!({ "type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": size });
+        }
         if self.is_keyed {
             parameters.push(json!({
                 "name": "Idempotency-Key", "in": "header", "required": false, "schema": { "type": "string", "maxLength": 255 },
@@ -137,7 +155,8 @@ impl Operation {
             content[*kind] = json!({});
         }
         let error = (route.surface.error)(schemas);
-        let refused = json!({ "description": "Refused", "content": { "application/json": { "schema": reference(&error) } } });
+        let refused =
+            json!({ "description": "Refused", "content": { route.surface.error_content: { "schema": reference(&error) } } });
         let mut operation = json!({
             "tags": [self.tag],
             "summary": self.summary,

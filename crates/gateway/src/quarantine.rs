@@ -11,6 +11,7 @@ use crate::api::types::{AdoptSandbox, QuarantineList};
 use crate::api::{DIALECT, PATH, shape};
 use crate::exchange::{Answered, Exchange};
 use crate::lifecycle::{self, LifecycleCall};
+use crate::lists::PageQuery;
 use crate::refusal::{Refusal, json_response};
 
 /// Refuses callers that only have a ticket.
@@ -23,7 +24,9 @@ fn check(exchange: &Exchange) -> Result<(), Refusal> {
 
 pub(crate) async fn list(exchange: &mut Exchange) -> Answered {
     check(exchange)?;
-    Ok(json_response(StatusCode::OK, &QuarantineList { quarantine: exchange.gateway.control.quarantine().await }))
+    let held = exchange.gateway.control.quarantine().await;
+    let (quarantine, next_cursor) = PageQuery::read(exchange)?.take(held, |sandbox| sandbox.id.to_string())?;
+    Ok(json_response(StatusCode::OK, &QuarantineList { quarantine, next_cursor }))
 }
 
 pub(crate) async fn remove(exchange: &mut Exchange) -> Answered {
@@ -55,7 +58,10 @@ mod tests {
     #[tokio::test]
     async fn nothing_is_in_quarantine_and_what_is_not_can_t_be_adopted() {
         let server = Harness::new().await;
-        assert_eq!(server.call("GET", "/api/v2/quarantine", Value::Null).await.json, json!({ "quarantine": [] }));
+        assert_eq!(
+            server.call("GET", "/api/v2/quarantine", Value::Null).await.json,
+            json!({ "quarantine": [], "next_cursor": null })
+        );
         for (method, path, status) in [
             ("POST", "/api/v2/quarantine/s00000000001/adopt", 404),
             ("DELETE", "/api/v2/quarantine/s00000000001", 404),

@@ -10,8 +10,6 @@ use http::{HeaderValue, Method, Response, StatusCode};
 use serde::Serialize;
 use serde_json::json;
 
-use crate::api::types::ApiError;
-
 /// Seconds after which records may have been removed.
 const RETRY_WHEN_FULL: u64 = 30;
 
@@ -28,6 +26,8 @@ pub(crate) struct Refusal {
     /// In seconds.
     pub(crate) retry_after: Option<u64>,
     pub(crate) allow: Option<String>,
+    /// The path of the request, or what its step recorded.
+    pub(crate) instance: Option<Box<str>>,
     /// The audit log has it.
     pub(crate) is_audited: bool,
 }
@@ -42,6 +42,7 @@ impl Refusal {
             quota: None,
             retry_after: None,
             allow: None,
+            instance: None,
             is_audited: false,
         }
     }
@@ -75,17 +76,6 @@ impl Refusal {
         if let Some(quota) = &self.quota {
             body["quota"] = json!(quota);
         }
-        self.finish(json_response(self.status, &body))
-    }
-
-    /// The format of Arenite's own API.
-    pub(crate) fn api(&self) -> Response<Body> {
-        let body = ApiError {
-            code: self.code,
-            message: self.message.clone(),
-            hint: self.hint.clone(),
-            quota: self.quota.as_deref().copied(),
-        };
         self.finish(json_response(self.status, &body))
     }
 

@@ -13,7 +13,7 @@ use http::{Method, Response};
 use matchit::Router;
 
 use crate::api::types::{
-    AdoptSandbox, ApiError, AuditPage, ChangeTenant, CorpusInfo, CorpusList, CreateAnswer, CreateGroup, CreateKey, CreateSandbox,
+    AdoptSandbox, AuditPage, ChangeTenant, CorpusInfo, CorpusList, CreateAnswer, CreateGroup, CreateKey, CreateSandbox,
     CreateTenant, DeletedGroup, DeletedSandbox, FoundPassages, GroupInfo, GroupList, ImageList, KeyInfo, KeyList, LiveUsage, Me,
     NewKeyInfo, Nothing, QuarantineList, RemovedSandbox, RemovedTenant, RenewGroup, RotateKey, SandboxInfo, SandboxList,
     SandboxUsage, SearchCorpus, ServerInfo, SessionList, StepPage, TemplateList, TenantInfo, TenantList, TrajectoryList,
@@ -33,14 +33,18 @@ use crate::exchange::{Answered, Exchange};
 use crate::gateway::Gateway;
 use crate::guard::HostKind;
 use crate::health::{Health, Ready};
-use crate::operation::{Operation, Query, SchemaOf, schema_of};
+use crate::lists::MAX_PAGE;
+use crate::operation::{Operation, SchemaOf, schema_of};
 use crate::path::is_under;
+use crate::problem::{PROBLEM_JSON, Problem};
+use crate::query::{self, Query};
 use crate::refusal::Refusal;
 use crate::webhooks::{
     CreateWebhook, DeliveryInfo, DeliveryPage, NewWebhookInfo, RemovedWebhook, WebhookInfo, WebhookList, WebhookTest,
 };
 use crate::{
-    api, auth, corpora, events, groups, health, metrics, pages, proxy, quarantine, tenants, trajectories, usage, webhooks,
+    api, auth, corpora, events, groups, health, metrics, pages, problem, proxy, quarantine, sandbox_filter, tenants,
+    trajectories, usage, webhooks,
 };
 
 /// Answers a request of a route.
@@ -107,6 +111,10 @@ pub(crate) struct Surface {
     has_slash: bool,
     /// The schema of its refusals, for documents.
     pub(crate) error: SchemaOf,
+    /// The content type of its refusals.
+    pub(crate) error_content: &'static str,
+    /// Parameters that a route's description lacks are refused.
+    has_strict_queries: bool,
     /// Answers a request with a wrong method.
     pub(crate) wrong_method: fn(&Exchange, Refusal) -> Answered,
 }
@@ -122,7 +130,9 @@ impl Surface {
             is_for_whole_tenant: false,
             has_head: true,
             has_slash: false,
-            error: schema_of::<ApiError>,
+            error: schema_of::<Problem>,
+            error_content: "application/json",
+            has_strict_queries: false,
             wrong_method: |_, refusal| Err(refusal),
         }
     }
@@ -134,7 +144,8 @@ impl Surface {
 
     /// For Arenite's own interfaces.
     const fn own(name: &'static str) -> Self {
-        Self { refuse: Refusal::api, has_slash: true, ..Self::aio(name) }
+        let (refuse, error_content) = (Refusal::api, PROBLEM_JSON);
+        Self { refuse, error_content, has_slash: true, has_strict_queries: true, ..Self::aio(name) }
     }
 }
 
@@ -145,6 +156,8 @@ static OPENAPI: Surface = Surface::aio("openapi");
 static AGENT_SANDBOX: Surface = Surface {
     refuse: |refusal| agent_sandbox::failure(refusal, false),
     error: schema_of::<agent_sandbox::Failure>,
+    error_content: "application/json",
+    has_strict_queries: false,
     frugal: true,
     wrong_method: agent_sandbox::wrong_method,
     ..Surface::own("agent_sandbox")
@@ -248,6 +261,19 @@ impl Route {
         route.needs(Role::Use).leads_into_sandbox().runs_in_sandbox()
     }
 
+    /// The usual size of a page of its list.
+    pub(crate) fn page_size(&self) -> usize {
+        self.operation.as_ref().and_then(Operation::page_size).unwrap_or(MAX_PAGE)
+    }
+
+    /// Compares a query with the description, if the interface does that.
+    pub(crate) fn check_query(&self, query: Option<&str>) -> Result<(), Refusal> {
+        match &self.operation {
+            Some(operation) if self.surface.has_strict_queries => query::check(&operation.parameters(), query),
+            _ => Ok(()),
+        }
+    }
+
     /// Its pattern, and for AgentFlow's the shorter one.
     fn patterns(&self) -> impl Iterator<Item = &'static str> + use<> {
         let short = self.pattern.strip_prefix(agentflow::ROOT);
@@ -332,19 +358,20 @@ static ROUTES: &[Route] = &[
     Route::guest("/codex/**").page(),
     // Arenite's own API.
     Route::new(At::Server, &DOCS, GET, "/api/v2/docs", |e| Box::pin(pages::docs::serve(e))).page(),
+    Route::new(At::Server, &DOCS, GET, problem::ERRORS_PAGE, |e| Box::pin(pages::errors::serve(e))).page(),
     Route::new(At::Server, &OPENAPI, GET, "/api/v2/openapi.json", |e| Box::pin(pages::openapi::of_server(e))).signs_in(),
     Route::new(At::Server, &API, GET, "/api/v2/info", |e| Box::pin(api::info(e)))
         .doc(Operation::new("server", "get_info", "Describes the server, its capacity and its problems").answers::<ServerInfo>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/workers", |e| Box::pin(api::workers(e))).for_whole_tenant()
-        .doc(Operation::new("server", "list_workers", "Lists AgentFlow's workers with their sessions").answers::<WorkerList>(200)),
+        .doc(Operation::new("server", "list_workers", "Lists AgentFlow's workers with their sessions").paged(MAX_PAGE).answers::<WorkerList>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/templates", |e| Box::pin(api::templates(e)))
-        .doc(Operation::new("server", "list_templates", "Lists the templates for sandboxes").answers::<TemplateList>(200)),
+        .doc(Operation::new("server", "list_templates", "Lists the templates for sandboxes").paged(MAX_PAGE).answers::<TemplateList>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/templates/{name}", |e| Box::pin(api::template(e)))
         .doc(Operation::new("server", "get_template", "Describes a template").answers::<Template>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/images", |e| Box::pin(api::images(e)))
-        .doc(Operation::new("server", "list_images", "Lists the images on this host").answers::<ImageList>(200)),
+        .doc(Operation::new("server", "list_images", "Lists the images on this host").paged(MAX_PAGE).answers::<ImageList>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/sandboxes", |e| Box::pin(api::list(e)))
-        .doc(Operation::new("sandboxes", "list_sandboxes", "Lists the sandboxes, the oldest first; with `follow=true` their changes as server-sent events").query(LIST).answers::<SandboxList>(200).also(&[EVENTS])),
+        .doc(Operation::new("sandboxes", "list_sandboxes", "Lists the sandboxes; with `follow=true` their changes as server-sent events").query(sandbox_filter::PARAMETERS).paged(MAX_PAGE).answers::<SandboxList>(200).also(&[EVENTS])),
     Route::new(At::Server, &API, POST, "/api/v2/sandboxes", |e| Box::pin(api::create(e)))
         .doc(Operation::new("sandboxes", "create_sandbox", "Creates a sandbox, or several").keyed().takes::<CreateSandbox>().answers::<CreateAnswer>(201).partial()),
     Route::new(At::Server, &API, GET, "/api/v2/sandboxes/{name}", |e| Box::pin(api::get(e)))
@@ -372,7 +399,7 @@ static ROUTES: &[Route] = &[
     Route::new(At::Server, &API, GET, "/api/v2/sandboxes/{name}/steps/{number}/{part}", |e| Box::pin(api::step(e)))
         .doc(Operation::new("sandboxes", "get_sandbox_step", "Returns the `arguments` or the `observation` of a step")),
     Route::new(At::Server, &API, GET, "/api/v2/groups", |e| Box::pin(groups::list(e))).for_whole_tenant()
-        .doc(Operation::new("groups", "list_groups", "Lists the groups of sandboxes").answers::<GroupList>(200)),
+        .doc(Operation::new("groups", "list_groups", "Lists the groups of sandboxes").paged(MAX_PAGE).answers::<GroupList>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/groups", |e| Box::pin(groups::create(e))).for_whole_tenant()
         .doc(Operation::new("groups", "create_group", "Creates a group with a lease; its sandboxes end with it").keyed().takes::<CreateGroup>().answers::<GroupInfo>(201)),
     Route::new(At::Server, &API, GET, "/api/v2/groups/{name}", |e| Box::pin(groups::get(e))).for_whole_tenant()
@@ -382,7 +409,7 @@ static ROUTES: &[Route] = &[
     Route::new(At::Server, &API, POST, "/api/v2/groups/{name}/renew", |e| Box::pin(groups::renew(e))).for_whole_tenant()
         .doc(Operation::new("groups", "renew_group", "Starts the lease of a group again").takes::<RenewGroup>().answers::<GroupInfo>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/quarantine", |e| Box::pin(quarantine::list(e))).needs_operator()
-        .doc(Operation::new("quarantine", "list_quarantine", "Lists the sandboxes that the server could not explain when it started").answers::<QuarantineList>(200)),
+        .doc(Operation::new("quarantine", "list_quarantine", "Lists the sandboxes that the server could not explain when it started").paged(MAX_PAGE).answers::<QuarantineList>(200)),
     Route::new(At::Server, &API, DELETE, "/api/v2/quarantine/{id}", |e| Box::pin(quarantine::remove(e))).needs_operator()
         .doc(Operation::new("quarantine", "remove_quarantined", "Removes a quarantined sandbox").answers::<RemovedSandbox>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/quarantine/{id}/adopt", |e| Box::pin(quarantine::adopt(e))).needs_operator()
@@ -390,7 +417,7 @@ static ROUTES: &[Route] = &[
     Route::new(At::Server, &API, GET, "/api/v2/me", |e| Box::pin(tenants::me(e)))
         .doc(Operation::new("tenants", "get_me", "Describes the caller: its tenant and its rights").answers::<Me>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/tenants", |e| Box::pin(tenants::list(e))).needs_operator()
-        .doc(Operation::new("tenants", "list_tenants", "Lists the tenants").answers::<TenantList>(200)),
+        .doc(Operation::new("tenants", "list_tenants", "Lists the tenants").paged(MAX_PAGE).answers::<TenantList>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/tenants", |e| Box::pin(tenants::create(e))).needs_operator()
         .doc(Operation::new("tenants", "create_tenant", "Creates a tenant").keyed().takes::<CreateTenant>().answers::<TenantInfo>(201)),
     Route::new(At::Server, &API, GET, "/api/v2/tenants/{name}", |e| Box::pin(tenants::get(e))).needs_operator()
@@ -400,7 +427,7 @@ static ROUTES: &[Route] = &[
     Route::new(At::Server, &API, DELETE, "/api/v2/tenants/{name}", |e| Box::pin(tenants::remove(e))).needs_operator()
         .doc(Operation::new("tenants", "remove_tenant", "Removes a tenant with its keys; its trajectories stay").query(&[("force", "boolean", "Deletes its sandboxes, which otherwise prevent the removal")]).answers::<RemovedTenant>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/keys", |e| Box::pin(tenants::keys(e))).needs(Role::Admin)
-        .doc(Operation::new("keys", "list_keys", "Lists the keys of a tenant").query(&[TENANT]).answers::<KeyList>(200)),
+        .doc(Operation::new("keys", "list_keys", "Lists the keys of a tenant").query(&[TENANT]).paged(MAX_PAGE).answers::<KeyList>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/keys", |e| Box::pin(tenants::create_key(e))).needs(Role::Admin)
         .doc(Operation::new("keys", "create_key", "Creates a key; its text is shown only in this answer").keyed().takes::<CreateKey>().answers::<NewKeyInfo>(201)),
     Route::new(At::Server, &API, GET, "/api/v2/keys/{id}", |e| Box::pin(tenants::get_key(e))).needs(Role::Admin)
@@ -410,9 +437,9 @@ static ROUTES: &[Route] = &[
     Route::new(At::Server, &API, POST, "/api/v2/keys/{id}/rotate", |e| Box::pin(tenants::rotate_key(e))).needs(Role::Admin)
         .doc(Operation::new("keys", "rotate_key", "Creates a key with the same rights, and ends the old one after an overlap").takes::<RotateKey>().answers::<NewKeyInfo>(201)),
     Route::new(At::Server, &API, GET, "/api/v2/audit", |e| Box::pin(tenants::audit(e))).needs(Role::Admin)
-        .doc(Operation::new("audit", "list_audit", "Returns rows of the audit log, the newest first").query(AUDIT).answers::<AuditPage>(200)),
+        .doc(Operation::new("audit", "list_audit", "Returns rows of the audit log, the newest first").query(AUDIT).paged(100).answers::<AuditPage>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/webhooks", |e| Box::pin(webhooks::list(e))).needs(Role::Admin)
-        .doc(Operation::new("webhooks", "list_webhooks", "Lists the webhooks").answers::<WebhookList>(200)),
+        .doc(Operation::new("webhooks", "list_webhooks", "Lists the webhooks").paged(MAX_PAGE).answers::<WebhookList>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/webhooks", |e| Box::pin(webhooks::create(e))).needs(Role::Admin)
         .doc(Operation::new("webhooks", "create_webhook", "Creates a webhook; its secret is shown only in this answer").takes::<CreateWebhook>().answers::<NewWebhookInfo>(201)),
     Route::new(At::Server, &API, GET, "/api/v2/webhooks/{id}", |e| Box::pin(webhooks::get(e))).needs(Role::Admin)
@@ -422,11 +449,11 @@ static ROUTES: &[Route] = &[
     Route::new(At::Server, &API, POST, "/api/v2/webhooks/{id}/test", |e| Box::pin(webhooks::test(e))).needs(Role::Admin)
         .doc(Operation::new("webhooks", "test_webhook", "Sends a test to a webhook once, and answers with the result").takes::<Nothing>().answers::<WebhookTest>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/webhooks/{id}/deliveries", |e| Box::pin(webhooks::deliveries(e))).needs(Role::Admin)
-        .doc(Operation::new("webhooks", "list_deliveries", "Lists a webhook's deliveries, the newest first").query(DELIVERIES).answers::<DeliveryPage>(200)),
+        .doc(Operation::new("webhooks", "list_deliveries", "Lists a webhook's deliveries, the newest first").query(DELIVERIES).paged(100).answers::<DeliveryPage>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/webhooks/{id}/deliveries/{number}/redeliver", |e| Box::pin(webhooks::redeliver(e))).needs(Role::Admin)
         .doc(Operation::new("webhooks", "redeliver", "Delivers an event again, with all retries").takes::<Nothing>().answers::<DeliveryInfo>(202)),
     Route::new(At::Server, &API, GET, "/api/v2/corpora", |e| Box::pin(corpora::list(e)))
-        .doc(Operation::new("corpora", "list_corpora", "Lists the corpora").answers::<CorpusList>(200)),
+        .doc(Operation::new("corpora", "list_corpora", "Lists the corpora").paged(MAX_PAGE).answers::<CorpusList>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/corpora/{name}", |e| Box::pin(corpora::get(e)))
         .doc(Operation::new("corpora", "get_corpus", "Describes a corpus").answers::<CorpusInfo>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/corpora/{name}/search", |e| Box::pin(corpora::search(e))).needs(Role::Read)
@@ -434,7 +461,7 @@ static ROUTES: &[Route] = &[
     Route::new(At::Server, &API, ANY, "/api/v2/**", |e| Box::pin(api::unknown(e))),
     // Trajectories.
     Route::new(At::Server, &TRAJECTORIES, GET, "/api/v1/trajectories", |e| Box::pin(trajectories::list(e)))
-        .doc(Operation::new("trajectories", "list_trajectories", "Lists the trajectories, or those of a worker and of a task").query(&[("worker", "string", "A worker's id"), ("task", "string", "A task's id")]).answers::<TrajectoryList>(200)),
+        .doc(Operation::new("trajectories", "list_trajectories", "Lists the trajectories, those that started last first").query(TRAJECTORY_QUERY).paged(MAX_PAGE).answers::<TrajectoryList>(200)),
     Route::new(At::Server, &TRAJECTORIES, GET, "/api/v1/trajectories/{id}", |e| Box::pin(trajectories::steps(e)))
         .doc(Operation::new("trajectories", "get_trajectory", "Returns the steps of a trajectory").query(STEPS).answers::<StepPage>(200).also(&[EVENTS, LINES])),
     Route::new(At::Server, &TRAJECTORIES, GET, "/api/v1/trajectories/{id}/steps", |e| Box::pin(trajectories::steps(e)))
@@ -442,7 +469,7 @@ static ROUTES: &[Route] = &[
     Route::new(At::Server, &TRAJECTORIES, GET, "/api/v1/trajectories/{id}/steps/{number}/{part}", |e| Box::pin(trajectories::step(e)))
         .doc(Operation::new("trajectories", "get_step", "Returns the `arguments` or the `observation` of a step")),
     Route::new(At::Server, &TRAJECTORIES, GET, "/api/v1/trajectories/{id}/sessions", |e| Box::pin(trajectories::sessions(e)))
-        .doc(Operation::new("trajectories", "list_sessions", "Lists the starts and ends of a trajectory's sessions").answers::<SessionList>(200)),
+        .doc(Operation::new("trajectories", "list_sessions", "Lists the starts and ends of a trajectory's sessions").paged(MAX_PAGE).answers::<SessionList>(200)),
     Route::new(At::Server, &TRAJECTORIES, GET, "/api/v1/trajectories/{id}/verify", |e| Box::pin(trajectories::verify(e)))
         .doc(Operation::new("trajectories", "verify_trajectory", "Checks a trajectory, and lists what was altered").answers::<Verification>(200)),
     Route::new(At::Server, &TRAJECTORIES, GET, "/api/v1/trajectories/{id}/export", |e| Box::pin(trajectories::export(e)))
@@ -541,40 +568,29 @@ static ROUTES: &[Route] = &[
 
 const EVENTS: &str = "text/event-stream";
 const LINES: &str = "application/x-ndjson";
-const FOLLOW: Query = ("follow", "boolean", "Sends events as they come, instead of what there is");
-const LIST: &[Query] = &[
-    FOLLOW,
-    ("client_tag", "string", "Only sandboxes with this client tag"),
-    ("group", "string", "Only sandboxes of this group"),
-];
+pub(crate) const FOLLOW: Query = ("follow", "boolean", "Sends events as they come, instead of what there is");
 const ORIGIN: Query = ("origin", "string", "Only steps of these causes: `agent`, `person`, `system`, separated by commas");
 const RESULT: Query = ("result", "string", "Only `failed` or `succeeded` steps");
 const PATH_IN_SANDBOX: &[Query] = &[("path", "string", "A path in the sandbox")];
 const TENANT: Query = ("tenant", "string", "Another tenant than the caller's; for operators");
 const EVENT_QUERY: &[Query] = &[
-    ("type", "string", "Only events of these types, separated by commas"),
-    ("sandbox", "string", "Only events of this sandbox, by its name or its id; repeatable"),
-    ("label", "string", "Only events of sandboxes with this label, as `KEY=VALUE`; repeatable"),
+    ("type", "string[]", "Only events of these types, separated by commas"),
+    ("sandbox", "string[]", "Only events of this sandbox, by its name or its id; repeatable"),
+    ("label", "string[]", "Only events of sandboxes with this label, as `KEY=VALUE`; repeatable"),
     ("after", "string", "The `id` of the event before the first one; `Last-Event-ID` takes precedence"),
     ("limit", "integer", "The most events, from 1 to 1000; 100 by default"),
     FOLLOW,
 ];
-const DELIVERIES: &[Query] = &[
-    ("state", "pending|delivered|dead", "Only deliveries in this state"),
-    ("limit", "integer", "The most deliveries, from 1 to 1000; 100 by default"),
-    ("cursor", "string", "`next_cursor` of the page before"),
-];
+const DELIVERIES: &[Query] = &[("state", "pending|delivered|dead", "Only deliveries in this state")];
 const AUDIT: &[Query] = &[
     ("tenant", "string", "Only rows of this tenant; without it, operators get the rows of all tenants"),
-    ("since", "string", "Only rows from this time on, in RFC 3339"),
-    ("until", "string", "Only rows up to this time, in RFC 3339"),
-    ("limit", "integer", "The most rows, from 1 to 1000; 100 by default"),
-    ("cursor", "string", "`next_cursor` of the page before"),
+    ("since", "date-time", "Only rows from this time on, in RFC 3339"),
+    ("until", "date-time", "Only rows up to this time, in RFC 3339"),
 ];
 const USAGE: &[Query] = &[
     ("tenant", "string", "Only this tenant; without it, operators get all tenants"),
-    ("since", "string", "From the hour that has this time, in RFC 3339"),
-    ("until", "string", "Up to the hour that has the moment before this time, in RFC 3339"),
+    ("since", "date-time", "From the hour that has this time, in RFC 3339"),
+    ("until", "date-time", "Up to the hour that has the moment before this time, in RFC 3339"),
     ("group", "tenant|sandbox|hour|template", "What the rows are sums of; `tenant` by default"),
     ("format", "json|csv", "`csv` for comma-separated values, as with `Accept: text/csv`"),
 ];
@@ -587,6 +603,13 @@ const STEPS: &[Query] = &[
     ("bodies", "string", "With `format=jsonl`, `inline` also for large bodies"),
     FOLLOW,
     ("tail", "integer", "With `follow=true`, the most past steps"),
+];
+const TRAJECTORY_QUERY: &[Query] = &[
+    ("sandbox", "string", "Only trajectories of this sandbox, by its name or its id"),
+    ("worker", "string", "Only trajectories of this worker"),
+    ("task", "string", "Only trajectories of this task"),
+    ("since", "date-time", "Only trajectories with steps from this time on, in RFC 3339"),
+    ("until", "date-time", "Only trajectories with steps up to this time, in RFC 3339"),
 ];
 
 const TOOLS: &[Query] = &[
@@ -719,7 +742,9 @@ pub fn route_facts() -> Vec<RouteFacts> {
 pub(crate) fn find_interface(path: &str) -> &'static Route {
     let is_above =
         |route: &&Route| is_under(path, route.pattern.split('{').next().unwrap_or_default().trim_end_matches(['/', '*']));
-    ROUTES.iter().filter(|route| std::ptr::eq(route.surface, &AGENT_SANDBOX)).find(is_above).unwrap_or(&NOWHERE)
+    let has_own_format =
+        |route: &&Route| [&AGENT_SANDBOX, &API, &TRAJECTORIES].iter().any(|own| std::ptr::eq(route.surface, *own));
+    ROUTES.iter().filter(has_own_format).find(is_above).unwrap_or(&NOWHERE)
 }
 
 /// Finds the route of a decoded path.

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use arenite_control::{Control, ControlError, Lease, Sandbox};
+use arenite_control::{Control, ControlError, Lease, ListPosition, Sandbox};
 use arenite_model::{ErrorCode, SandboxId, SandboxName};
 use http::HeaderMap;
 
@@ -15,6 +15,7 @@ use crate::gateway::{Context, Gateway};
 use crate::guard::HostKind;
 use crate::path::Path;
 use crate::refusal::Refusal;
+use crate::sandbox_filter::SandboxFilter;
 use crate::{own_host, preview, routes};
 
 const HEADER: &str = "x-arenite-sandbox";
@@ -174,6 +175,18 @@ pub(crate) async fn list(control: &Control, context: &Context) -> Result<Vec<San
     let mut all = control.list(context.tenant()).await?;
     all.retain(|sandbox| context.principal.sees(sandbox));
     Ok(all)
+}
+
+/// A page of the caller's sandboxes that a filter selects, and whether there are more.
+pub(crate) fn page(
+    control: &Control,
+    context: &Context,
+    filter: &SandboxFilter,
+    after: Option<&ListPosition>,
+    limit: usize,
+) -> (Vec<Sandbox>, bool) {
+    let selects = |sandbox: &Sandbox| context.principal.sees(sandbox) && filter.selects(sandbox);
+    control.select(context.tenant(), filter.order, after, limit, selects)
 }
 
 #[cfg(test)]

@@ -25,11 +25,10 @@ use crate::exchange::{Answered, Exchange};
 use crate::gateway::{Context, Gateway};
 use crate::idempotency::{self, Begun};
 use crate::lifecycle::{self, LifecycleAnswer, LifecycleCall};
+use crate::lists::PageQuery;
 use crate::refusal::{Refusal, json_response};
 use crate::{audit, auth};
 
-const DEFAULT_PAGE: usize = 100;
-const MAX_PAGE: usize = 1000;
 /// How long a removal waits for sandboxes that are being created or deleted.
 const REMOVAL: Duration = Duration::from_secs(60);
 
@@ -86,8 +85,9 @@ fn answer_with(exchange: &Exchange, tenants: &Tenants, status: StatusCode, tenan
 
 pub(crate) async fn list(exchange: &mut Exchange) -> Answered {
     let tenants = tenants(exchange)?;
-    let all = tenants.list().into_iter().map(|tenant| described(exchange, &tenants, tenant)).collect();
-    Ok(json_response(StatusCode::OK, &TenantList { tenants: all }))
+    let (page, next_cursor) = PageQuery::read(exchange)?.take(tenants.list(), |tenant| tenant.name.to_string())?;
+    let page = page.into_iter().map(|tenant| described(exchange, &tenants, tenant)).collect();
+    Ok(json_response(StatusCode::OK, &TenantList { tenants: page, next_cursor }))
 }
 
 /// The tenant in the path. A text that is no valid name names none.
@@ -262,8 +262,10 @@ pub(crate) async fn keys(exchange: &mut Exchange) -> Answered {
     let tenants = tenants(exchange)?;
     let tenant = chosen(exchange, tenant_in_query(exchange)?)?;
     tenants.get(&tenant)?;
-    let keys = tenants.keys(Some(&tenant)).into_iter().map(key_info).collect();
-    Ok(json_response(StatusCode::OK, &KeyList { keys }))
+    let position = |key: &ApiKey| (key.created_at.as_microsecond(), key.id.to_string());
+    let (keys, next_cursor) = PageQuery::read(exchange)?.take(tenants.keys(Some(&tenant)), position)?;
+    let keys = keys.into_iter().map(key_info).collect();
+    Ok(json_response(StatusCode::OK, &KeyList { keys, next_cursor }))
 }
 
 pub(crate) async fn create_key(exchange: &mut Exchange) -> Answered {
@@ -368,31 +370,14 @@ pub(crate) fn time_in_query(exchange: &Exchange, name: &str) -> Result<Option<Ti
     given.map_err(|_| Refusal::bad_request(format!("{name} is no time in RFC 3339, such as 2026-01-31T00:00:00Z")))
 }
 
-/// The size of a page of numbered rows, and the last row of the page before.
-pub(crate) fn page_in_query(exchange: &Exchange) -> Result<(usize, Option<u64>), Refusal> {
-    let number = |name: &str| {
-        let given: Option<u64> = exchange
-            .query(name)
-            .map(|text| text.parse())
-            .transpose()
-            .map_err(|_| Refusal::bad_request(format!("{name} is no number of this list")))?;
-        Ok::<_, Refusal>(given)
-    };
-    let limit = number("limit")?.map_or(DEFAULT_PAGE, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
-    if !(1..=MAX_PAGE).contains(&limit) {
-        return Err(Refusal::bad_request(format!("limit is {limit}, outside 1 to {MAX_PAGE}")));
-    }
-    Ok((limit, number("cursor")?))
-}
-
 pub(crate) async fn audit(exchange: &mut Exchange) -> Answered {
     let tenants = tenants(exchange)?;
     let tenant = tenant_of_report(exchange)?;
-    let (limit, before) = page_in_query(exchange)?;
-    let query =
-        AuditQuery { tenant, since: time_in_query(exchange, "since")?, until: time_in_query(exchange, "until")?, before, limit };
-    let rows = tenants.audit_page(query).await?;
-    let next_cursor = rows.last().filter(|_| rows.len() == limit).map(|row| row.number.to_string());
+    let page = PageQuery::read(exchange)?;
+    let (since, until) = (time_in_query(exchange, "since")?, time_in_query(exchange, "until")?);
+    let query = AuditQuery { tenant, since, until, before: page.after()?, limit: page.limit + 1 };
+    let mut rows = tenants.audit_page(query).await?;
+    let next_cursor = page.end(&mut rows, |row| row.number);
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let rows = rows.into_iter().map(|row| AuditInfo {
         time: row.entry.at,

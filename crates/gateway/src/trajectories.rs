@@ -1,9 +1,11 @@
 //! `/api/v1/trajectories`: reads, follows and exports recorded steps; `/steps` of a sandbox does the same for that sandbox.
 //! Formats are in [`crate::api::types`].
 
+use std::cmp::Reverse;
+
 use arenite_control::Sandbox;
 use arenite_model::{ErrorCode, TenantId};
-use arenite_trajectory::{Body as Recorded, Filter, Recorder, TrajectoryError};
+use arenite_trajectory::{Body as Recorded, Filter, Recorder, Summary, TrajectoryError};
 use axum::body::Body;
 use http::header::{ACCEPT, CONTENT_DISPOSITION, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use http::request::Parts;
@@ -11,13 +13,14 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use crate::api::types::{SessionList, StepPage, TrajectoryList};
 use crate::exchange::{Answered, Exchange};
+use crate::lists::{MAX_PAGE, PageQuery};
 use crate::path::query_value;
 use crate::refusal::{Refusal, json_response};
 use crate::target::{self, SandboxRef};
+use crate::tenants::time_in_query;
 use crate::{export, follow};
 
 const DEFAULT_PAGE: usize = 100;
-const MAX_PAGE: usize = 1000;
 /// Size of one piece of a body, in bytes.
 const PIECE_BYTES: usize = 64 << 10;
 
@@ -32,8 +35,11 @@ pub(crate) async fn unknown(_: &mut Exchange) -> Answered {
 pub(crate) async fn sessions(exchange: &mut Exchange) -> Answered {
     let (recorder, tenant, id) = recorded(exchange).await?;
     let trajectory = id.clone();
-    let sessions = blocking(move || recorder.sessions(&tenant, &id)).await?;
-    Ok(json_response(StatusCode::OK, &SessionList { trajectory, sessions }))
+    let all = blocking(move || recorder.sessions(&tenant, &id)).await?;
+    // They are only ever appended.
+    let (page, next_cursor) = PageQuery::read(exchange)?.take(all.into_iter().enumerate().collect(), |(number, _)| *number)?;
+    let sessions = page.into_iter().map(|(_, event)| event).collect();
+    Ok(json_response(StatusCode::OK, &SessionList { trajectory, sessions, next_cursor }))
 }
 
 /// Checks it, and lists what was altered.
@@ -98,18 +104,30 @@ pub(crate) fn filter(parts: &Parts, usual: Filter) -> Result<Filter, Refusal> {
     Ok(filter)
 }
 
-/// All trajectories, or those of a worker and of a task.
+/// A page of the trajectories.
 pub(crate) async fn list(exchange: &mut Exchange) -> Answered {
-    let [worker, task] = ["worker", "task"].map(|key| exchange.query(key));
+    let [sandbox, worker, task] = ["sandbox", "worker", "task"].map(|key| exchange.query(key));
+    let (since, until) = (time_in_query(exchange, "since")?, time_in_query(exchange, "until")?);
+    let page = PageQuery::read(exchange)?;
     let (recorder, tenant) = (exchange.gateway.recorder.clone(), exchange.context.tenant().clone());
     let mut listed = blocking(move || recorder.list(&tenant)).await?;
     let fits = |wanted: &Option<String>, found: &Option<String>| wanted.is_none() || wanted == found;
-    listed.retain(|summary| fits(&worker, &summary.worker) && fits(&task, &summary.task));
+    listed.retain(|summary| {
+        let of_sandbox = |wanted: &String| *wanted == summary.trajectory || *wanted == summary.sandbox_name;
+        fits(&worker, &summary.worker)
+            && fits(&task, &summary.task)
+            && sandbox.as_ref().is_none_or(of_sandbox)
+            && since.is_none_or(|since| summary.last_at >= since)
+            && until.is_none_or(|until| summary.first_at <= until)
+    });
     if exchange.context.principal.is_bound() {
         let sandboxes = target::list(&exchange.gateway.control, &exchange.context).await?;
         listed.retain(|summary| sandboxes.iter().any(|sandbox| sandbox.id.as_str() == summary.trajectory));
     }
-    Ok(json_response(StatusCode::OK, &TrajectoryList { trajectories: listed }))
+    // The time of the last step changes, so it is no position.
+    let position = |summary: &Summary| Reverse((summary.first_at.as_microsecond(), summary.trajectory.clone()));
+    let (trajectories, next_cursor) = page.take(listed, position)?;
+    Ok(json_response(StatusCode::OK, &TrajectoryList { trajectories, next_cursor }))
 }
 
 /// `/steps` of a sandbox: under its prefix, or on its own host, where no route reveals other sandboxes. It contains only what the

@@ -29,7 +29,45 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
-    /// The HTTP status of this code.
+    /// All codes, in the order of their statuses.
+    pub const ALL: [Self; 14] = [
+        Self::InvalidRequest,
+        Self::Unauthorized,
+        Self::Forbidden,
+        Self::QuotaExceeded,
+        Self::NotFound,
+        Self::AlreadyExists,
+        Self::Conflict,
+        Self::TooLarge,
+        Self::IdempotencyKeyReused,
+        Self::Exhausted,
+        Self::Internal,
+        Self::Unsupported,
+        Self::SandboxFailed,
+        Self::Timeout,
+    ];
+
+    /// What errors with this code have in common, for people.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::InvalidRequest => "Invalid request",
+            Self::Unauthorized => "Credentials are missing or not valid",
+            Self::Forbidden => "Not allowed",
+            Self::QuotaExceeded => "Quota exceeded",
+            Self::NotFound => "Not found",
+            Self::AlreadyExists => "The name is taken",
+            Self::Conflict => "Conflict with the current state",
+            Self::TooLarge => "Too large",
+            Self::IdempotencyKeyReused => "The idempotency key belongs to another request",
+            Self::Exhausted => "A limit is reached for now",
+            Self::Internal => "Internal error",
+            Self::Unsupported => "Not supported here",
+            Self::SandboxFailed => "The sandbox failed",
+            Self::Timeout => "The work took too long",
+        }
+    }
+
+    /// The usual HTTP status of this code.
     pub fn http_status(self) -> u16 {
         match self {
             Self::InvalidRequest => 400,
@@ -64,5 +102,24 @@ impl ErrorCode {
             Self::SandboxFailed => "sandbox_failed",
             Self::Internal => "internal",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn each_code_is_listed_once_and_has_its_own_title() {
+        let names: BTreeSet<_> = ErrorCode::ALL.map(ErrorCode::as_str).into();
+        let titles: BTreeSet<_> = ErrorCode::ALL.map(ErrorCode::title).into();
+        assert_eq!((names.len(), titles.len()), (ErrorCode::ALL.len(), ErrorCode::ALL.len()));
+        // The schema has all variants.
+        let schema = serde_json::to_value(<ErrorCode as utoipa::PartialSchema>::schema()).unwrap();
+        let listed: BTreeSet<_> = schema["enum"].as_array().unwrap().iter().filter_map(|name| name.as_str()).collect();
+        assert_eq!(names, listed);
+        assert!(ErrorCode::ALL.is_sorted_by_key(|code| code.http_status()));
     }
 }

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use arenite_control::tenants::{Binding, Quota, QuotaExceeded, Role, TenantLimits};
+use arenite_control::tenants::{Binding, Quota, Role, TenantLimits};
 use arenite_control::usage::{UsageGroup, UsageRow};
 use arenite_control::{ChildBudget, Deadline, QuarantinedSandbox, ResourcesOverlay, Template};
 use arenite_engine::HostCapacity;
 use arenite_model::{
-    ErrorCode, GroupName, IdlePolicy, ImageName, KeyId, NetworkMode, Resources, SandboxId, SandboxName, SandboxSpec,
-    SandboxState, TenantId, VolumeMount,
+    GroupName, IdlePolicy, ImageName, KeyId, NetworkMode, Resources, SandboxId, SandboxName, SandboxSpec, SandboxState, TenantId,
+    VolumeMount,
 };
 use arenite_synthesis::WorkerInfo;
 use arenite_trajectory::{SessionEvent, Step, Summary};
@@ -18,18 +18,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::config::ImageEntry;
-
-/// A refused request.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct ApiError {
-    pub(crate) code: ErrorCode,
-    pub(crate) message: String,
-    /// How to go on.
-    pub(crate) hint: Option<String>,
-    /// The quota of the tenant that was exceeded.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) quota: Option<QuotaExceeded>,
-}
+use crate::problem::Problem;
 
 /// A request for a sandbox. Fields that it does not have are refused.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -91,10 +80,10 @@ pub(crate) struct CreatedSandboxes {
 pub(crate) struct FailedCreate {
     /// Its position, from 0.
     pub(crate) index: usize,
-    pub(crate) code: ErrorCode,
-    pub(crate) message: String,
-    pub(crate) hint: Option<String>,
+    /// When a repeat may succeed.
     pub(crate) retry_after_seconds: Option<u64>,
+    #[serde(flatten)]
+    pub(crate) problem: Problem,
 }
 
 /// A request for a group of sandboxes.
@@ -132,6 +121,8 @@ pub(crate) struct GroupInfo {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct GroupList {
     pub(crate) groups: Vec<GroupInfo>,
+    /// `cursor` of the next page; null at the end.
+    pub(crate) next_cursor: Option<String>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -197,6 +188,8 @@ pub(crate) struct Urls {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct SandboxList {
     pub(super) sandboxes: Vec<SandboxInfo>,
+    /// `cursor` of the next page; null at the end.
+    pub(super) next_cursor: Option<String>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -264,17 +257,23 @@ pub(crate) struct ServerInfo {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct TemplateList {
     pub(super) templates: Vec<Template>,
+    /// `cursor` of the next page; null at the end.
+    pub(super) next_cursor: Option<String>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ImageList {
     pub(super) images: Vec<ImageEntry>,
+    /// `cursor` of the next page; null at the end.
+    pub(super) next_cursor: Option<String>,
 }
 
 /// AgentFlow's workers and their sessions.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct WorkerList {
     pub(super) workers: Vec<WorkerInfo>,
+    /// `cursor` of the next page; null at the end.
+    pub(super) next_cursor: Option<String>,
 }
 
 /// The caller.
@@ -327,6 +326,8 @@ pub(crate) struct QuotaState {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct TenantList {
     pub(crate) tenants: Vec<TenantInfo>,
+    /// `cursor` of the next page; null at the end.
+    pub(crate) next_cursor: Option<String>,
 }
 
 /// A request for a tenant.
@@ -386,6 +387,8 @@ pub(crate) enum KeyState {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct KeyList {
     pub(crate) keys: Vec<KeyInfo>,
+    /// `cursor` of the next page; null at the end.
+    pub(crate) next_cursor: Option<String>,
 }
 
 /// A new key.
@@ -453,6 +456,8 @@ pub(crate) struct AuditPage {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct QuarantineList {
     pub(crate) quarantine: Vec<QuarantinedSandbox>,
+    /// `cursor` of the next page; null at the end.
+    pub(crate) next_cursor: Option<String>,
 }
 
 /// Takes a sandbox out of quarantine.
@@ -472,6 +477,8 @@ pub(crate) struct RemovedSandbox {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct CorpusList {
     pub(crate) corpora: Vec<String>,
+    /// `cursor` of the next page; null at the end.
+    pub(crate) next_cursor: Option<String>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -517,6 +524,8 @@ pub(crate) struct FoundPassages {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct TrajectoryList {
     pub(crate) trajectories: Vec<Summary>,
+    /// `cursor` of the next page; null at the end.
+    pub(crate) next_cursor: Option<String>,
 }
 
 /// A page of steps.
@@ -532,4 +541,6 @@ pub(crate) struct StepPage {
 pub(crate) struct SessionList {
     pub(crate) trajectory: String,
     pub(crate) sessions: Vec<SessionEvent>,
+    /// `cursor` of the next page; null at the end.
+    pub(crate) next_cursor: Option<String>,
 }

@@ -5,6 +5,7 @@ pub(crate) mod assets;
 pub(crate) mod console;
 pub(crate) mod dashboard;
 pub(crate) mod docs;
+pub(crate) mod errors;
 pub(crate) mod manual;
 pub(crate) mod openapi;
 pub(crate) mod preview;
@@ -115,7 +116,9 @@ mod tests {
 
     #[test]
     fn a_page_allows_its_own_script_and_style_and_nothing_else() {
-        for page in [&console::PAGE, &dashboard::PAGE, &viewer::PAGE, &docs::PAGE, &sign_in::FORM, &sign_in::ELSEWHERE] {
+        for page in
+            [&console::PAGE, &dashboard::PAGE, &viewer::PAGE, &docs::PAGE, &errors::PAGE, &sign_in::FORM, &sign_in::ELSEWHERE]
+        {
             let response = page.response();
             let policy = response.headers()[CONTENT_SECURITY_POLICY].to_str().unwrap();
             assert!(!policy.contains("unsafe") && !policy.contains('*'), "{policy}");

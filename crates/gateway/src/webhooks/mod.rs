@@ -28,9 +28,9 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use crate::exchange::{Answered, Exchange};
+use crate::lists::PageQuery;
 use crate::outgoing::Target;
 use crate::refusal::{Refusal, json_response};
-use crate::tenants::page_in_query;
 use crate::{audit, auth};
 
 pub(crate) use deliver::run;
@@ -73,6 +73,8 @@ pub(crate) struct NewWebhookInfo {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct WebhookList {
     webhooks: Vec<WebhookInfo>,
+    /// `cursor` of the next page; null at the end.
+    next_cursor: Option<String>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -164,7 +166,10 @@ fn find(exchange: &Exchange, webhooks: &Webhooks) -> Result<Arc<Webhook>, Refusa
 
 pub(crate) async fn list(exchange: &mut Exchange) -> Answered {
     let hooks = webhooks(exchange)?.list(exchange.context.tenant());
-    Ok(json_response(StatusCode::OK, &WebhookList { webhooks: hooks.iter().map(|hook| (&**hook).into()).collect() }))
+    let position = |hook: &Arc<Webhook>| (hook.created_at.as_microsecond(), hook.id.to_string());
+    let (hooks, next_cursor) = PageQuery::read(exchange)?.take(hooks, position)?;
+    let webhooks = hooks.iter().map(|hook| (&**hook).into()).collect();
+    Ok(json_response(StatusCode::OK, &WebhookList { webhooks, next_cursor }))
 }
 
 pub(crate) async fn get(exchange: &mut Exchange) -> Answered {
@@ -217,10 +222,10 @@ pub(crate) async fn deliveries(exchange: &mut Exchange) -> Answered {
     let webhooks = webhooks(exchange)?;
     let hook = find(exchange, &webhooks)?;
     let state = exchange.query("state").map(|text| text.parse()).transpose().map_err(Refusal::bad_request)?;
-    let (limit, before) = page_in_query(exchange)?;
-    let query = DeliveryQuery { webhook: hook.id.clone(), state, before, limit };
-    let found = webhooks.deliveries(query).await?;
-    let next_cursor = found.last().filter(|_| found.len() == limit).map(|delivery| delivery.number.to_string());
+    let page = PageQuery::read(exchange)?;
+    let query = DeliveryQuery { webhook: hook.id.clone(), state, before: page.after()?, limit: page.limit + 1 };
+    let mut found = webhooks.deliveries(query).await?;
+    let next_cursor = page.end(&mut found, |delivery| delivery.number);
     let deliveries = found.into_iter().map(DeliveryInfo::from).collect();
     Ok(json_response(StatusCode::OK, &DeliveryPage { deliveries, next_cursor }))
 }
