@@ -2,6 +2,7 @@
 
 mod events;
 mod groups;
+mod list;
 mod quarantine;
 mod rag;
 mod rollout;
@@ -24,6 +25,7 @@ pub(crate) use events::{
     WebhookTestArgs,
 };
 pub(crate) use groups::{GroupCommand, GroupCreateArgs, GroupLsArgs, GroupRenewArgs, GroupRmArgs};
+pub(crate) use list::LsArgs;
 pub(crate) use quarantine::{QuarantineAdoptArgs, QuarantineCommand, QuarantineLsArgs, QuarantineRmArgs};
 pub(crate) use rag::{
     RagCommand, RagEmbedArgs, RagEvalArgs, RagIndexArgs, RagLsArgs, RagRmArgs, RagSearchArgs, SearchMode, VectorPrecision,
@@ -333,25 +335,6 @@ pub(crate) enum Idle {
     Delete,
     /// Freeze it until the next call
     Pause,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  arenite ls
-  arenite ls --json | jq -r '.sandboxes[].name'
-  arenite ls -q                        print names only")]
-pub(crate) struct LsArgs {
-    /// Print names only
-    #[arg(long, short, conflicts_with = "json")]
-    pub(crate) quiet: bool,
-    /// Only sandboxes of this group
-    #[arg(long, value_name = "GROUP")]
-    pub(crate) group: Option<GroupName>,
-    #[command(flatten)]
-    pub(crate) format: Format,
-    #[command(flatten)]
-    pub(crate) server: Server,
 }
 
 #[derive(Debug, Args)]

@@ -123,6 +123,25 @@ impl Client {
         decode(self.send(Method::GET, path, None, empty()).await?).await
     }
 
+    /// A list with the entries of all its pages, which are in the field `entries`.
+    pub(crate) async fn get_all<T: DeserializeOwned>(&self, path: &str, entries: &str) -> Result<T, Failure> {
+        let mut list: Value = self.get(path).await?;
+        let mut cursor = next_cursor(&list);
+        while let Some(given) = cursor {
+            let separator = if path.contains('?') { '&' } else { '?' };
+            let mut page: Value = self.get(&format!("{path}{separator}cursor={}", encoded(&given))).await?;
+            cursor = next_cursor(&page);
+            if cursor.as_ref() == Some(&given) {
+                return Err(Failure::new("the server's list does not end: a page is followed by itself"));
+            }
+            list["next_cursor"] = page["next_cursor"].take();
+            if let (Value::Array(all), Value::Array(more)) = (&mut list[entries], page[entries].take()) {
+                all.extend(more);
+            }
+        }
+        serde_json::from_value(list).map_err(|error| not_understood(&error))
+    }
+
     pub(crate) async fn delete(&self, path: &str) -> Result<(), Failure> {
         self.send(Method::DELETE, path, None, empty()).await.map(drop)
     }
@@ -263,17 +282,24 @@ async fn decode<T: DeserializeOwned>(response: Response<Incoming>) -> Result<T, 
     let body = body.map_err(|error| Failure::new(format!("the server's answer broke off: {error}")))?.to_bytes();
     // An empty answer means null.
     let body: &[u8] = if body.is_empty() { b"null" } else { &body };
-    serde_json::from_slice(body).map_err(|error| {
-        Failure::new(format!("the server's answer is not understood: {error}"))
-            .hint("is it an Arenite server, and of this version? compare with: arenite --version")
-    })
+    serde_json::from_slice(body).map_err(|error| not_understood(&error))
+}
+
+fn not_understood(error: &serde_json::Error) -> Failure {
+    Failure::new(format!("the server's answer is not understood: {error}"))
+        .hint("is it an Arenite server, and of this version? compare with: arenite --version")
+}
+
+/// The cursor of the page after this one.
+fn next_cursor(page: &Value) -> Option<String> {
+    page.get("next_cursor")?.as_str().map(str::to_owned)
 }
 
 /// The failure in an error body of any dialect.
 pub(crate) fn refusal(status: StatusCode, body: &[u8]) -> Failure {
     let value: Value = serde_json::from_slice(body).unwrap_or_default();
     let text = |pointer: &str| value.pointer(pointer).and_then(Value::as_str).filter(|t| !t.is_empty());
-    let message = ["/error/message", "/message", "/error", "/data/message"].into_iter().find_map(text);
+    let message = ["/detail", "/error/message", "/message", "/error", "/data/message"].into_iter().find_map(text);
     let message = message.map_or_else(
         || match String::from_utf8_lossy(body).lines().next().map(str::trim) {
             Some(line) if !line.is_empty() && value.is_null() => {
@@ -300,6 +326,8 @@ mod tests {
             r#"{"error":{"code":"not_found","message":"there is no sandbox x"}}"#,
             r#"{"success":false,"message":"there is no sandbox x","data":null}"#,
             r#"{"code":"404","error":"there is no sandbox x"}"#,
+            r#"{"type":"/api/v2/docs/errors#not_found","title":"Not found","status":404,"detail":"there is no sandbox x"}"#,
+            r#"{"success":false,"message":"there is no sandbox x","detail":[{"loc":["body"],"msg":"field required"}]}"#,
         ] {
             assert_eq!(refusal(StatusCode::NOT_FOUND, body.as_bytes()).to_string(), "there is no sandbox x");
         }

@@ -185,6 +185,23 @@ fn lists_are_tables_for_people_and_the_servers_json_for_programs() {
 }
 
 #[test]
+fn a_list_has_the_entries_of_all_its_pages() {
+    let page = |name: &str, next: Value| (200, json!({"sandboxes": [{"name": name}], "next_cursor": next}));
+    let server = Server::with([page("a", json!("c1")), page("b", json!("c=2")), page("c", Value::Null)]);
+    let filters = ["ls", "--json", "--state", "paused", "--label", "a=b&c", "--label", "team", "--newest"];
+    let (output, seen) = server.run(&filters, Stdin::Null);
+    let all = json!({"sandboxes": [{"name": "a"}, {"name": "b"}, {"name": "c"}], "next_cursor": null});
+    assert_eq!(serde_json::from_slice::<Value>(&output.stdout).unwrap(), all, "{}", text(&output.stderr));
+    let query = "state=paused&label=a%3Db%26c&label=team&order=newest";
+    let lines: Vec<&str> = seen.iter().map(|request| request.line.as_str()).collect();
+    let expected = ["", "&cursor=c1", "&cursor=c%3D2"].map(|cursor| format!("GET /api/v2/sandboxes?{query}{cursor} HTTP/1.1"));
+    assert_eq!(lines, expected);
+    let server = Server::with([page("a", json!("c1")), page("b", json!("c1"))]);
+    let (output, _) = server.run(&["ls", "--json"], Stdin::Null);
+    assert!(text(&output.stderr).contains("does not end"), "{}", text(&output.stderr));
+}
+
+#[test]
 fn a_refusal_is_told_with_its_hint_and_the_rest_goes_on() {
     let refused =
         json!({"status": 404, "code": "not_found", "message": "there is no sandbox x", "hint": "create it", "request_id": "r"});

@@ -50,10 +50,10 @@ fn show(as_json: bool, group: Value) -> Outcome {
 async fn ls(args: GroupLsArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
     if args.format.json {
-        output::json(&client.get::<Value>(GROUPS).await?);
+        output::json(&client.get_all::<Value>(GROUPS, "groups").await?);
         return Ok(ExitCode::SUCCESS);
     }
-    let list: wire::Groups = client.get(GROUPS).await?;
+    let list: wire::Groups = client.get_all(GROUPS, "groups").await?;
     if list.groups.is_empty() {
         eprintln!("there are no groups; create one with: arenite group create NAME");
         return Ok(ExitCode::SUCCESS);

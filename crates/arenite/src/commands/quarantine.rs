@@ -24,10 +24,10 @@ pub(crate) async fn run(command: QuarantineCommand) -> Outcome {
 async fn ls(args: QuarantineLsArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
     if args.format.json {
-        output::json(&client.get::<Value>(QUARANTINE).await?);
+        output::json(&client.get_all::<Value>(QUARANTINE, "quarantine").await?);
         return Ok(ExitCode::SUCCESS);
     }
-    let list: wire::Quarantine = client.get(QUARANTINE).await?;
+    let list: wire::Quarantine = client.get_all(QUARANTINE, "quarantine").await?;
     if list.quarantine.is_empty() {
         eprintln!("no sandbox is in quarantine");
         return Ok(ExitCode::SUCCESS);

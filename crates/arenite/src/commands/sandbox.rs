@@ -100,20 +100,25 @@ fn volume(text: &str) -> Result<VolumeMount, Failure> {
 
 pub(crate) async fn ls(args: LsArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
-    let path = args.group.map_or_else(|| SANDBOXES.to_owned(), |group| format!("{SANDBOXES}?group={group}"));
+    let query = args.query();
+    let path = if query.is_empty() { SANDBOXES.to_owned() } else { format!("{SANDBOXES}?{query}") };
     if args.format.json {
-        output::json(&client.get::<Value>(&path).await?);
+        output::json(&client.get_all::<Value>(&path, "sandboxes").await?);
         return Ok(ExitCode::SUCCESS);
     }
-    let list: wire::Sandboxes = client.get(&path).await?;
+    let list: wire::Sandboxes = client.get_all(&path, "sandboxes").await?;
     if args.quiet {
         for sandbox in &list.sandboxes {
             output::line(&sandbox.name);
         }
         return Ok(ExitCode::SUCCESS);
     }
-    if list.sandboxes.is_empty() {
+    if list.sandboxes.is_empty() && query.is_empty() {
         eprintln!("there are no sandboxes; make one with: arenite create NAME");
+        return Ok(ExitCode::SUCCESS);
+    }
+    if list.sandboxes.is_empty() {
+        eprintln!("there are no such sandboxes");
         return Ok(ExitCode::SUCCESS);
     }
     let now = Timestamp::now();
@@ -143,7 +148,7 @@ pub(crate) async fn rm(args: RmArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
     let mut names: Vec<String> = args.sandboxes.into_iter().map(String::from).collect();
     if args.all {
-        let list: wire::Sandboxes = client.get(SANDBOXES).await?;
+        let list: wire::Sandboxes = client.get_all(SANDBOXES, "sandboxes").await?;
         names.extend(list.sandboxes.into_iter().map(|s| s.name));
         if !args.force && !names.is_empty() {
             output::confirm(&format!("delete all {} sandboxes, with their files: {}", names.len(), some_of(&names)))?;

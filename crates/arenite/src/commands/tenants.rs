@@ -53,10 +53,10 @@ async fn create_tenant(args: TenantCreateArgs) -> Outcome {
 async fn list_tenants(args: TenantLsArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
     if args.format.json {
-        output::json(&client.get::<Value>(TENANTS).await?);
+        output::json(&client.get_all::<Value>(TENANTS, "tenants").await?);
         return Ok(ExitCode::SUCCESS);
     }
-    let list: wire::Tenants = client.get(TENANTS).await?;
+    let list: wire::Tenants = client.get_all(TENANTS, "tenants").await?;
     let now = Timestamp::now();
     let mut rows = output::table(&["name", "created", "sandboxes", "cpu", "memory", "disk", "keys", "state"]);
     for tenant in &list.tenants {
@@ -138,10 +138,10 @@ async fn list_keys(args: KeyLsArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
     let path = args.tenant.map_or_else(|| KEYS.to_owned(), |tenant| format!("{KEYS}?tenant={tenant}"));
     if args.format.json {
-        output::json(&client.get::<Value>(&path).await?);
+        output::json(&client.get_all::<Value>(&path, "keys").await?);
         return Ok(ExitCode::SUCCESS);
     }
-    let list: wire::Keys = client.get(&path).await?;
+    let list: wire::Keys = client.get_all(&path, "keys").await?;
     if list.keys.is_empty() {
         eprintln!("there are no keys");
         return Ok(ExitCode::SUCCESS);

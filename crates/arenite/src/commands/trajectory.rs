@@ -1,5 +1,6 @@
 //! `trajectory ls|show|export`: the recorded steps. `replay` is in a separate folder.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::process::ExitCode;
@@ -33,10 +34,10 @@ async fn ls(args: TrajectoryLsArgs) -> Outcome {
         wanted.iter().filter_map(|(key, value)| Some(format!("{key}={}", encoded(value.as_deref()?)))).collect();
     let path = format!("{TRAJECTORIES}?{}", query.join("&"));
     if args.format.json {
-        output::json(&client.get::<Value>(&path).await?);
+        output::json(&client.get_all::<Value>(&path, "trajectories").await?);
         return Ok(ExitCode::SUCCESS);
     }
-    let list: wire::Trajectories = client.get(&path).await?;
+    let mut list: wire::Trajectories = client.get_all(&path, "trajectories").await?;
     if list.trajectories.is_empty() && !query.is_empty() {
         eprintln!("nothing was recorded of that worker and task");
         return Ok(ExitCode::SUCCESS);
@@ -45,6 +46,7 @@ async fn ls(args: TrajectoryLsArgs) -> Outcome {
         eprintln!("nothing has been recorded yet");
         return Ok(ExitCode::SUCCESS);
     }
+    list.trajectories.sort_by_key(|item| Reverse(item.last_at));
     let now = jiff::Timestamp::now();
     let workers = list.trajectories.iter().any(|item| item.worker.is_some());
     let mut head = vec!["trajectory", "sandbox", "steps", "size", "first", "last", ""];
@@ -127,7 +129,13 @@ async fn verify(args: TrajectoryVerifyArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
     let ids = match &args.trajectory {
         Some(wanted) => vec![find(&client, wanted).await?],
-        None => client.get::<wire::Trajectories>(TRAJECTORIES).await?.trajectories.into_iter().map(|t| t.trajectory).collect(),
+        None => client
+            .get_all::<wire::Trajectories>(TRAJECTORIES, "trajectories")
+            .await?
+            .trajectories
+            .into_iter()
+            .map(|t| t.trajectory)
+            .collect(),
     };
     let mut all = Vec::new();
     for id in ids {
@@ -195,7 +203,13 @@ async fn export(args: TrajectoryExportArgs) -> Outcome {
     }
     let ids = match &args.trajectory {
         Some(wanted) => vec![find(&client, wanted).await?],
-        None => client.get::<wire::Trajectories>(TRAJECTORIES).await?.trajectories.into_iter().map(|t| t.trajectory).collect(),
+        None => client
+            .get_all::<wire::Trajectories>(TRAJECTORIES, "trajectories")
+            .await?
+            .trajectories
+            .into_iter()
+            .map(|t| t.trajectory)
+            .collect(),
     };
     let mut file = match &args.output {
         Some(path) => {
@@ -223,7 +237,7 @@ async fn export(args: TrajectoryExportArgs) -> Outcome {
 
 /// The id of a trajectory; [`found`] resolves the name.
 pub(super) async fn find(client: &Client, wanted: &str) -> Result<String, Failure> {
-    let list: wire::Trajectories = client.get(TRAJECTORIES).await?;
+    let list: wire::Trajectories = client.get_all(TRAJECTORIES, "trajectories").await?;
     match found(&list.trajectories, wanted)[..] {
         [id] => Ok(id.to_owned()),
         [] => Err(Failure::new(format!(

@@ -42,10 +42,10 @@ async fn create(args: WebhookCreateArgs) -> Outcome {
 async fn list(args: WebhookLsArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
     if args.format.json {
-        output::json(&client.get::<Value>(WEBHOOKS).await?);
+        output::json(&client.get_all::<Value>(WEBHOOKS, "webhooks").await?);
         return Ok(ExitCode::SUCCESS);
     }
-    let list: wire::Webhooks = client.get(WEBHOOKS).await?;
+    let list: wire::Webhooks = client.get_all(WEBHOOKS, "webhooks").await?;
     if list.webhooks.is_empty() {
         eprintln!("there are no webhooks");
         return Ok(ExitCode::SUCCESS);

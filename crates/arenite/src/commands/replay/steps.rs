@@ -59,7 +59,7 @@ impl<'a> Steps<'a> {
 
     /// Starts and ends of sessions, in order.
     pub(super) async fn sessions(&self) -> Result<Vec<SessionEvent>, Failure> {
-        Ok(self.client.get::<Sessions>(&format!("{}/sessions", self.base)).await?.sessions)
+        Ok(self.client.get_all::<Sessions>(&format!("{}/sessions", self.base), "sessions").await?.sessions)
     }
 
     pub(super) async fn next(&mut self) -> Result<Option<Step>, Failure> {

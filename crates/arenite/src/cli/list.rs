@@ -1,0 +1,71 @@
+//! Arguments of `ls`.
+
+use arenite_model::{GroupName, ImageName, SandboxId, SandboxState};
+use clap::Args;
+
+use super::{Format, Server};
+use crate::client::encoded;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  arenite ls
+  arenite ls --json | jq -r '.sandboxes[].name'
+  arenite ls -q                        print names only
+  arenite ls --state running --state paused --label team=red
+  arenite ls --newest --image code")]
+pub(crate) struct LsArgs {
+    /// Print names only
+    #[arg(long, short, conflicts_with = "json")]
+    pub(crate) quiet: bool,
+    /// Only sandboxes in this state; may be repeated
+    #[arg(long, value_name = "STATE")]
+    state: Vec<SandboxState>,
+    /// Only sandboxes with this label, or with any value of it; may be repeated
+    #[arg(long, value_name = "KEY[=VALUE]")]
+    label: Vec<String>,
+    /// Only sandboxes of this template
+    #[arg(long, value_name = "NAME")]
+    template: Option<String>,
+    /// Only sandboxes of this image
+    #[arg(long, value_name = "IMAGE")]
+    image: Option<ImageName>,
+    /// Only sandboxes of this group
+    #[arg(long, value_name = "GROUP")]
+    group: Option<GroupName>,
+    /// Only sandboxes with this client tag
+    #[arg(long, value_name = "TAG")]
+    client_tag: Option<String>,
+    /// Only sandboxes that the agent in this one created
+    #[arg(long, value_name = "ID")]
+    parent: Option<SandboxId>,
+    /// Only sandboxes with a name that starts with this
+    #[arg(long, value_name = "TEXT")]
+    name_prefix: Option<String>,
+    /// The newest first
+    #[arg(long)]
+    newest: bool,
+    #[command(flatten)]
+    pub(crate) format: Format,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+impl LsArgs {
+    /// The query that selects and sorts; empty for all sandboxes, the oldest first.
+    pub(crate) fn query(&self) -> String {
+        let states = self.state.iter().map(|state| ("state", state.as_str()));
+        let labels = self.label.iter().map(|label| ("label", label.as_str()));
+        let single = [
+            ("template", self.template.as_deref()),
+            ("image", self.image.as_ref().map(ImageName::as_str)),
+            ("group", self.group.as_ref().map(GroupName::as_str)),
+            ("client_tag", self.client_tag.as_deref()),
+            ("parent", self.parent.as_ref().map(SandboxId::as_str)),
+            ("name_prefix", self.name_prefix.as_deref()),
+            ("order", self.newest.then_some("newest")),
+        ];
+        let single = single.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        states.chain(labels).chain(single).map(|(name, value)| format!("{name}={}", encoded(value))).collect::<Vec<_>>().join("&")
+    }
+}
