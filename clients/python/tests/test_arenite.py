@@ -281,7 +281,7 @@ GROUP = {"name": "a b", "created_at": NOW, "expires_at": NOW, "ending": False, "
 
 @pytest.mark.parametrize("first", [answer(503), CUT])
 def test_several_are_created_at_once_and_once(run: Run, serve: Callable[..., ScriptedServer], first: bytes) -> None:
-    refused = {"index": 1, "code": "exhausted", "message": "full", "hint": None}
+    refused = {"type": "x#exhausted", "title": "X", "status": 429, "detail": "full", "message": "full", "code": "exhausted", "index": 1}
     made = answer(207, {"requested": 2, "sandboxes": [INFO], "errors": [refused]})
     server = serve(first, made)
     batch = run(server.url, lambda client: client.sandboxes.create_many(2, at_least=1, image="base"))
@@ -337,6 +337,20 @@ def test_lists_are_read_page_by_page(run: Run, serve: Callable[..., ScriptedServ
     assert [sandbox.name for sandbox in found] == ["a", "b"]
     lines = [request.line.split()[1].partition("?")[2] for request in server.requests]
     assert lines == ["state=running&limit=1", "state=running&limit=1&cursor=c%2F1"]
+
+
+def test_any_list_is_read_page_by_page(run: Run, serve: Callable[..., ScriptedServer]) -> None:
+    pages = [{"groups": [{"name": name}], "next_cursor": cursor} for name, cursor in (("a", "c"), ("b", None))]
+    one = {"bytes": 1, "ended": False, "first_at": NOW, "last_at": NOW, "sandbox_name": "x", "steps": 1}
+    recorded = [{"trajectories": [one | {"trajectory": name}], "next_cursor": cursor} for name, cursor in (("s1", "d"), ("s2", None))]
+    server = serve(*(answer(200, page) for page in (*pages, *recorded)))
+    found = run(server.url, lambda client: client.pages("/api/v2/groups", "groups", {"limit": 1}))
+    assert found == [{"name": "a"}, {"name": "b"}]
+    summaries = run(server.url, lambda client: client.trajectories.list(sandbox="x"))
+    assert [summary.trajectory for summary in summaries] == ["s1", "s2"]
+    lines = [request.line.split()[1] for request in server.requests]
+    assert lines[:2] == ["/api/v2/groups?limit=1", "/api/v2/groups?limit=1&cursor=c"]
+    assert lines[2:] == ["/api/v1/trajectories?sandbox=x", "/api/v1/trajectories?sandbox=x&cursor=d"]
 
 
 def test_names_are_one_segment(run: Run, serve: Callable[..., ScriptedServer]) -> None:

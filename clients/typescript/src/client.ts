@@ -143,6 +143,20 @@ export class Client {
     return this.call<T>({ method, path, ...options });
   }
 
+  /**
+   * The entries of any list of the server, page by page. `entries` is the field of the answer that has them, such as
+   * `sandboxes`. Parameters are filters, and `limit` for the size of a page.
+   */
+  async *pages<T>(path: string, entries: string, params: Params = {}): AsyncGenerator<T, void, undefined> {
+    let cursor: string | undefined;
+    do {
+      const query = cursor === undefined ? params : { ...params, cursor };
+      const page = await this.request<Record<string, unknown>>("GET", path, { params: query });
+      yield* page[entries] as T[];
+      cursor = typeof page.next_cursor === "string" ? page.next_cursor : undefined;
+    } while (cursor !== undefined);
+  }
+
   /** @internal */
   async call<T>(call: Call): Promise<T> {
     return (await this.send(call, contentOf)) as T;
@@ -196,20 +210,6 @@ export class Client {
       clearTimeout(timer);
       call.signal?.removeEventListener("abort", forward);
     }
-  }
-
-  /**
-   * The entries of a list, page by page.
-   *
-   * @internal
-   */
-  async *pages<T>(path: string, field: string, params: Params = {}): AsyncGenerator<T, void, undefined> {
-    let cursor: string | undefined;
-    do {
-      const page: Record<string, unknown> = await this.request("GET", path, { params: { ...params, cursor } });
-      yield* page[field] as T[];
-      cursor = (page.next_cursor as string | null | undefined) ?? undefined;
-    } while (cursor !== undefined);
   }
 
   /**

@@ -61,7 +61,7 @@ export class Sandboxes {
     return new Sandbox(this.#client, await this.#client.request("GET", `/api/v2/sandboxes/${encodeURIComponent(name)}`));
   }
 
-  /** Lists sandboxes, page by page. Filters are parameters of `GET /api/v2/sandboxes`, such as `state: "running"`. */
+  /** Lists sandboxes, page by page. Filters are parameters of `GET /api/v2/sandboxes`, such as `label: "team=red"`. */
   async *list(filters: Params = {}): AsyncGenerator<Sandbox, void, undefined> {
     const pages = this.#client.pages<SandboxInfo>("/api/v2/sandboxes", "sandboxes", { limit: 100, ...filters });
     for await (const info of pages) yield new Sandbox(this.#client, info);

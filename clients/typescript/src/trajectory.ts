@@ -1,7 +1,7 @@
 /** Recorded steps. */
 
 import type { Client } from "./client.js";
-import type { Step, StepPage, TrajectoryList, TrajectorySummary, Verification } from "./types.js";
+import type { Step, StepPage, TrajectorySummary, Verification } from "./types.js";
 
 export type Format = "jsonl" | "agentflow-rollout" | "agentflow-synthesis" | "atif" | "openai-messages" | "sharegpt" | "asciicast";
 
@@ -29,9 +29,11 @@ export class Trajectories {
     this.#client = client;
   }
 
-  /** Lists trajectories, or those of a worker and of a task. */
-  async list(params: { worker?: string; task?: string } = {}): Promise<TrajectorySummary[]> {
-    return (await this.#client.request<TrajectoryList>("GET", "/api/v1/trajectories", { params })).trajectories;
+  /** Lists trajectories, or those of a worker, of a task, and of a sandbox. Those that started last are first. */
+  async list(params: { worker?: string; task?: string; sandbox?: string } = {}): Promise<TrajectorySummary[]> {
+    const found: TrajectorySummary[] = [];
+    for await (const one of this.#client.pages<TrajectorySummary>("/api/v1/trajectories", "trajectories", params)) found.push(one);
+    return found;
   }
 
   /** A trajectory by the id or name of its sandbox, or by its own. */

@@ -185,6 +185,19 @@ test("webhooks", async (t) => {
   assert.match(requests[1].line, /webhooks\/w%2F1\/deliveries\?state=dead&cursor=c /);
 });
 
+test("any list is read page by page", async (t) => {
+  const groups = (name, next_cursor) => answer(200, { groups: [{ name }], next_cursor });
+  const recorded = (trajectory, next_cursor) => answer(200, { trajectories: [{ trajectory }], next_cursor });
+  const { client, requests } = await connect(t, groups("a", "c"), groups("b", null), recorded("s1", "d"), recorded("s2", null));
+  const names = [];
+  for await (const { name } of client.pages("/api/v2/groups", "groups", { limit: 1 })) names.push(name);
+  assert.deepEqual(names, ["a", "b"]);
+  const summaries = await client.trajectories.list({ sandbox: "x" });
+  assert.deepEqual(summaries.map((one) => one.trajectory), ["s1", "s2"]);
+  assert.match(requests[1].line, /groups\?limit=1&cursor=c /);
+  assert.match(requests[3].line, /trajectories\?sandbox=x&cursor=d /);
+});
+
 test("names are one segment", async (t) => {
   const { client, requests } = await connect(t, answer(404, { code: "not_found", message: "no" }));
   await assert.rejects(client.sandboxes.get("../../x?y=1"), arenite.NotFound);

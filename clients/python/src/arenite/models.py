@@ -127,16 +127,6 @@ WebhookId: TypeAlias = str
 """Identifies a webhook: `w` and 11 lower-case letters or digits."""
 
 
-class ApiError(Model):
-    """A refused request."""
-    code: ErrorCode
-    hint: str | None = None
-    """How to go on."""
-    message: str
-    quota: QuotaExceeded | None = None
-    """The quota of the tenant that was exceeded."""
-
-
 class AuditInfo(Model):
     """A row of the audit log."""
     action: str
@@ -279,6 +269,8 @@ class CorpusInfo(Model):
 
 class CorpusList(Model):
     corpora: list[str]
+    next_cursor: str | None = None
+    """`cursor` of the next page; null at the end."""
 
 
 class CreatedSandboxes(Model):
@@ -365,14 +357,34 @@ class EventSandbox(Model):
     """Null: it does not exist any more."""
 
 
-class FailedCreate(Model):
-    """A sandbox that could not be created."""
+class Problem(Model):
+    """A refused request, or a part of one: problem details as RFC 9457 specifies them."""
     code: ErrorCode
+    """The kind of error, for programs."""
+    detail: str
+    """The error itself, for people."""
     hint: str | None = None
+    """How to go on."""
+    instance: str | None = None
+    """The path of the request, or what its step recorded. Absent in a part of an answer."""
+    message: str
+    """The same as `detail`, for older clients."""
+    quota: QuotaExceeded | None = None
+    """The quota of the tenant that was exceeded."""
+    status: int
+    """The HTTP status."""
+    title: str
+    """The kind of error, for people."""
+    type: str
+    """Identifies the kind of error. It is a reference to the page that lists the codes."""
+
+
+class FailedCreate(Problem):
+    """A sandbox that could not be created."""
     index: int
     """Its position, from 0."""
-    message: str
     retry_after_seconds: int | None = None
+    """When a repeat may succeed."""
 
 
 class FileInfo(Model):
@@ -410,6 +422,8 @@ class GroupInfo(Model):
 
 class GroupList(Model):
     groups: list[GroupInfo]
+    next_cursor: str | None = None
+    """`cursor` of the next page; null at the end."""
 
 
 class HostCapacity(Model):
@@ -436,6 +450,8 @@ class ImageEntry(Model):
 
 class ImageList(Model):
     images: list[ImageEntry]
+    next_cursor: str | None = None
+    """`cursor` of the next page; null at the end."""
 
 
 class KeyInfo(Model):
@@ -456,6 +472,8 @@ class KeyInfo(Model):
 
 class KeyList(Model):
     keys: list[KeyInfo]
+    next_cursor: str | None = None
+    """`cursor` of the next page; null at the end."""
 
 
 class LiveUsage(Model):
@@ -521,6 +539,8 @@ class PartOfStep(Model):
 
 
 class QuarantineList(Model):
+    next_cursor: str | None = None
+    """`cursor` of the next page; null at the end."""
     quarantine: list[QuarantinedSandbox]
 
 
@@ -626,6 +646,8 @@ class SandboxInfo(Model):
 
 
 class SandboxList(Model):
+    next_cursor: str | None = None
+    """`cursor` of the next page; null at the end."""
     sandboxes: list[SandboxInfo]
 
 
@@ -724,6 +746,8 @@ class SessionInfo(Model):
 
 
 class SessionList(Model):
+    next_cursor: str | None = None
+    """`cursor` of the next page; null at the end."""
     sessions: list[SessionEvent]
     trajectory: str
 
@@ -786,6 +810,8 @@ class Template(Model):
 
 
 class TemplateList(Model):
+    next_cursor: str | None = None
+    """`cursor` of the next page; null at the end."""
     templates: list[Template]
 
 
@@ -814,10 +840,14 @@ class TenantLimits(Model):
 
 
 class TenantList(Model):
+    next_cursor: str | None = None
+    """`cursor` of the next page; null at the end."""
     tenants: list[TenantInfo]
 
 
 class TrajectoryList(Model):
+    next_cursor: str | None = None
+    """`cursor` of the next page; null at the end."""
     trajectories: list[TrajectorySummary]
 
 
@@ -910,6 +940,8 @@ class VolumeMount(Model):
 
 
 class WebhookList(Model):
+    next_cursor: str | None = None
+    """`cursor` of the next page; null at the end."""
     webhooks: list[WebhookInfo]
 
 
@@ -949,6 +981,8 @@ class WorkerInfo(Model):
 
 class WorkerList(Model):
     """AgentFlow's workers and their sessions."""
+    next_cursor: str | None = None
+    """`cursor` of the next page; null at the end."""
     workers: list[WorkerInfo]
 
 

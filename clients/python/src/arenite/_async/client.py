@@ -129,6 +129,24 @@ class AsyncClient:
         )
         return await self._call(call)
 
+    async def pages(
+        self, path: str, entries: str, params: Mapping[str, Any] | None = None
+    ) -> AsyncIterator[dict[str, Any]]:
+        """The entries of any list of the server, page by page.
+
+        Args:
+            entries: the field of the answer that has them, such as `sandboxes`.
+            params: filters, and `limit` for the size of a page.
+        """
+        cursor: str | None = None
+        while True:
+            page = await self.request("GET", path, params={**(params or {}), "cursor": cursor})
+            for entry in page[entries]:
+                yield entry
+            cursor = page.get("next_cursor")
+            if cursor is None:
+                return
+
     async def _call(self, call: wire.Call) -> Any:
         return wire.content(await self._send(call))
 
@@ -151,17 +169,6 @@ class AsyncClient:
             if pause is None:
                 raise failure
             await asyncio.sleep(pause)
-
-    async def _pages(self, path: str, field: str, params: Mapping[str, Any] | None = None) -> AsyncIterator[Any]:
-        """The entries of a list, page by page."""
-        cursor: str | None = None
-        while True:
-            page = await self.request("GET", path, params={**(params or {}), "cursor": cursor})
-            for entry in page[field]:
-                yield entry
-            cursor = page.get("next_cursor")
-            if cursor is None:
-                return
 
     async def _chunks(self, call: wire.Call) -> AsyncIterator[bytes]:
         """The body of an answer, as it arrives."""

@@ -47,7 +47,7 @@ class AsyncGroups:
 
     async def list(self) -> AsyncIterator[AsyncGroup]:
         """Lists groups."""
-        async for info in self._client._pages(PATH, "groups"):
+        async for info in self._client.pages(PATH, "groups"):
             yield AsyncGroup(self._client, GroupInfo.model_validate(info))
 
 

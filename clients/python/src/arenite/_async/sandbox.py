@@ -71,9 +71,9 @@ class AsyncSandboxes:
 
         Args:
             limit: the size of a page.
-            filters: parameters of `GET /api/v2/sandboxes`, such as `state="running"`.
+            filters: parameters of `GET /api/v2/sandboxes`, such as `state=["running", "paused"]` or `label="team=red"`.
         """
-        async for info in self._client._pages("/api/v2/sandboxes", "sandboxes", {**filters, "limit": limit}):
+        async for info in self._client.pages("/api/v2/sandboxes", "sandboxes", {**filters, "limit": limit}):
             yield AsyncSandbox(self._client, SandboxInfo.model_validate(info))
 
 

@@ -30,7 +30,7 @@ class AsyncWebhooks:
 
     async def list(self) -> AsyncIterator[WebhookInfo]:
         """Lists webhooks."""
-        async for info in self._client._pages(PATH, "webhooks"):
+        async for info in self._client.pages(PATH, "webhooks"):
             yield WebhookInfo.model_validate(info)
 
     async def delete(self, id: str) -> None:
@@ -43,7 +43,7 @@ class AsyncWebhooks:
 
     async def deliveries(self, id: str, *, state: str | None = None) -> AsyncIterator[DeliveryInfo]:
         """Lists deliveries, the newest first. `state` is `pending`, `delivered`, or `dead`."""
-        async for info in self._client._pages(f"{self._path(id)}/deliveries", "deliveries", {"state": state}):
+        async for info in self._client.pages(f"{self._path(id)}/deliveries", "deliveries", {"state": state}):
             yield DeliveryInfo.model_validate(info)
 
     async def redeliver(self, id: str, number: int) -> DeliveryInfo:

@@ -130,6 +130,24 @@ class Client:
         )
         return self._call(call)
 
+    def pages(
+        self, path: str, entries: str, params: Mapping[str, Any] | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """The entries of any list of the server, page by page.
+
+        Args:
+            entries: the field of the answer that has them, such as `sandboxes`.
+            params: filters, and `limit` for the size of a page.
+        """
+        cursor: str | None = None
+        while True:
+            page = self.request("GET", path, params={**(params or {}), "cursor": cursor})
+            for entry in page[entries]:
+                yield entry
+            cursor = page.get("next_cursor")
+            if cursor is None:
+                return
+
     def _call(self, call: wire.Call) -> Any:
         return wire.content(self._send(call))
 
@@ -152,17 +170,6 @@ class Client:
             if pause is None:
                 raise failure
             time.sleep(pause)
-
-    def _pages(self, path: str, field: str, params: Mapping[str, Any] | None = None) -> Iterator[Any]:
-        """The entries of a list, page by page."""
-        cursor: str | None = None
-        while True:
-            page = self.request("GET", path, params={**(params or {}), "cursor": cursor})
-            for entry in page[field]:
-                yield entry
-            cursor = page.get("next_cursor")
-            if cursor is None:
-                return
 
     def _chunks(self, call: wire.Call) -> Iterator[bytes]:
         """The body of an answer, as it arrives."""

@@ -48,7 +48,7 @@ class Groups:
 
     def list(self) -> Iterator[Group]:
         """Lists groups."""
-        for info in self._client._pages(PATH, "groups"):
+        for info in self._client.pages(PATH, "groups"):
             yield Group(self._client, GroupInfo.model_validate(info))
 
 

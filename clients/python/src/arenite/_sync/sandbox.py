@@ -72,9 +72,9 @@ class Sandboxes:
 
         Args:
             limit: the size of a page.
-            filters: parameters of `GET /api/v2/sandboxes`, such as `state="running"`.
+            filters: parameters of `GET /api/v2/sandboxes`, such as `state=["running", "paused"]` or `label="team=red"`.
         """
-        for info in self._client._pages("/api/v2/sandboxes", "sandboxes", {**filters, "limit": limit}):
+        for info in self._client.pages("/api/v2/sandboxes", "sandboxes", {**filters, "limit": limit}):
             yield Sandbox(self._client, SandboxInfo.model_validate(info))
 
 

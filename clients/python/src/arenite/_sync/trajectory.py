@@ -22,10 +22,13 @@ class Trajectories:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def list(self, *, worker: str | None = None, task: str | None = None) -> TrajectoryList:
-        """Lists trajectories, or those of a worker and of a task."""
-        found = self._client.request("GET", "/api/v1/trajectories", params={"worker": worker, "task": task})
-        return [TrajectorySummary.model_validate(one) for one in found["trajectories"]]
+    def list(
+        self, *, worker: str | None = None, task: str | None = None, sandbox: str | None = None
+    ) -> TrajectoryList:
+        """Lists trajectories, or those of a worker, of a task, and of a sandbox. Those that started last are first."""
+        params = {"worker": worker, "task": task, "sandbox": sandbox}
+        found = self._client.pages("/api/v1/trajectories", "trajectories", params)
+        return [TrajectorySummary.model_validate(one) for one in found]
 
     def get(self, id: str) -> Trajectory:
         """A trajectory by the id or name of its sandbox, or by its own."""

@@ -31,7 +31,7 @@ class Webhooks:
 
     def list(self) -> Iterator[WebhookInfo]:
         """Lists webhooks."""
-        for info in self._client._pages(PATH, "webhooks"):
+        for info in self._client.pages(PATH, "webhooks"):
             yield WebhookInfo.model_validate(info)
 
     def delete(self, id: str) -> None:
@@ -44,7 +44,7 @@ class Webhooks:
 
     def deliveries(self, id: str, *, state: str | None = None) -> Iterator[DeliveryInfo]:
         """Lists deliveries, the newest first. `state` is `pending`, `delivered`, or `dead`."""
-        for info in self._client._pages(f"{self._path(id)}/deliveries", "deliveries", {"state": state}):
+        for info in self._client.pages(f"{self._path(id)}/deliveries", "deliveries", {"state": state}):
             yield DeliveryInfo.model_validate(info)
 
     def redeliver(self, id: str, number: int) -> DeliveryInfo:
