@@ -1,7 +1,7 @@
 // One trajectory on a page of its own, live; or, without one, the list of all.
 
 import './viewer.css';
-import { call } from './api';
+import { call, entries } from './api';
 import { Detail } from './detail';
 import { age, byId, bytes, isTyping, keysDialog, make } from './dom';
 import { signInDialog } from './sign_in';
@@ -51,7 +51,8 @@ async function all(): Promise<void> {
   byId('list').hidden = true;
   try {
     const query = location.search;
-    const { trajectories } = await call<{ trajectories: Recorded[] }>('GET', `${root}api/v1/trajectories${query}`);
+    const trajectories = await entries<Recorded>(`${root}api/v1/trajectories${query}`, 'trajectories');
+    trajectories.sort((a, b) => b.last_at.localeCompare(a.last_at));
     byId('none').hidden = trajectories.length > 0;
     byId('rows').replaceChildren(...trajectories.map(of => make('tr', {},
       make('td', { className: 'name' }, make('a', { href: `${root}trajectory/${encodeURIComponent(of.trajectory)}`, textContent: name(of) }), make('small', { textContent: of.trajectory })),
@@ -164,7 +165,7 @@ interface SessionEvent {
 
 /** Begins and ends of sessions, with what they were made. */
 async function sessions(base: string): Promise<void> {
-  const { sessions } = await call<{ sessions: SessionEvent[] }>('GET', `${base}/sessions`).catch(() => ({ sessions: [] }));
+  const sessions = await entries<SessionEvent>(`${base}/sessions`, 'sessions').catch(() => []);
   byId('sessions').hidden = sessions.length === 0;
   byId('session-list').replaceChildren(...sessions.map(of => make('li', {},
     `${of.resource_type} ${of.event === 'begin' ? 'begins' : 'ends'} after step ${of.after} `,
@@ -174,7 +175,7 @@ async function sessions(base: string): Promise<void> {
 
 async function about(id: string): Promise<void> {
   try {
-    const { trajectories } = await call<{ trajectories: Recorded[] }>('GET', `${root}api/v1/trajectories`);
+    const trajectories = await entries<Recorded>(`${root}api/v1/trajectories?sandbox=${encodeURIComponent(id)}`, 'trajectories');
     const found = trajectories.find(of => of.trajectory === id);
     if (!found) return;
     document.title = `${name(found)}: Arenite`;
