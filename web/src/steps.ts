@@ -31,6 +31,8 @@ export interface Step {
   status: number | null;
   /** Whether it did what it was asked; null where there is no whole answer. */
   result: 'succeeded' | { failed: { exit_code: number } | { error: string } } | null;
+  /** The side at fault for a failure; null where there is none, or nobody knows. */
+  class: 'agent' | 'infrastructure' | null;
   error: string | null;
   origin: 'agent' | 'person' | 'system';
   client: string | null;
@@ -56,7 +58,8 @@ export function state(step: Step): string {
 export function told(step: Step): string {
   const outcome = step.outcome ?? 'under way';
   const wrong = failure(step);
-  return wrong ? `${outcome}, failed: ${wrong}` : step.result === 'succeeded' ? `${outcome}, succeeded` : outcome;
+  const fault = step.class ? ` (${step.class})` : '';
+  return wrong ? `${outcome}, failed: ${wrong}${fault}` : step.result === 'succeeded' ? `${outcome}, succeeded` : `${outcome}${fault}`;
 }
 
 /** The step that one goes on from, 0 for none. One that was not before it can't be: clients say what they like. */

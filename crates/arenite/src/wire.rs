@@ -387,6 +387,8 @@ pub(crate) struct Envelope<T> {
     #[serde(default)]
     pub(crate) hint: Option<String>,
 }
+    #[serde(default)]
+    pub(crate) class: Option<arenite_trajectory::FailureClass>,
 
 fn yes() -> bool {
     true

@@ -473,7 +473,7 @@ static ROUTES: &[Route] = &[
     Route::new(At::Server, &TRAJECTORIES, GET, "/api/v1/trajectories/{id}/verify", |e| Box::pin(trajectories::verify(e)))
         .doc(Operation::new("trajectories", "verify_trajectory", "Checks a trajectory, and lists what was altered").answers::<Verification>(200)),
     Route::new(At::Server, &TRAJECTORIES, GET, "/api/v1/trajectories/{id}/export", |e| Box::pin(trajectories::export(e)))
-        .doc(Operation::new("trajectories", "export_trajectory", "Exports a trajectory as a file").query(&[("format", "string", "The format of the file; `jsonl` by default"), ORIGIN, RESULT])
+        .doc(Operation::new("trajectories", "export_trajectory", "Exports a trajectory as a file").query(&[("format", "string", "The format of the file; `jsonl` by default"), ORIGIN, RESULT, CLASS])
             .sends(LINES).also(&["application/json", "application/x-asciicast"])),
     Route::new(At::Server, &TRAJECTORIES, GET, "/api/v1/trajectories/{id}/blobs/{digest}", |e| Box::pin(trajectories::blob(e)))
         .doc(Operation::new("trajectories", "get_blob", "Returns a large body by its BLAKE3 hash")),
@@ -579,6 +579,7 @@ const EVENT_QUERY: &[Query] = &[
     ("label", "string[]", "Only events of sandboxes with this label, as `KEY=VALUE`; repeatable"),
     ("after", "string", "The `id` of the event before the first one; `Last-Event-ID` takes precedence"),
     ("limit", "integer", "The most events, from 1 to 1000; 100 by default"),
+const CLASS: Query = ("class", "agent|infrastructure", "Only failed steps of this class");
     FOLLOW,
 ];
 const DELIVERIES: &[Query] = &[("state", "pending|delivered|dead", "Only deliveries in this state")];
@@ -614,6 +615,7 @@ const TRAJECTORY_QUERY: &[Query] = &[
 
 const TOOLS: &[Query] = &[
     ("include_hidden", "boolean", "Also the hidden tools; false by default"),
+    CLASS,
     ("format", "openai|openai_responses|anthropic|mcp|agentflow", "The format of another API"),
 ];
 

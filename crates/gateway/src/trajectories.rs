@@ -89,7 +89,7 @@ async fn recorded(exchange: &Exchange) -> Result<(Recorder, TenantId, String), R
     Ok((gateway.recorder.clone(), context.tenant().clone(), id))
 }
 
-/// The filter that `origin` and `result` request; `usual` is the default for `origin`.
+/// The filter that `origin`, `result` and `class` request; `usual` is the default for `origin`.
 pub(crate) fn filter(parts: &Parts, usual: Filter) -> Result<Filter, Refusal> {
     let mut filter = match query_value(parts.uri.query(), "origin") {
         Some(origins) => Filter::of_origins(&origins).map_err(refused)?,
@@ -101,6 +101,7 @@ pub(crate) fn filter(parts: &Parts, usual: Filter) -> Result<Filter, Refusal> {
         Some("succeeded") => Some(false),
         Some(_) => return Err(Refusal::bad_request("result is failed or succeeded")),
     };
+    filter.class = query_value(parts.uri.query(), "class").map(|class| class.parse().map_err(refused)).transpose()?;
     Ok(filter)
 }
 

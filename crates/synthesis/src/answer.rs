@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use arenite_trajectory::FailureClass;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -37,15 +38,25 @@ pub struct ToolAnswer {
     pub message: String,
     pub data: Value,
     pub meta: Map<String, Value>,
+    /// What should have carried out the call failed, and not the call itself. For its step only.
+    #[serde(skip)]
+    pub is_infrastructure: bool,
 }
 
 impl ToolAnswer {
     pub fn new(code: i64, message: impl Into<String>, data: Value, meta: Meta<'_>) -> Self {
-        Self { code, message: message.into(), data, meta: meta.into_map() }
+        Self { code, message: message.into(), data, meta: meta.into_map(), is_infrastructure: false }
     }
 
     pub fn success(data: Value, meta: Meta<'_>) -> Self {
         Self::new(code::SUCCESS, "success", data, meta)
+    }
+
+    /// The side at fault for the failure.
+    pub fn class(&self) -> FailureClass {
+        let is_infrastructure =
+            self.is_infrastructure || matches!(self.code, code::BACKEND_NOT_INITIALIZED | code::DEPENDENCY_FAILURE);
+        if is_infrastructure { FailureClass::Infrastructure } else { FailureClass::Agent }
     }
 
     pub fn is_success(&self) -> bool {
@@ -104,11 +115,31 @@ pub struct Failure {
     pub code: i64,
     pub message: String,
     pub data: Value,
+    /// What should have carried out the call failed, and not the call itself.
+    pub is_infrastructure: bool,
 }
 
+/// Why a tool failed: a text, or an error that also says which side is at fault.
+pub trait Reason: Into<String> {
+    fn is_infrastructure(&self) -> bool {
+        false
+    }
+}
+
+impl Reason for &str {}
+impl Reason for String {}
+
 impl Failure {
-    pub fn new(code: i64, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), data: json!({}) }
+    pub fn new(code: i64, reason: impl Reason) -> Self {
+        let is_infrastructure = reason.is_infrastructure();
+        Self { code, message: reason.into(), data: json!({}), is_infrastructure }
+    }
+
+    /// The same as a failure of the infrastructure.
+    #[must_use]
+    pub fn of_infrastructure(mut self) -> Self {
+        self.is_infrastructure = true;
+        self
     }
 
     #[must_use]

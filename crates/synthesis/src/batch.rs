@@ -85,7 +85,8 @@ impl Synthesis {
             session_id: None,
             trace_id: &trace_id,
         };
-        let status = ToolAnswer { code, message: String::new(), data: Value::Null, meta: Map::new() }.status_of_many();
+        let status = ToolAnswer { code, message: String::new(), data: Value::Null, meta: Map::new(), is_infrastructure: false }
+            .status_of_many();
         let results: Vec<&RawValue> = results.iter().map(|done| &*done.json).collect();
         let data = Results { results, total, executed, success_count };
         let envelope = Enveloped { code, message, data, meta: meta.into_map() };

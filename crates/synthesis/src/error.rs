@@ -3,9 +3,12 @@ use std::io;
 use std::sync::Arc;
 
 use arenite_model::IdError;
+use arenite_trajectory::FailureClass;
 use thiserror::Error;
 use tokio::sync::AcquireError;
 use tokio::task::JoinError;
+
+use crate::answer::Reason;
 
 /// Why an operation of the workers' part of a server failed. Its text is the message for clients.
 #[derive(Debug, Error, Clone)]
@@ -79,6 +82,35 @@ impl SynthesisError {
         Self::Io { what: what.into(), source: Arc::new(source) }
     }
 
+    /// Whether what should have carried out a call failed, as opposed to the call itself.
+    pub(crate) fn is_infrastructure(&self) -> bool {
+        match self {
+            Self::Invalid { .. }
+            | Self::SessionConfiguration { .. }
+            | Self::Name(_)
+            | Self::Network { .. }
+            | Self::Cpus { .. }
+            | Self::TooManySessions { .. }
+            | Self::SessionEnded
+            | Self::NoSandbox
+            | Self::Program { .. }
+            | Self::Exception { .. } => false,
+            Self::Refused { status, .. } => *status >= 400 && FailureClass::of_status(*status) == FailureClass::Infrastructure,
+            Self::Stopping
+            | Self::Unreachable { .. }
+            | Self::NothingListens { .. }
+            | Self::Machine { .. }
+            | Self::Plugin { .. }
+            | Self::Servers { .. }
+            | Self::Service { .. }
+            | Self::Timeout { .. }
+            | Self::Aborted { .. }
+            | Self::Io { .. }
+            | Self::Corpus { .. } => true,
+            Self::In { source, .. } | Self::Hinted { source, .. } => source.is_infrastructure(),
+        }
+    }
+
     /// Names the part in which the error occurred.
     pub(crate) fn within(self, part: impl Into<String>) -> Self {
         Self::In { part: part.into(), source: Box::new(self) }
@@ -98,6 +130,12 @@ impl From<JoinError> for SynthesisError {
 impl From<AcquireError> for SynthesisError {
     fn from(error: AcquireError) -> Self {
         Self::Aborted { reason: error.to_string() }
+    }
+}
+
+impl Reason for SynthesisError {
+    fn is_infrastructure(&self) -> bool {
+        Self::is_infrastructure(self)
     }
 }
 

@@ -87,7 +87,9 @@ impl Way<'_> {
     }
 
     fn failed(&self, session: Option<&str>, failure: Failure) -> ToolAnswer {
-        ToolAnswer::new(failure.code, failure.message, failure.data, self.meta(session))
+        let is_infrastructure = failure.is_infrastructure;
+        let answer = ToolAnswer::new(failure.code, failure.message, failure.data, self.meta(session));
+        ToolAnswer { is_infrastructure, ..answer }
     }
 }
 
@@ -311,7 +313,7 @@ impl Synthesis {
         let backend = &tool.loaded.backend;
         let refused = |session: Option<&Session>, kind: &str, error: &str| {
             let failure = Failure::new(code::RESOURCE_NOT_INITIALIZED, format!("Resource initialization failed: {error}"));
-            let failure = failure.with(json!({ "resource_type": kind, "details": error }));
+            let failure = failure.with(json!({ "resource_type": kind, "details": error })).of_infrastructure();
             (session.map(|session| session.facts.id.clone()), failure)
         };
         let Some(kind) = tool.session_type() else {
@@ -503,7 +505,7 @@ fn of_envelope(mut envelope: Map<String, Value>, ours: Meta<'_>) -> Result<ToolA
         meta.extend(theirs);
     }
     meta.insert("trace_id".to_owned(), trace_id.into());
-    Ok(ToolAnswer { code, message, data: envelope.remove("data").unwrap_or_default(), meta })
+    Ok(ToolAnswer { code, message, data: envelope.remove("data").unwrap_or_default(), meta, is_infrastructure: false })
 }
 
 /// The failure for a tool that returned no envelope.
@@ -517,6 +519,9 @@ fn finish(mut step: arenite_trajectory::OpenStep, answer: &ToolAnswer, result: O
     let done = Done::from_answer(answer, answer.status());
     step.response_tap().feed(done.json.get().as_bytes());
     let ok = answer.is_success();
+    if !ok {
+        step.set_class(answer.class());
+    }
     let result = result.unwrap_or(if ok { OutcomeKind::Ok } else { OutcomeKind::Error });
     let outcome = Outcome { status: Some(done.status), result, error: (!ok).then(|| answer.message.clone()) };
     // The call is done. If its outcome can't be written, that is counted, and the step reads as interrupted.

@@ -19,6 +19,8 @@ pub enum TrajectoryError {
     BadDigest { given: String },
     #[error("there is no origin {given:?}; steps come from agent, person or system")]
     BadOrigin { given: String },
+    #[error("there is no class {given:?}; failures are of the agent or of the infrastructure")]
+    BadClass { given: String },
     #[error("there is no trajectory {trajectory}")]
     NoTrajectory { trajectory: String },
     #[error("there is no blob {digest}")]
@@ -60,6 +62,7 @@ impl TrajectoryError {
             | Self::BadDigest { .. }
             | Self::BadFormat { .. }
             | Self::BadOrigin { .. }
+            | Self::BadClass { .. }
             | Self::TooManyBranches { .. } => ErrorCode::InvalidRequest,
             Self::NoTrajectory { .. } | Self::NoBlob { .. } => ErrorCode::NotFound,
             Self::LogsFull { .. }

@@ -1,20 +1,22 @@
 //! Filters for the steps of a trajectory.
 
-use crate::{Origin, OutcomeKind, Step, StepResult, TrajectoryError};
+use crate::{FailureClass, Origin, OutcomeKind, Step, StepResult, TrajectoryError};
 
-/// Selects steps by their origin and result. The default takes all.
+/// Selects steps by their origin, result and class. The default takes all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
     /// None: all.
     pub origins: Option<Vec<Origin>>,
     /// None: all; otherwise whether the result is a failure.
     pub failed: Option<bool>,
+    /// None: all; otherwise steps that failed with this class.
+    pub class: Option<FailureClass>,
 }
 
 impl Filter {
     /// The steps of agents: the default for exports and replays.
     pub fn agent() -> Self {
-        Self { origins: Some(vec![Origin::Agent]), failed: None }
+        Self { origins: Some(vec![Origin::Agent]), ..Self::default() }
     }
 
     /// Parses a list of origins such as `agent,person`; `all` stands for every origin.
@@ -26,7 +28,7 @@ impl Filter {
             return Ok(Self::default());
         }
         let origins = text.split(',').map(|word| word.trim().parse()).collect::<Result<_, _>>()?;
-        Ok(Self { origins: Some(origins), failed: None })
+        Ok(Self { origins: Some(origins), ..Self::default() })
     }
 
     pub fn takes_all(&self) -> bool {
@@ -42,5 +44,6 @@ impl Filter {
         let succeeded = || step.result == Some(StepResult::Succeeded);
         self.origins.as_ref().is_none_or(|origins| origins.contains(&step.origin))
             && self.failed.is_none_or(|wanted| if wanted { failed() } else { succeeded() })
+            && self.class.is_none_or(|wanted| step.class == Some(wanted))
     }
 }

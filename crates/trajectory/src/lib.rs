@@ -44,6 +44,7 @@
 #![forbid(unsafe_code)]
 
 mod blob;
+mod class;
 mod error;
 mod export;
 mod filter;
@@ -62,6 +63,7 @@ mod tap;
 mod verdict;
 
 pub use blob::{BlobStore, BlobWriter, FileBlobs};
+pub use class::FailureClass;
 pub use error::TrajectoryError;
 pub use export::{Format, MAX_BRANCHES, MAX_PARSED, tool};
 pub use filter::Filter;

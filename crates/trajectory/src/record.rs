@@ -12,6 +12,7 @@ use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
 use crate::TrajectoryError;
+use crate::class::FailureClass;
 use crate::seal::{self, Line};
 
 /// The version of records on disk and of exported steps. Version 1 had no checksums, no `result`, and the client's address as
@@ -267,6 +268,9 @@ pub struct Step {
     /// None without a complete answer, which has the result.
     #[serde(default)]
     pub result: Option<StepResult>,
+    /// The side at fault, if it failed. None: it did not fail, or nobody knows.
+    #[serde(default)]
+    pub class: Option<FailureClass>,
     pub error: Option<String>,
     #[serde(default)]
     pub origin: Origin,
@@ -456,6 +460,9 @@ pub struct OutcomeRecord {
     pub status: Option<u16>,
     #[serde(default)]
     pub result: Option<StepResult>,
+    /// The class of its failure, if the tool itself names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<FailureClass>,
     pub error: Option<String>,
     /// What passed the request tap, if the intent had no arguments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -482,6 +489,7 @@ impl OutcomeRecord {
             outcome: OutcomeKind::Interrupted,
             status: None,
             result: None,
+            class: None,
             error: Some("the server ended during the call".to_owned()),
             arguments: None,
             observation: None,
@@ -625,6 +633,7 @@ impl Step {
             outcome: Some(OutcomeKind::Damaged),
             status: None,
             result: None,
+            class: Some(FailureClass::Infrastructure),
             error: Some("the record of this step is damaged or missing".to_owned()),
             origin: Origin::Agent,
             client: None,
@@ -653,6 +662,7 @@ impl Step {
             outcome: None,
             status: None,
             result: None,
+            class: None,
             error: None,
             origin: intent.origin,
             client: intent.client,
@@ -666,6 +676,7 @@ impl Step {
 
     pub(crate) fn conclude(&mut self, outcome: OutcomeRecord) {
         self.result = outcome.result();
+        self.class = FailureClass::derive(outcome.outcome, outcome.status, self.result.as_ref(), outcome.class);
         self.arguments = self.arguments.take().or(outcome.arguments);
         self.observation = outcome.observation;
         self.ended_at = outcome.ended_at;

@@ -15,6 +15,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use serde_json::value::to_raw_value;
 
+use crate::class::FailureClass;
 use crate::follow::{Change, Followers};
 use crate::limits::{MAX_ACTION, MAX_PAGE, MAX_TEXT};
 use crate::record::conclude;
@@ -179,6 +180,7 @@ impl Recorder {
             started,
             has_arguments,
             parts: Vec::new(),
+            class: None,
         })
     }
 
@@ -424,6 +426,7 @@ pub struct OpenStep {
     request: Tap,
     response: Tap,
     parts: Vec<PartOfStep>,
+    class: Option<FailureClass>,
 }
 
 /// One of the calls of a step that stands for several.
@@ -469,6 +472,11 @@ impl OpenStep {
         result
     }
 
+    /// Names the class of its failure, for a tool that knows it. It counts only if the step fails.
+    pub fn set_class(&mut self, class: FailureClass) {
+        self.class = Some(class);
+    }
+
     /// The step's number within its trajectory, from 1.
     pub fn id(&self) -> u64 {
         self.step
@@ -508,6 +516,7 @@ impl OpenStep {
             ended: false,
             outcome: outcome.result,
             status: outcome.status,
+            class: self.class.filter(|_| matches!(result, Some(StepResult::Failed(_)))),
             result: result.map(shortened),
             error: outcome.error.map(|error| cut(error, MAX_TEXT)),
             arguments: streamed.filter(|_| !self.has_arguments),

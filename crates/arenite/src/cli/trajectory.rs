@@ -96,6 +96,9 @@ pub(crate) struct TrajectoryShowArgs {
     /// Only steps that failed or succeeded, by exit code and by the answer's content
     #[arg(long, value_name = "RESULT", value_parser = ["failed", "succeeded"])]
     pub(crate) result: Option<String>,
+    /// Only steps that failed by this fault: of the agent's call, or of what should have carried it out
+    #[arg(long, value_name = "CLASS", value_parser = ["agent", "infrastructure"])]
+    pub(crate) class: Option<String>,
     #[command(flatten)]
     pub(crate) chosen: Chosen,
     #[command(flatten)]
@@ -138,6 +141,9 @@ pub(crate) struct TrajectoryExportArgs {
     /// Only steps that failed or succeeded
     #[arg(long, value_name = "RESULT", value_parser = ["failed", "succeeded"])]
     pub(crate) result: Option<String>,
+    /// Only steps that failed by this fault: of the agent's call, or of what should have carried it out
+    #[arg(long, value_name = "CLASS", value_parser = ["agent", "infrastructure"])]
+    pub(crate) class: Option<String>,
     #[command(flatten)]
     pub(crate) chosen: Chosen,
     #[command(flatten)]

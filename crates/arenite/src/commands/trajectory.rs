@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::process::ExitCode;
 
-use arenite_trajectory::{StepResult, Verification};
+use arenite_trajectory::{FailureClass, StepResult, Verification};
 use futures_util::StreamExt;
 use serde_json::Value;
 
@@ -77,14 +77,15 @@ async fn ls(args: TrajectoryLsArgs) -> Outcome {
 async fn show(args: TrajectoryShowArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
     let id = find(&client, &args.trajectory).await?;
-    let chosen = chosen(args.chosen.origin.as_deref(), args.result.as_deref());
+    let chosen = chosen(args.chosen.origin.as_deref(), args.result.as_deref(), args.class.as_deref());
     let path = format!("{TRAJECTORIES}/{}?after={}&limit={}{chosen}", encoded(&id), args.after, args.limit);
     if args.format.json {
         output::json(&client.get::<Value>(&path).await?);
         return Ok(ExitCode::SUCCESS);
     }
     let page: wire::Steps = client.get(&path).await?;
-    let mut rows = output::table(&["step", "at (UTC)", "origin", "action", "arguments", "outcome", "status", "result", "ms"]);
+    let mut rows =
+        output::table(&["step", "at (UTC)", "origin", "action", "arguments", "outcome", "status", "result", "class", "ms"]);
     for step in &page.steps {
         rows.add_row(vec![
             step.step.to_string().into(),
@@ -95,6 +96,7 @@ async fn show(args: TrajectoryShowArgs) -> Outcome {
             output::state(step.outcome.as_deref().unwrap_or("under way")),
             step.status.map_or("-".to_owned(), |status| status.to_string()).into(),
             result(step.result.as_ref()).into(),
+            step.class.map_or("-", FailureClass::name).into(),
             step.duration_ms.map_or("-".to_owned(), |ms| format!("{ms:.1}")).into(),
         ]);
     }
@@ -106,8 +108,8 @@ async fn show(args: TrajectoryShowArgs) -> Outcome {
 }
 
 /// The query parameters that select steps.
-fn chosen(origin: Option<&str>, result: Option<&str>) -> String {
-    let pairs = [("origin", origin), ("result", result)];
+fn chosen(origin: Option<&str>, result: Option<&str>, class: Option<&str>) -> String {
+    let pairs = [("origin", origin), ("result", result), ("class", class)];
     pairs.into_iter().filter_map(|(name, value)| Some(format!("&{name}={}", encoded(value?)))).collect()
 }
 
@@ -218,7 +220,7 @@ async fn export(args: TrajectoryExportArgs) -> Outcome {
         None => None,
     };
     for id in ids {
-        let chosen = chosen(args.chosen.origin.as_deref(), args.result.as_deref());
+        let chosen = chosen(args.chosen.origin.as_deref(), args.result.as_deref(), args.class.as_deref());
         let path = format!("{TRAJECTORIES}/{}/export?format={}{chosen}", encoded(&id), args.format.name());
         let mut lines = client.download(&path).await?;
         while let Some(piece) = lines.next().await {

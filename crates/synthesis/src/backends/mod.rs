@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
-use crate::answer::{Failure, Returned, code as codes};
+use crate::answer::{Failure, Reason, Returned, code as codes};
 use crate::backend::ToolSpec;
 use crate::error::{SynthesisError, invalid};
 use crate::sandboxes::SandboxHandle;
@@ -111,7 +111,7 @@ fn count_if(params: &Params, name: &str) -> Result<Option<u64>, Failure> {
 }
 
 /// A sandbox's error, as the tool's own failure.
-fn failed(error: impl Into<String>) -> Failure {
+fn failed(error: impl Reason) -> Failure {
     Failure::new(codes::EXECUTION_ERROR, error)
 }
 

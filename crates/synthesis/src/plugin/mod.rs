@@ -265,7 +265,7 @@ impl Backend for Plugin {
             let message =
                 format!("the state of the {kind} session is lost, since its plugin was restarted; the session began again");
             let data = json!({ "resource_type": kind, "error_type": "session_lost", "details": message });
-            return Err(Failure::new(codes::RESOURCE_NOT_INITIALIZED, message).with(data));
+            return Err(Failure::new(codes::RESOURCE_NOT_INITIALIZED, message).with(data).of_infrastructure());
         }
         let left = call.deadline.map(|deadline| deadline.saturating_duration_since(std::time::Instant::now()).as_millis() as u64);
         let told = json!({

@@ -12,7 +12,7 @@ use super::shown::{TEXT, shown};
 use super::source::Source;
 use super::tree::Tree;
 use super::writer::Writer;
-use crate::{Origin, OutcomeKind, StepResult, TrajectoryError};
+use crate::{FailureClass, Origin, OutcomeKind, StepResult, TrajectoryError};
 
 const UNKNOWN: &str = "unknown";
 
@@ -67,6 +67,8 @@ struct Extra<'a> {
     dialect: &'a str,
     outcome: Option<OutcomeKind>,
     result: Option<&'a StepResult>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    class: Option<FailureClass>,
     origin: Origin,
     #[serde(skip_serializing_if = "Option::is_none")]
     unknown: Option<&'a str>,
@@ -169,6 +171,7 @@ fn step<'a>(call: &'a ExportedCall<'_>, (place, parent): (u64, u64), metrics: Op
             dialect: &step.dialect,
             outcome: step.outcome,
             result: step.result.as_ref(),
+            class: step.class,
             origin: step.origin,
             unknown,
             error: call.error().filter(|_| unknown.is_none()),

@@ -11,7 +11,7 @@ use super::shown::AGENTFLOW_TEXT;
 use super::source::Source;
 use super::tree::{Fate, Tree};
 use super::writer::Writer;
-use crate::TrajectoryError;
+use crate::{FailureClass, TrajectoryError};
 
 #[derive(Serialize)]
 struct ToolCall<'a> {
@@ -20,6 +20,9 @@ struct ToolCall<'a> {
     result: Value,
     success: Option<bool>,
     error: Option<String>,
+    /// Arenite's: the side at fault for a failure; AgentFlow's readers ignore it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    class: Option<FailureClass>,
     execution_time_ms: Option<f64>,
 }
 
@@ -88,6 +91,7 @@ fn told<'a>(call: &'a ExportedCall<'_>, tool_name: &'a str) -> ToolCall<'a> {
         result: call.result(),
         success: call.success(),
         error: call.error(),
+        class: call.step.class,
         execution_time_ms: call.step.duration_ms,
     }
 }

@@ -11,7 +11,7 @@ use super::shown::{AGENTFLOW_TEXT, shown};
 use super::source::Source;
 use super::tree::Tree;
 use super::writer::Writer;
-use crate::TrajectoryError;
+use crate::{FailureClass, TrajectoryError};
 
 #[derive(Serialize)]
 struct Head<'a> {
@@ -36,6 +36,9 @@ struct Node<'a> {
     /// Arenite's: the exit code or the error of a failed call.
     #[serde(skip_serializing_if = "Option::is_none")]
     failed: Option<String>,
+    /// Arenite's: the side at fault for a failure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    class: Option<FailureClass>,
 }
 
 #[derive(Serialize)]
@@ -61,6 +64,7 @@ pub(super) fn write(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) 
         depth: 0,
         outcome: None,
         failed: None,
+        class: None,
     };
     out.item(&mut first, &root)?;
     for (place, number) in tree.numbers() {
@@ -75,6 +79,7 @@ pub(super) fn write(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) 
             depth: tree.depth(place),
             outcome: call.unknown().map(|_| "unknown"),
             failed: call.error().filter(|_| call.success() == Some(false)),
+            class: call.step.class,
         };
         out.item(&mut first, &node)?;
     }

@@ -43,7 +43,7 @@ use self::request::Request;
 use self::settings::{Provider, Settings};
 use self::setup::Setting;
 use super::{Answered, Params};
-use crate::answer::{Failure, Returned, code as codes};
+use crate::answer::{Failure, Reason, Returned, code as codes};
 use crate::backend::{Backend, ToolCall, ToolSpec};
 use crate::error::{SynthesisError, invalid};
 use crate::keep::Keep;
@@ -105,8 +105,10 @@ fn button(name: &str) -> Option<Button> {
 }
 
 /// A tool's failure, with AgentFlow's message.
-fn broken(error: impl std::fmt::Display) -> Failure {
-    Failure::new(codes::UNEXPECTED_ERROR, format!("[VM] Error: {error}"))
+fn broken(error: impl Reason) -> Failure {
+    let is_infrastructure = error.is_infrastructure();
+    let error: String = error.into();
+    Failure { is_infrastructure, ..Failure::new(codes::UNEXPECTED_ERROR, format!("[VM] Error: {error}")) }
 }
 
 /// Starts a VM's screen, its desktop and its accessibility tree, so that they are ready for the first session.
