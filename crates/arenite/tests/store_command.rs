@@ -53,6 +53,8 @@ fn sandbox(name: &str) -> Sandbox {
         spec: SandboxSpec::of_image("base".parse().unwrap()),
         template: None,
         reason: None,
+        died: None,
+        revision: 1,
         isolation: Vec::new(),
         origin: "test".to_owned(),
         created_at: at,

@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arenite_model::protocol::{AGENT_KEY_ENV, AGENT_KEY_FILE, AGENT_KEY_FILE_ENV, AGENT_SERVER_ENV, AGENT_SERVER_PORT};
-use arenite_model::{KeyId, NetworkMode, Resources, SandboxId, SandboxSpec, SandboxState, TenantId};
+use arenite_model::{DeathReason, KeyId, NetworkMode, Resources, SandboxId, SandboxSpec, SandboxState, TenantId};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::task::JoinHandle;
@@ -276,7 +276,7 @@ impl Control {
     async fn end_all(&self, entries: Vec<Arc<Entry>>) {
         // A start cleans up what a stop leaves.
         let Some(Ok(_operation)) = (!entries.is_empty()).then(|| self.operation()) else { return };
-        for (entry, destroyed) in self.destroy_each(entries).await {
+        for (entry, destroyed) in self.destroy_each(entries, DeathReason::ParentEnded).await {
             match destroyed {
                 Ok(()) => tracing::info!(id = %entry.id, name = %entry.name, "ended a sandbox with the one that created it"),
                 Err(ControlError::NotFound { .. }) => {}
@@ -286,6 +286,14 @@ impl Control {
                 }
             }
         }
+    }
+}
+
+impl Control {
+    /// The longest life time of a child that the budgets above it allow, in seconds.
+    pub(crate) fn child_lifetime(&self, sandbox: &Sandbox) -> Result<Option<u64>, ControlError> {
+        let budgets = budgets(&self.registry(), &sandbox.provenance.ancestors)?;
+        Ok(budgets.into_iter().filter_map(|(budget, _)| budget.lifetime_seconds).min())
     }
 }
 
@@ -303,6 +311,6 @@ fn budgets(registry: &Registry, ancestors: &[SandboxId]) -> Result<Vec<(ChildBud
     budgets.map_or_else(|| refuse("the one that creates it has ended"), Ok)
 }
 
-fn over(what: &'static str, limit: u64, used: u64, wanted: u64) -> ControlError {
+pub(crate) fn over(what: &'static str, limit: u64, used: u64, wanted: u64) -> ControlError {
     ControlError::OverBudget { what, limit, used, wanted, retry_after: RETRY_AFTER }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use arenite_engine::{Engine, EngineError};
-use arenite_model::{SandboxId, SandboxName, TenantId};
+use arenite_model::{DeathReason, SandboxId, SandboxName, TenantId};
 use tokio::sync::{OwnedRwLockReadGuard, Semaphore};
 use tokio::task::JoinSet;
 use tracing::Instrument;
@@ -297,7 +297,7 @@ impl Control {
 
     async fn remove_all(&self) {
         let entries: Vec<_> = self.registry().all().cloned().collect();
-        for (entry, destroyed) in self.destroy_each(entries).await {
+        for (entry, destroyed) in self.destroy_each(entries, DeathReason::ServerStopped).await {
             if let Err(error) = destroyed {
                 tracing::error!(id = %entry.id, %error, "a sandbox could not be removed");
             }
@@ -305,14 +305,18 @@ impl Control {
     }
 
     /// Destroys several sandboxes concurrently.
-    pub(crate) async fn destroy_each(&self, entries: Vec<Arc<Entry>>) -> Vec<(Arc<Entry>, Result<(), ControlError>)> {
+    pub(crate) async fn destroy_each(
+        &self,
+        entries: Vec<Arc<Entry>>,
+        why: DeathReason,
+    ) -> Vec<(Arc<Entry>, Result<(), ControlError>)> {
         let permits = Arc::new(Semaphore::new(REMOVE_AT_ONCE));
         let mut removals = JoinSet::new();
         for entry in entries {
             let (control, permits) = (self.shared(), Arc::clone(&permits));
             removals.spawn(async move {
                 let _permit = permits.acquire().await;
-                let destroyed = control.destroy(&entry).await;
+                let destroyed = control.destroy(&entry, why).await;
                 (entry, destroyed)
             });
         }

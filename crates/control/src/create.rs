@@ -153,6 +153,7 @@ impl Control {
         let operation = self.operation()?;
         let (template, mut spec) = self.resolve(&request)?;
         let ancestors = self.ancestors(tenant, &request, &mut spec)?;
+        self.limit_life(tenant, request.spec.timeout_seconds, &mut spec).inspect_err(|e| self.tally_error(e))?;
         self.check_group(tenant, request.provenance.group.as_ref())?;
         let provenance = Provenance { ancestors: ancestors.clone(), ..request.provenance };
         let reservation =
@@ -190,6 +191,16 @@ impl Control {
             made
         })
         .await
+    }
+
+    /// Refuses a requested life time beyond the tenant's maximum, and shortens one that nobody requested.
+    fn limit_life(&self, tenant: &TenantId, requested: Option<u64>, spec: &mut SandboxSpec) -> Result<(), ControlError> {
+        let Some(limit) = self.tenant_limits(tenant).max_timeout_seconds else { return Ok(()) };
+        if let Some(requested) = requested.filter(|requested| *requested > limit) {
+            return Err(QuotaExceeded { quota: Quota::MaxTimeoutSeconds, limit, used: 0, requested }.into());
+        }
+        spec.timeout_seconds = Some(spec.timeout_seconds.map_or(limit, |own| own.min(limit)));
+        Ok(())
     }
 
     fn tally_error(&self, error: &ControlError) {
@@ -267,6 +278,8 @@ impl Control {
             template,
             provenance,
             reason: None,
+            died: None,
+            revision: 1,
             isolation: Vec::new(),
             origin,
             created_at: now,

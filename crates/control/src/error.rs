@@ -23,6 +23,14 @@ pub enum ControlError {
     Conflict { name: SandboxName, state: SandboxState, wanted: &'static str },
     #[error("the creation of sandbox {name} was cancelled: it was deleted, or the server stops")]
     Cancelled { name: SandboxName },
+    /// Its life time ended before the change.
+    #[error("the life time of sandbox {name} is over, so it can't be changed")]
+    Expired { name: SandboxName },
+    /// The change is for another version of it.
+    #[error("sandbox {name} has changed: its version is {version}")]
+    Changed { name: SandboxName, version: String },
+    #[error("the change would take sandbox {name} out of the bounds of the caller's key")]
+    OutOfBounds { name: SandboxName },
     /// Lost or failed; the reason is from the engine.
     #[error("sandbox {name} is {state}: {reason}")]
     Gone { name: SandboxName, state: SandboxState, reason: String },
@@ -129,13 +137,15 @@ impl ControlError {
             }
             Self::Conflict { .. }
             | Self::Cancelled { .. }
+            | Self::Expired { .. }
             | Self::Quarantined { .. }
             | Self::TenantInUse { .. }
             | Self::DefaultTenant
             | Self::KeyEnded { .. }
             | Self::GroupEnding { .. } => ErrorCode::Conflict,
             Self::IdempotencyKeyReused { .. } => ErrorCode::IdempotencyKeyReused,
-            Self::NotBelow { .. } => ErrorCode::Forbidden,
+            Self::Changed { .. } => ErrorCode::PreconditionFailed,
+            Self::NotBelow { .. } | Self::OutOfBounds { .. } => ErrorCode::Forbidden,
             Self::OverBudget { limit, wanted, .. } if wanted > limit => ErrorCode::Forbidden,
             Self::OverBudget { .. } => ErrorCode::Exhausted,
             Self::AgentSecret { .. } => ErrorCode::Internal,
@@ -206,6 +216,8 @@ impl ControlError {
             Self::NotQuarantined { .. } => "see which are: arenite quarantine ls",
             Self::Engine(source) => return source.hint(),
             Self::BadTemplate { .. } | Self::BadEnvironments { .. } => "correct the file; it is read again at the next create",
+            Self::Changed { .. } => "read it again, and repeat the change for its new version",
+            Self::OutOfBounds { .. } => "keep a name or a label that the key is bound to",
             Self::Quota(exceeded) if exceeded.is_permanent() => "request less, or ask an operator for a higher limit",
             Self::Quota(QuotaExceeded { quota: Quota::RequestsPerSecond | Quota::ConcurrentCreates, .. }) => "retry later",
             Self::Quota(QuotaExceeded { quota: Quota::TrajectoryBytes, .. }) => "export and remove old trajectories",

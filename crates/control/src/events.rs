@@ -12,7 +12,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use arenite_model::{SandboxId, SandboxName, SandboxState, TenantId};
+use arenite_model::{Death, SandboxId, SandboxName, SandboxState, TenantId};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -185,6 +185,8 @@ pub struct Event {
     pub state: Option<SandboxState>,
     /// Why it died.
     pub reason: Option<String>,
+    /// The same with its kind; also why it is deleted.
+    pub died: Option<Death>,
     /// When its life time ends.
     pub expires_at: Option<Timestamp>,
 }
@@ -192,7 +194,8 @@ pub struct Event {
 impl Event {
     fn bytes(&self) -> usize {
         let labels: usize = self.labels.iter().map(|(key, value)| key.len() + value.len() + 64).sum();
-        BASE_BYTES + labels + self.reason.as_ref().map_or(0, String::len)
+        let died = self.died.as_ref().map_or(0, |death| death.message.len());
+        BASE_BYTES + labels + self.reason.as_ref().map_or(0, String::len) + died
     }
 }
 
@@ -260,6 +263,7 @@ impl Events {
             labels: Arc::new(sandbox.spec.labels.clone()),
             state: (!is_gone).then_some(sandbox.state),
             reason: sandbox.reason.clone(),
+            died: sandbox.died.clone(),
             expires_at: sandbox.expires_at,
         };
         history.bytes += event.bytes();
@@ -367,6 +371,8 @@ mod tests {
             spec,
             template: None,
             reason: None,
+            died: None,
+            revision: 1,
             isolation: Vec::new(),
             origin: String::new(),
             created_at: at,

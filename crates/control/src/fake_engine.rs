@@ -15,7 +15,7 @@ use std::time::Duration;
 use arenite_engine::{
     Connection, Created, Ended, Engine, EngineError, Found, FoundState, HostCapacity, Quarantined, Recovery, Remains, Row, Usage,
 };
-use arenite_model::{SandboxId, SandboxSpec};
+use arenite_model::{Death, DeathReason, SandboxId, SandboxSpec};
 use async_trait::async_trait;
 use tokio::io::DuplexStream;
 use tokio::sync::{Notify, broadcast};
@@ -42,6 +42,7 @@ pub enum Point {
     Dial,
     Activity,
     Recover,
+    UpdateRow,
 }
 
 /// A call to the engine.
@@ -65,7 +66,7 @@ enum Live {
     Running,
     Paused,
     /// Only its disk is left.
-    Lost(String),
+    Lost(Death),
     /// Prepared and never used: removed at the next start.
     Unused,
     /// Without a record or any other explanation.
@@ -163,15 +164,20 @@ impl FakeEngine {
 
     /// Ends the sandbox's guest, as if by itself.
     pub fn end(&self, id: &SandboxId, reason: &str) {
-        self.state().live.insert(id.clone(), Live::Lost(reason.to_owned()));
+        self.end_by(id, Death::with_message(DeathReason::GuestFailed, reason));
+    }
+
+    /// The same, in a given way.
+    pub fn end_by(&self, id: &SandboxId, death: Death) {
+        self.state().live.insert(id.clone(), Live::Lost(death.clone()));
         // An error only means that no control runs.
-        let _ = self.ended.send(Ended { id: id.clone(), reason: reason.to_owned() });
+        let _ = self.ended.send(Ended { id: id.clone(), death });
     }
 
     /// Restarts the host: processes are gone, disks stay.
     pub fn reboot(&self) {
         for live in self.state().live.values_mut() {
-            *live = Live::Lost("the host was restarted".to_owned());
+            *live = Live::Lost(Death::new(DeathReason::HostLost));
         }
     }
 
@@ -268,7 +274,7 @@ fn found_state(live: &Live) -> Option<FoundState> {
     match live {
         Live::Running => Some(FoundState::Running),
         Live::Paused => Some(FoundState::Paused),
-        Live::Lost(reason) => Some(FoundState::Lost(reason.clone())),
+        Live::Lost(death) => Some(FoundState::Lost(death.clone())),
         Live::Unused | Live::Strange => None,
     }
 }
@@ -394,6 +400,12 @@ impl Engine for FakeEngine {
         Ok(Box::new(ours))
     }
 
+    async fn update_row(&self, row: &Row) -> Result<(), EngineError> {
+        self.pass(Point::UpdateRow).await?;
+        self.state().memos.insert(row.id.clone(), row.memo.clone());
+        Ok(())
+    }
+
     async fn usage(&self, id: &SandboxId) -> Result<Usage, EngineError> {
         let state = self.state();
         let unset = || Usage { memory_bytes: 1 << 20, pids: 1, ..Usage::default() };
@@ -439,7 +451,8 @@ impl Engine for FakeEngine {
         let State { live, memos, .. } = &mut *state;
         let live = live.get_mut(&row.id).ok_or_else(|| EngineError::NotFound { id: row.id.clone() })?;
         if matches!(live, Live::Strange) {
-            *live = Live::Lost("its record could not be read when it was adopted; its disk is kept".to_owned());
+            let message = "its record could not be read when it was adopted; its disk is kept";
+            *live = Live::Lost(Death::with_message(DeathReason::RecordLost, message));
         }
         memos.insert(row.id.clone(), row.memo.clone());
         let state = found_state(live).expect("it is not strange any more");

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use arenite_model::{GroupName, TenantId};
+use arenite_model::{DeathReason, GroupName, TenantId};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
@@ -220,7 +220,7 @@ impl Control {
     /// Deletes the sandboxes of a closed group, then the group. Returns their number.
     pub async fn end_group(&self, tenant: &TenantId, name: &GroupName) -> Result<usize, ControlError> {
         let mut deleted = 0;
-        for (_, destroyed) in self.destroy_each(self.entries_of(tenant, name)).await {
+        for (_, destroyed) in self.destroy_each(self.entries_of(tenant, name), DeathReason::GroupEnded).await {
             match destroyed {
                 Ok(()) => deleted += 1,
                 Err(ControlError::NotFound { .. }) => {}

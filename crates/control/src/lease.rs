@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use arenite_model::{SandboxId, SandboxName, SandboxState, TenantId};
+use arenite_model::{DeathReason, SandboxId, SandboxName, SandboxState, TenantId};
 use tokio::sync::Notify;
 
 use crate::clock::Clock;
@@ -176,7 +176,7 @@ impl Control {
     async fn clear(&self, entry: &Arc<Entry>) -> Result<(), ControlError> {
         let operation = self.operation()?;
         let entry = Arc::clone(entry);
-        match self.detached(operation, |control| async move { control.destroy(&entry).await }).await {
+        match self.detached(operation, |control| async move { control.destroy(&entry, DeathReason::Deleted).await }).await {
             Err(ControlError::NotFound { .. }) => Ok(()),
             other => other,
         }

@@ -31,6 +31,11 @@
 //!
 //! Each change is an event ([`Event`]) in a bounded history, which followers and webhooks read.
 //!
+//! # Changes
+//!
+//! Labels and times can change in every settled state ([`SandboxChange`]). A change is made under the same lock as the end of a
+//! life time, so it either comes first, or finds no sandbox any more. The row is written first, then the engine's copy of it.
+//!
 //! # Tenants
 //!
 //! Every operation names the tenant that it is for: names are unique within a tenant, and another tenant's sandbox is not found.
@@ -78,6 +83,7 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod change;
 mod children;
 mod clock;
 mod config;
@@ -109,6 +115,7 @@ pub mod tenants;
 pub mod usage;
 pub mod webhooks;
 
+pub use change::{SandboxChange, TimeoutChange, check_labels};
 pub use children::ChildBudget;
 pub use config::{ControlConfig, Limits};
 pub use control::Control;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arenite_engine::Ended;
-use arenite_model::{SandboxName, SandboxState, TenantId};
+use arenite_model::{Death, DeathReason, SandboxName, SandboxState, TenantId};
 use tokio::sync::broadcast;
 
 use crate::counters::count;
@@ -30,25 +30,28 @@ impl Control {
                 continue;
             }
             let entry = entry.ok_or_else(|| self.not_there(tenant, name))?;
-            return self.detached(operation, |control| async move { control.destroy(&entry).await }).await;
+            return self.detached(operation, |control| async move { control.destroy(&entry, DeathReason::Deleted).await }).await;
         }
     }
 
     /// Destroys this sandbox, and not another that has its name in the meantime.
-    pub(crate) async fn destroy(&self, entry: &Arc<Entry>) -> Result<(), ControlError> {
+    pub(crate) async fn destroy(&self, entry: &Arc<Entry>, why: DeathReason) -> Result<(), ControlError> {
         let _change = entry.change.lock().await;
         if !self.registry().holds(entry) {
             return Err(ControlError::NotFound { name: entry.name.clone() });
         }
-        self.destroy_locked(entry).await
+        self.destroy_locked(entry, why).await
     }
 
-    pub(crate) async fn destroy_locked(&self, entry: &Arc<Entry>) -> Result<(), ControlError> {
+    /// The caller holds the entry's lock. A sandbox that has died keeps its reason.
+    pub(crate) async fn destroy_locked(&self, entry: &Arc<Entry>, why: DeathReason) -> Result<(), ControlError> {
         let state = entry.sandbox().state;
         entry.close();
         self.sample_last(entry).await;
         if state != SandboxState::Deleting {
-            let deleting = self.in_state(entry, SandboxState::Deleting, None);
+            let mut deleting = self.in_state(entry, SandboxState::Deleting, None);
+            let died = entry.sandbox().died.clone();
+            deleting.died = Some(died.unwrap_or_else(|| Death::new(why).noticed_at(deleting.state_since)));
             // A store that can't be written, as on a full disk, must not prevent a delete that frees space.
             if let Err(error) = self.store.update(&deleting).await {
                 tracing::warn!(id = %entry.id, %error, "a deletion that is under way could not be stored");
@@ -203,7 +206,7 @@ impl Control {
         }
     }
 
-    fn still_there(&self, entry: &Arc<Entry>) -> Result<(), ControlError> {
+    pub(crate) fn still_there(&self, entry: &Arc<Entry>) -> Result<(), ControlError> {
         match self.registry().holds(entry) {
             true => Ok(()),
             false => Err(ControlError::NotFound { name: entry.name.clone() }),
@@ -211,12 +214,13 @@ impl Control {
     }
 
     /// The sandbox with another state.
-    pub(crate) fn in_state(&self, entry: &Entry, state: SandboxState, reason: Option<String>) -> Sandbox {
+    pub(crate) fn in_state(&self, entry: &Entry, state: SandboxState, died: Option<Death>) -> Sandbox {
         let mut sandbox = entry.current();
         debug_assert!(sandbox.state.may_become(state), "{} may not become {state}", sandbox.state);
         sandbox.state = state;
-        sandbox.reason = reason;
+        sandbox.reason = died.as_ref().map(|death| death.message.clone());
         sandbox.state_since = self.clock.now();
+        sandbox.died = died.map(|death| death.noticed_at(sandbox.state_since));
         sandbox
     }
 
@@ -230,8 +234,8 @@ impl Control {
     }
 
     /// Publishes a state that the engine already has. A failing store is only logged: the next start queries the engine.
-    pub(crate) async fn follow(&self, entry: &Entry, state: SandboxState, reason: Option<String>) -> Sandbox {
-        let sandbox = self.in_state(entry, state, reason);
+    pub(crate) async fn follow(&self, entry: &Entry, state: SandboxState, died: Option<Death>) -> Sandbox {
+        let sandbox = self.in_state(entry, state, died);
         self.show(entry, sandbox.clone());
         if let Err(error) = self.store.update(&sandbox).await {
             tracing::error!(id = %entry.id, %state, %error, "a sandbox's state could not be stored");
@@ -247,13 +251,13 @@ impl Control {
     pub(crate) async fn listen(self: Arc<Self>, mut ended: broadcast::Receiver<Ended>) {
         loop {
             match ended.recv().await {
-                Ok(Ended { id, reason }) => {
+                Ok(Ended { id, death }) => {
                     let entry = self.registry().by_id(&id).cloned();
                     if entry.is_none() {
                         self.drop_from_pool(id).await;
                     } else if let Some(entry) = entry {
                         // Each in a separate task: a sandbox that is being changed must not delay the others.
-                        tokio::spawn(Arc::clone(&self).ended(entry, reason));
+                        tokio::spawn(Arc::clone(&self).ended(entry, death));
                     }
                 }
                 Err(broadcast::error::RecvError::Lagged(missed)) => {
@@ -263,7 +267,7 @@ impl Control {
                         let gone =
                             matches!(self.engine.usage(&entry.id).await, Err(arenite_engine::EngineError::NotFound { .. }));
                         if gone {
-                            tokio::spawn(Arc::clone(&self).ended(entry, "its guest ended".to_owned()));
+                            tokio::spawn(Arc::clone(&self).ended(entry, Death::new(DeathReason::Unknown)));
                         }
                     }
                 }
@@ -272,14 +276,16 @@ impl Control {
         }
     }
 
-    async fn ended(self: Arc<Self>, entry: Arc<Entry>, reason: String) {
+    async fn ended(self: Arc<Self>, entry: Arc<Entry>, death: Death) {
         let _change = entry.change.lock().await;
         let state = entry.sandbox().state;
         if self.registry().holds(&entry) && matches!(state, SandboxState::Running | SandboxState::Paused) {
             entry.close();
-            tracing::warn!(id = %entry.id, name = %entry.name, %reason, "a sandbox ended by itself");
+            tracing::warn!(
+                id = %entry.id, name = %entry.name, reason = death.reason.as_str(), message = death.message, "a sandbox ended by itself"
+            );
             count(&self.tally.ended);
-            let failed = self.follow(&entry, SandboxState::Failed, Some(reason)).await;
+            let failed = self.follow(&entry, SandboxState::Failed, Some(death)).await;
             drop(self.end_children(&failed));
         }
     }

@@ -1,13 +1,14 @@
 //! A copy of a row that the engine keeps with the sandbox, to recreate a lost store.
 
 use arenite_engine::Row;
-use arenite_model::{SandboxId, SandboxName, SandboxSpec, SandboxState, TenantId};
+use arenite_model::{Death, SandboxId, SandboxName, SandboxSpec, SandboxState, TenantId};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::sandbox::first_revision;
 use crate::{Provenance, Sandbox};
 
-/// The constant parts of a row that the engine can't report.
+/// The parts of a row that the engine can't report. A change of one of them is written to the engine as well.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Memo {
     pub(crate) tenant: TenantId,
@@ -20,6 +21,8 @@ pub(crate) struct Memo {
     created_at: Timestamp,
     #[serde(default)]
     expires_at: Option<Timestamp>,
+    #[serde(default = "first_revision")]
+    revision: u64,
     #[serde(default)]
     provenance: Provenance,
 }
@@ -34,6 +37,7 @@ impl Memo {
             origin: sandbox.origin.clone(),
             created_at: sandbox.created_at,
             expires_at: sandbox.expires_at,
+            revision: sandbox.revision,
             provenance: sandbox.provenance.clone(),
         }
     }
@@ -47,7 +51,7 @@ impl Memo {
     }
 
     /// Recreates the row. Its last use is now.
-    pub(crate) fn sandbox(self, id: SandboxId, state: SandboxState, reason: Option<String>, now: Timestamp) -> Sandbox {
+    pub(crate) fn sandbox(self, id: SandboxId, state: SandboxState, died: Option<Death>, now: Timestamp) -> Sandbox {
         Sandbox {
             id,
             tenant: self.tenant,
@@ -55,13 +59,15 @@ impl Memo {
             state,
             spec: self.spec,
             template: self.template,
-            reason,
+            reason: died.as_ref().map(|death| death.message.clone()),
+            died,
             isolation: Vec::new(),
             origin: self.origin,
             created_at: self.created_at,
             last_used_at: now,
             state_since: now,
             expires_at: self.expires_at,
+            revision: self.revision,
             provenance: self.provenance,
             stages: Vec::new(),
         }
@@ -91,6 +97,7 @@ mod tests {
             origin: "api".to_owned(),
             created_at: now,
             expires_at: Some(now),
+            revision: 3,
             provenance: Provenance { client_tag: Some("t".to_owned()), ..Provenance::default() },
         };
         let sandbox = memo.clone().sandbox(SandboxId::random(), SandboxState::Paused, None, now);

@@ -120,8 +120,9 @@ impl Control {
                     return Err(error);
                 }
             };
-            let (state, reason) = state_of(adopted.state);
-            let row = Sandbox { state, reason, isolation: adopted.isolation, ..row };
+            let (state, died) = state_of(adopted.state);
+            let reason = died.as_ref().map(|death| death.message.clone());
+            let row = Sandbox { state, reason, died, isolation: adopted.isolation, ..row };
             if let Err(error) = control.store.update(&row).await {
                 tracing::error!(%id, %error, "a sandbox's state could not be stored");
             }
@@ -154,12 +155,14 @@ impl Control {
                 spec: SandboxSpec::of_image(self.config.default_image.clone()),
                 template: None,
                 reason: None,
+                died: None,
                 isolation: Vec::new(),
                 origin: "quarantine".to_owned(),
                 created_at: now,
                 last_used_at: now,
                 state_since: now,
                 expires_at: None,
+                revision: 1,
                 provenance: Provenance::default(),
                 stages: Vec::new(),
             },

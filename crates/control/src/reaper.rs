@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use arenite_model::{IdlePolicy, SandboxId, SandboxState, TenantId};
+use arenite_model::{DeathReason, IdlePolicy, SandboxId, SandboxState, TenantId};
 use jiff::Timestamp;
 use tokio::sync::{Notify, Semaphore};
 
@@ -89,6 +89,15 @@ enum Fate {
 }
 
 impl Fate {
+    /// Why it is deleted. One that has died before keeps its reason.
+    fn death(self) -> DeathReason {
+        match self {
+            Self::Expired => DeathReason::Expired,
+            Self::IdleDelete | Self::IdlePause => DeathReason::Idle,
+            Self::Kept | Self::Retry => DeathReason::Deleted,
+        }
+    }
+
     fn counter(self, tally: &Tally) -> Option<&std::sync::atomic::AtomicU64> {
         match self {
             Self::Expired => Some(&tally.reaped_timeout),
@@ -216,7 +225,7 @@ impl Control {
         }
         let done: Result<(), ControlError> = match fate {
             Fate::IdlePause => self.pause_closed(&entry).await.map(drop),
-            _ => self.destroy_locked(&entry).await,
+            _ => self.destroy_locked(&entry, fate.death()).await,
         };
         match done {
             Ok(()) => {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arenite_engine::{Found, FoundState, Recovery, Row};
-use arenite_model::{SandboxId, SandboxState};
+use arenite_model::{Death, DeathReason, SandboxId, SandboxState};
 
 use crate::events::EventKind;
 use crate::memo::{self, Memo};
@@ -46,11 +46,10 @@ impl Control {
                 tally.quarantined += 1;
                 continue;
             }
-            let (state, reason) = found.remove(&row.id).map_or_else(
-                || (SandboxState::Lost, Some("the engine did not find it again".to_owned())),
-                |found| state_of(found.state),
-            );
-            self.adopt(row, state, reason, &mut tally).await;
+            let (state, died) = found
+                .remove(&row.id)
+                .map_or_else(|| (SandboxState::Lost, Some(Death::new(DeathReason::RecordLost))), |found| state_of(found.state));
+            self.adopt(row, state, died, &mut tally).await;
         }
         for row in half {
             found.remove(&row.id);
@@ -70,19 +69,24 @@ impl Control {
         Ok(())
     }
 
-    async fn adopt(&self, mut row: Sandbox, state: SandboxState, reason: Option<String>, tally: &mut Tally) {
+    async fn adopt(&self, mut row: Sandbox, state: SandboxState, died: Option<Death>, tally: &mut Tally) {
         // A sandbox that failed or was lost before keeps its reason and its time.
         let settled = matches!(row.state, SandboxState::Failed | SandboxState::Lost) && state == SandboxState::Lost;
         if row.state != state && !settled {
             let before = row.clone();
-            tracing::info!(id = %row.id, name = %row.name, from = %row.state, to = %state, reason = reason.as_deref(), "a sandbox's state has changed");
             row.state = state;
-            row.reason = reason;
+            row.reason = died.as_ref().map(|death| death.message.clone());
             row.state_since = self.clock.now();
+            row.died = died.map(|death| death.noticed_at(row.state_since));
+            tracing::info!(id = %row.id, name = %row.name, from = %before.state, to = %state, reason = row.reason.as_deref(), "a sandbox's state has changed");
             if let Err(error) = self.store.update(&row).await {
                 tracing::error!(id = %row.id, %error, "a sandbox's state could not be stored");
             }
             self.announce(&row, EventKind::of_change(&before, &row));
+        } else if settled && row.died.is_none() {
+            // An earlier version stored only the text.
+            let message = row.reason.clone().unwrap_or_default();
+            row.died = Some(Death::with_message(DeathReason::Unknown, message).noticed_at(row.state_since));
         }
         self.enter_settled(row, tally);
     }
@@ -109,7 +113,7 @@ impl Control {
     /// Recreates a sandbox's row. A row is written before its sandbox is created and removed after it, so a missing row was
     /// lost by the store.
     async fn rebuild(&self, found: Found, tally: &mut Tally) {
-        let (state, reason) = state_of(found.state);
+        let (state, died) = state_of(found.state);
         let memo = found.memo.as_deref().map_or_else(|| Err("its record does not say whose it is".to_owned()), Memo::read);
         let memo = match memo {
             Ok(memo) if self.registry().by_name(&memo.tenant, &memo.name).is_none() => memo,
@@ -127,7 +131,7 @@ impl Control {
                 return;
             }
         };
-        let mut row = memo.sandbox(found.id, state, reason, self.clock.now());
+        let mut row = memo.sandbox(found.id, state, died, self.clock.now());
         row.isolation = found.isolation;
         tracing::warn!(id = %row.id, name = %row.name, state = %row.state, "the store had lost a sandbox; its row is made again from its record");
         if let Err(error) = self.store.insert(&row).await {
@@ -173,10 +177,10 @@ impl Control {
     }
 }
 
-pub(crate) fn state_of(state: FoundState) -> (SandboxState, Option<String>) {
+pub(crate) fn state_of(state: FoundState) -> (SandboxState, Option<Death>) {
     match state {
         FoundState::Running => (SandboxState::Running, None),
         FoundState::Paused => (SandboxState::Paused, None),
-        FoundState::Lost(reason) => (SandboxState::Lost, Some(reason)),
+        FoundState::Lost(death) => (SandboxState::Lost, Some(death)),
     }
 }

@@ -1,6 +1,6 @@
 //! Public types about sandboxes.
 
-use arenite_model::{GroupName, IdempotencyKey, SandboxId, SandboxName, SandboxSpec, SandboxState, TenantId};
+use arenite_model::{Death, GroupName, IdempotencyKey, SandboxId, SandboxName, SandboxSpec, SandboxState, TenantId};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -65,6 +65,9 @@ pub struct Sandbox {
     pub template: Option<String>,
     /// Why it is lost or failed.
     pub reason: Option<String>,
+    /// Why it has no processes any more, or why it is being deleted.
+    #[serde(default)]
+    pub died: Option<Death>,
     /// The isolation in effect, such as `["namespaces", "seccomp"]`.
     pub isolation: Vec<String>,
     pub origin: String,
@@ -74,11 +77,25 @@ pub struct Sandbox {
     pub state_since: Timestamp,
     /// When its life time ends.
     pub expires_at: Option<Timestamp>,
+    /// Counts the changes of its labels and times, from 1.
+    #[serde(default = "first_revision")]
+    pub revision: u64,
     #[serde(default)]
     pub provenance: Provenance,
     /// Durations of the stages of its creation, in milliseconds; only known to the server that created it.
     #[serde(skip)]
     pub stages: Vec<(String, f64)>,
+}
+
+pub(crate) fn first_revision() -> u64 {
+    1
+}
+
+impl Sandbox {
+    /// Identifies the version of its labels and times: another sandbox with the same name never has the same.
+    pub fn version(&self) -> String {
+        format!("{}-{}", self.id, self.revision)
+    }
 }
 
 /// The next timeout of a sandbox, and its effect.

@@ -14,7 +14,7 @@ use arenite_control::store::{
 use arenite_control::tenants::{ApiKey, AuditEntry, AuditRow, Quota, Role, Tenant, TenantLimits};
 use arenite_control::usage::{Meter, UsageHour, UsedAmounts};
 use arenite_control::{ControlError, Keyed, Provenance, Sandbox};
-use arenite_model::{SandboxId, SandboxState};
+use arenite_model::{Death, DeathReason, SandboxId, SandboxState};
 use jiff::Timestamp;
 use support::cluster::{self, Cluster};
 use support::{sandbox, text};
@@ -36,6 +36,10 @@ async fn behaves(store: &dyn Store) {
     first.reason = Some("it's \"gone\" \u{1f4a5}".to_owned());
     first.isolation = vec!["namespaces".to_owned(), "seccomp".to_owned()];
     first.state_since = Timestamp::from_microsecond(5).unwrap();
+    first.died = Some(Death::with_message(DeathReason::Oom, "it's gone\0").noticed_at(first.state_since));
+    first.spec.labels.insert("team".to_owned(), "a".to_owned());
+    first.expires_at = None;
+    first.revision = 7;
     store.update(&first).await.unwrap();
     store.update(&sandbox("default", "absent")).await.unwrap();
     first.last_used_at = Timestamp::from_microsecond(7).unwrap();

@@ -12,7 +12,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use arenite_model::{ErrorCode, SandboxId, SandboxName, SandboxSpec};
+use arenite_model::{Death, ErrorCode, SandboxId, SandboxName, SandboxSpec};
 use async_trait::async_trait;
 use jiff::Timestamp;
 use serde::Serialize;
@@ -76,6 +76,9 @@ pub trait Engine: Send + Sync + 'static {
     async fn activity(&self, _id: &SandboxId) -> Result<Option<String>, EngineError> {
         Ok(None)
     }
+
+    /// Replaces what the engine keeps of a sandbox's row: its name and its memo. Also works for one without processes.
+    async fn update_row(&self, row: &Row) -> Result<(), EngineError>;
 
     /// The sandbox's current usage.
     async fn usage(&self, id: &SandboxId) -> Result<Usage, EngineError>;
@@ -179,8 +182,8 @@ pub struct Found {
 pub enum FoundState {
     Running,
     Paused,
-    /// Its processes are gone, for this reason. Its disk is kept until it is destroyed.
-    Lost(String),
+    /// Its processes are gone. Its disk is kept until it is destroyed.
+    Lost(Death),
 }
 
 #[derive(Debug, Clone)]
@@ -205,7 +208,7 @@ pub struct Remains {
 #[derive(Debug, Clone)]
 pub struct Ended {
     pub id: SandboxId,
-    pub reason: String,
+    pub death: Death,
 }
 
 /// The host's total and available resources.

@@ -9,7 +9,7 @@ pub(crate) mod types;
 
 use std::sync::Arc;
 
-use arenite_control::{CreateRequest, MeasuredSandbox, Provenance, Sandbox, SpecOverlay};
+use arenite_control::{ControlError, CreateRequest, MeasuredSandbox, Provenance, Sandbox, SpecOverlay, check_labels};
 use arenite_engine::Usage;
 use arenite_model::{ErrorCode, Resources, SandboxName};
 use axum::body::Body;
@@ -30,7 +30,7 @@ use crate::proxy::{self, InternalAnswer};
 use crate::refusal::{Refusal, json_response};
 use crate::sandbox_filter::SandboxFilter;
 use crate::target::{self, SandboxRef};
-use crate::{follow, trajectories};
+use crate::{changes, follow, trajectories};
 
 use types::{
     CreateSandbox, DeletedSandbox, ImageList, LiveUsage, Nothing, SandboxInfo, SandboxList, SandboxLoad, SandboxUsage,
@@ -43,9 +43,6 @@ pub(crate) const DIALECT: &str = "api";
 pub(crate) const MAX_BODY: usize = 1 << 20;
 /// The guest's route to the main command's output.
 pub(crate) const MAIN_LOG: &str = "/v1/file/download?path=/var/log/arenite/main.log";
-/// Labels of one sandbox, and the bytes of a label's key and value together.
-const MAX_LABELS: usize = 64;
-const MAX_LABEL_BYTES: usize = 1024;
 /// Longest client tag, in characters.
 const MAX_TAG: usize = 256;
 /// The most sandboxes that are measured for one answer: those that were called most recently.
@@ -53,16 +50,7 @@ const MAX_LOADS: usize = 1000;
 
 impl CreateSandbox {
     fn request(self) -> Result<CreateRequest, Refusal> {
-        let labels = self.labels.iter().flatten();
-        if labels.clone().count() > MAX_LABELS {
-            return Err(Refusal::bad_request(format!("labels: give at most {MAX_LABELS}")));
-        }
-        if let Some((key, _)) = labels.clone().find(|(k, v)| k.is_empty() || k.len() + v.len() > MAX_LABEL_BYTES) {
-            let key: String = key.chars().take(80).collect();
-            return Err(Refusal::bad_request(format!(
-                "labels: {key:?} is not valid: a key is not empty, and with its value at most {MAX_LABEL_BYTES} bytes"
-            )));
-        }
+        self.labels.as_ref().map_or(Ok(()), check_labels).map_err(ControlError::from)?;
         if self.client_tag.as_ref().is_some_and(|tag| !is_tag(tag)) {
             return Err(Refusal::bad_request(format!(
                 "client_tag is not valid: use 1 to {MAX_TAG} characters, and no control characters"
@@ -105,7 +93,7 @@ fn is_tag(text: &str) -> bool {
 /// What there is, for a path that leads to nothing.
 pub(crate) async fn unknown(exchange: &mut Exchange) -> Answered {
     Err(Refusal::not_found(format!("there is no {}", exchange.path.decoded)).hint(
-        "there are info, me, events, webhooks, usage, usage/live, templates, templates/{name}, images, corpora, workers, quarantine, tenants, keys, audit, groups, groups/{name}/renew, sandboxes and sandboxes/{name}/{pause,resume,start,usage,logs,steps}",
+        "there are info, me, events, webhooks, usage, usage/live, templates, templates/{name}, images, corpora, workers, quarantine, tenants, keys, audit, groups, groups/{name}/renew, sandboxes and sandboxes/{name}/{extend,pause,resume,start,reset,usage,logs,steps}",
     ))
 }
 
@@ -126,18 +114,19 @@ pub(crate) async fn template(exchange: &mut Exchange) -> Answered {
 }
 
 /// The name in the path.
-fn named(exchange: &Exchange) -> Result<SandboxName, Refusal> {
+pub(crate) fn named(exchange: &Exchange) -> Result<SandboxName, Refusal> {
     Ok(exchange.param("name").parse()?)
 }
 
 /// The sandbox in the path.
-async fn find(exchange: &Exchange) -> Result<Sandbox, Refusal> {
+pub(crate) async fn find(exchange: &Exchange) -> Result<Sandbox, Refusal> {
     target::look_up(&exchange.gateway.control, &exchange.context, &SandboxRef::Name(named(exchange)?)).await
 }
 
 pub(crate) async fn get(exchange: &mut Exchange) -> Answered {
     let sandbox = find(exchange).await?;
-    Ok(json_response(StatusCode::OK, &described(&exchange.gateway, &exchange.context, sandbox)))
+    let body = shape(&exchange.gateway, &exchange.context, sandbox);
+    Ok(changes::tagged(json_response(StatusCode::OK, &body), &body))
 }
 
 pub(crate) async fn steps(exchange: &mut Exchange) -> Answered {
@@ -261,7 +250,7 @@ pub(crate) async fn list(exchange: &mut Exchange) -> Answered {
 }
 
 /// Answers with the sandbox after a change.
-fn shaped(exchange: &Exchange, status: StatusCode) -> impl FnOnce(Sandbox) -> LifecycleAnswer + Send + use<> {
+pub(crate) fn shaped(exchange: &Exchange, status: StatusCode) -> impl FnOnce(Sandbox) -> LifecycleAnswer + Send + use<> {
     let (gateway, context) = (Arc::clone(&exchange.gateway), exchange.context.clone());
     move |sandbox| (status, shape(&gateway, &context, sandbox))
 }
@@ -275,7 +264,7 @@ pub(crate) async fn create(exchange: &mut Exchange) -> Answered {
         Begun::Replay(answer) => {
             lifecycle::check_create(&exchange.gateway, &exchange.context, &request)?;
             let body: Value = serde_json::from_str(&answer.body).unwrap_or_default();
-            return Ok(located(idempotency::replay(answer), &body));
+            return Ok(changes::tagged(located(idempotency::replay(answer), &body), &body));
         }
     };
     let call = LifecycleCall { dialect: DIALECT, action: format!("POST {PATH}/sandboxes"), arguments: Some(arguments) };
@@ -288,7 +277,7 @@ pub(crate) async fn create(exchange: &mut Exchange) -> Answered {
             batch::create(gateway, context, call, request, several, key, shape).await?
         }
     };
-    Ok(located(json_response(status, &body), &body))
+    Ok(changes::tagged(located(json_response(status, &body), &body), &body))
 }
 
 /// Adds the address of a created sandbox.
@@ -317,7 +306,7 @@ async fn transition(exchange: &mut Exchange, transition: Transition, verb: &str)
     let call = LifecycleCall { dialect: DIALECT, action: format!("POST {PATH}/sandboxes/{name}/{verb}"), arguments: None };
     let answer = shaped(exchange, StatusCode::OK);
     let (status, body) = lifecycle::transition(&exchange.gateway, &exchange.context, call, name, transition, answer).await?;
-    Ok(json_response(status, &body))
+    Ok(changes::tagged(json_response(status, &body), &body))
 }
 
 pub(crate) async fn usage(exchange: &mut Exchange) -> Answered {
@@ -401,6 +390,8 @@ fn described(gateway: &Gateway, context: &Context, sandbox: Sandbox) -> SandboxI
         name: sandbox.name,
         state: sandbox.state,
         reason: sandbox.reason,
+        died: sandbox.died,
+        revision: sandbox.revision,
         template: sandbox.template,
         client_tag: sandbox.provenance.client_tag,
         group: sandbox.provenance.group,
@@ -578,7 +569,7 @@ mod tests {
         assert_eq!((agent_sandbox.status, &agent_sandbox.json["code"]), (429, &json!("429")), "{}", agent_sandbox.text);
         let me = server.call("GET", "/api/v2/me", Value::Null).await.json;
         assert_eq!(me["quotas"][0], json!({ "quota": "sandboxes", "limit": 1, "used": 1 }));
-        assert_eq!(me["quotas"].as_array().unwrap().len(), 7);
+        assert_eq!(me["quotas"].as_array().unwrap().len(), 8);
     }
 
     #[tokio::test]

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arenite_control::{Event, EventId, EventKind, EventReader, MissedEvents, NoEvent};
-use arenite_model::{SandboxId, SandboxName, SandboxState};
+use arenite_model::{Death, SandboxId, SandboxName, SandboxState};
 use axum::body::Body;
 use http::header::ACCEPT;
 use http::request::Parts;
@@ -45,6 +45,8 @@ pub(crate) struct EventInfo {
     sandbox: EventSandbox,
     /// Why it died.
     reason: Option<String>,
+    /// How it died, or why it is deleted.
+    died: Option<Death>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -69,10 +71,10 @@ pub(crate) struct EventPage {
 
 impl From<Event> for EventInfo {
     fn from(event: Event) -> Self {
-        let Event { event: id, at, kind, id: sandbox, name, labels, state, reason, expires_at, .. } = event;
+        let Event { event: id, at, kind, id: sandbox, name, labels, state, reason, died, expires_at, .. } = event;
         let labels = Arc::unwrap_or_clone(labels);
         let sandbox = EventSandbox { id: sandbox, name, state, labels, expires_at };
-        Self { id: id.to_string(), r#type: kind, at, sandbox, reason }
+        Self { id: id.to_string(), r#type: kind, at, sandbox, reason, died }
     }
 }
 

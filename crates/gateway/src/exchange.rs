@@ -408,7 +408,7 @@ fn name_origin(headers: &mut HeaderMap, origin: HeaderValue) {
     headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
     headers.insert(
         ACCESS_CONTROL_EXPOSE_HEADERS,
-        HeaderValue::from_static("x-request-id, server-timing, retry-after, idempotency-replayed"),
+        HeaderValue::from_static("x-request-id, server-timing, retry-after, idempotency-replayed, etag"),
     );
     headers.append(VARY, HeaderValue::from_static("origin"));
 }

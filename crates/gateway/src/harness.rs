@@ -74,6 +74,15 @@ impl Harness {
         self.send(request).await
     }
 
+    /// A call with further headers.
+    pub(crate) async fn call_with(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Value) -> TestResponse {
+        let mut request = Request::builder().method(method).uri(path).header(HOST, "127.0.0.1:8080");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        self.send(request.body(Body::from(body.to_string())).unwrap()).await
+    }
+
     pub(crate) async fn send(&self, request: Request<Body>) -> TestResponse {
         let peer = Peer { address: [127, 0, 0, 1].into(), scheme: "http" };
         let answer = exchange::answer(Arc::clone(&self.gateway), peer, request).await;

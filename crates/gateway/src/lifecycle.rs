@@ -1,4 +1,4 @@
-//! Creating, deleting, pausing, resuming and restarting sandboxes as steps of the sandbox's own trajectory, in any dialect.
+//! Creating, deleting, changing, pausing, resuming and restarting sandboxes as steps of the sandbox's own trajectory, in any dialect.
 //!
 //! Each runs as a separate task, so that a client that leaves never causes an action without a record. So a create continues
 //! without its client, even if it still waits for its turn. `Control` detaches each change as well: a lease makes changes too,
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arenite_control::tenants::Tenants;
-use arenite_control::{ControlError, CreateRequest, HeldKey, Sandbox};
+use arenite_control::{ControlError, CreateRequest, HeldKey, Sandbox, SandboxChange};
 use arenite_model::{ErrorCode, SandboxId, SandboxName, TenantId};
 use arenite_trajectory::{Intent, OpenStep, Origin, Outcome, OutcomeKind, TrajectoryError, without_userinfo};
 use futures_util::future::BoxFuture;
@@ -174,6 +174,27 @@ pub(crate) async fn transition(
         match changed {
             Ok(sandbox) => Ok(done(step, answer(sandbox))),
             Err(error) => Err(failed(step, &sandbox.id, error)),
+        }
+    })
+    .await
+}
+
+/// Changes labels and times of a sandbox, without waking it.
+pub(crate) async fn change(
+    gateway: &Arc<Gateway>,
+    context: &Context,
+    call: LifecycleCall,
+    name: SandboxName,
+    (action, change): (&'static str, SandboxChange),
+    answer: impl FnOnce(Sandbox) -> LifecycleAnswer + Send + 'static,
+) -> Result<LifecycleAnswer, Refusal> {
+    let (gateway, context) = (Arc::clone(gateway), context.clone());
+    audited(&Arc::clone(&gateway), &context.clone(), action, Some(name.to_string()), async move {
+        let sandbox = target::look_up(&gateway.control, &context, &SandboxRef::Name(name.clone())).await?;
+        let step = begin(&gateway, &context, &sandbox, call)?;
+        match gateway.control.change(&context.principal, &name, change).await {
+            Ok(sandbox) => Ok(done(step, answer(sandbox))),
+            Err(error) => Err(failed(step, error)),
         }
     })
     .await

@@ -29,6 +29,8 @@ pub(crate) struct Operation {
     partial: bool,
     /// It takes an `Idempotency-Key`.
     is_keyed: bool,
+    /// It takes an `If-Match`.
+    is_versioned: bool,
     /// Content types of other answers with the same status, which the query asks for.
     also: &'static [&'static str],
     /// The usual size of its answers' pages, if it is a list.
@@ -67,6 +69,7 @@ impl Operation {
             data: None,
             partial: false,
             is_keyed: false,
+            is_versioned: false,
             also,
             page_size: None,
         }
@@ -117,6 +120,10 @@ impl Operation {
         Self { is_keyed: true, ..self }
     }
 
+    pub(crate) const fn versioned(self) -> Self {
+        Self { is_versioned: true, ..self }
+    }
+
     pub(crate) const fn also(self, content_types: &'static [&'static str]) -> Self {
         Self { also: content_types, ..self }
     }
@@ -139,6 +146,12 @@ impl Operation {
             parameters.push(json!({
                 "name": "Idempotency-Key", "in": "header", "required": false, "schema": { "type": "string", "maxLength": 255 },
                 "description": "Chosen by the client for this create; a repeat within a day with the same key and body gets the same answer",
+            }));
+        }
+        if self.is_versioned {
+            parameters.push(json!({
+                "name": "If-Match", "in": "header", "required": false, "schema": { "type": "string" },
+                "description": "The `ETag` of an earlier answer: if the sandbox has changed since, the answer is 412",
             }));
         }
         let (status, description, mut content) = match self.answers {

@@ -20,6 +20,7 @@ use crate::api::types::{
     UsageReport, WorkerList,
 };
 use crate::auth::Need;
+use crate::changes::{ChangeSandbox, ExtendSandbox, ResetSandbox};
 use crate::dialect::agentflow::types::{
     ActiveSessions, BatchResults, CreatedSession, DestroyedSession, DisconnectedWorker, Envelope, ExecuteBatchRequest,
     ExecuteRequest, Failure, InitBatchRequest, InitFromConfigRequest, InitResourceRequest, InitializedBatch, InitializedResource,
@@ -43,7 +44,7 @@ use crate::webhooks::{
     CreateWebhook, DeliveryInfo, DeliveryPage, NewWebhookInfo, RemovedWebhook, WebhookInfo, WebhookList, WebhookTest,
 };
 use crate::{
-    api, auth, corpora, events, groups, health, metrics, pages, problem, proxy, quarantine, sandbox_filter, tenants,
+    api, auth, changes, corpora, events, groups, health, metrics, pages, problem, proxy, quarantine, sandbox_filter, tenants,
     trajectories, usage, webhooks,
 };
 
@@ -376,6 +377,12 @@ static ROUTES: &[Route] = &[
         .doc(Operation::new("sandboxes", "create_sandbox", "Creates a sandbox, or several").keyed().takes::<CreateSandbox>().answers::<CreateAnswer>(201).partial()),
     Route::new(At::Server, &API, GET, "/api/v2/sandboxes/{name}", |e| Box::pin(api::get(e)))
         .doc(Operation::new("sandboxes", "get_sandbox", "Describes a sandbox").answers::<SandboxInfo>(200)),
+    Route::new(At::Server, &API, PATCH, "/api/v2/sandboxes/{name}", |e| Box::pin(changes::change(e)))
+        .doc(Operation::new("sandboxes", "change_sandbox", "Changes the labels and times of a sandbox, without waking it").versioned().takes::<ChangeSandbox>().answers::<SandboxInfo>(200)),
+    Route::new(At::Server, &API, POST, "/api/v2/sandboxes/{name}/extend", |e| Box::pin(changes::extend(e)))
+        .doc(Operation::new("sandboxes", "extend_sandbox", "Adds to the life time of a sandbox, without waking it").versioned().takes::<ExtendSandbox>().answers::<SandboxInfo>(200)),
+    Route::new(At::Server, &API, POST, "/api/v2/sandboxes/{name}/reset", |e| Box::pin(changes::reset(e)))
+        .doc(Operation::new("sandboxes", "reset_sandbox", "Takes a sandbox back to an earlier state in place; answers 501 so far").versioned().takes::<ResetSandbox>().answers::<SandboxInfo>(200)),
     Route::new(At::Server, &API, DELETE, "/api/v2/sandboxes/{name}", |e| Box::pin(api::delete(e)))
         .doc(Operation::new("sandboxes", "delete_sandbox", "Deletes a sandbox with its files").answers::<DeletedSandbox>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/sandboxes/{name}/pause", |e| Box::pin(api::pause(e)))
@@ -571,6 +578,7 @@ const LINES: &str = "application/x-ndjson";
 pub(crate) const FOLLOW: Query = ("follow", "boolean", "Sends events as they come, instead of what there is");
 const ORIGIN: Query = ("origin", "string", "Only steps of these causes: `agent`, `person`, `system`, separated by commas");
 const RESULT: Query = ("result", "string", "Only `failed` or `succeeded` steps");
+const CLASS: Query = ("class", "agent|infrastructure", "Only failed steps of this class");
 const PATH_IN_SANDBOX: &[Query] = &[("path", "string", "A path in the sandbox")];
 const TENANT: Query = ("tenant", "string", "Another tenant than the caller's; for operators");
 const EVENT_QUERY: &[Query] = &[
@@ -579,7 +587,6 @@ const EVENT_QUERY: &[Query] = &[
     ("label", "string[]", "Only events of sandboxes with this label, as `KEY=VALUE`; repeatable"),
     ("after", "string", "The `id` of the event before the first one; `Last-Event-ID` takes precedence"),
     ("limit", "integer", "The most events, from 1 to 1000; 100 by default"),
-const CLASS: Query = ("class", "agent|infrastructure", "Only failed steps of this class");
     FOLLOW,
 ];
 const DELIVERIES: &[Query] = &[("state", "pending|delivered|dead", "Only deliveries in this state")];
@@ -600,6 +607,7 @@ const STEPS: &[Query] = &[
     ("limit", "integer", "The most steps, from 1 to 1000; 100 by default"),
     ORIGIN,
     RESULT,
+    CLASS,
     ("format", "string", "`jsonl` for all steps, one a line"),
     ("bodies", "string", "With `format=jsonl`, `inline` also for large bodies"),
     FOLLOW,
@@ -615,7 +623,6 @@ const TRAJECTORY_QUERY: &[Query] = &[
 
 const TOOLS: &[Query] = &[
     ("include_hidden", "boolean", "Also the hidden tools; false by default"),
-    CLASS,
     ("format", "openai|openai_responses|anthropic|mcp|agentflow", "The format of another API"),
 ];
 

@@ -258,6 +258,16 @@ impl Cgroups {
         })
     }
 
+    /// How often the kernel killed a sandbox's guest for want of memory. None if it can't be read.
+    pub fn guest_oom_kills(&self, id: &SandboxId) -> Option<u64> {
+        let guest = self.dir("memory", id).join("guest");
+        let text = match self.layout {
+            Layout::V2 { .. } => read(&guest, "memory.events"),
+            Layout::V1 { .. } => read(&guest, "memory.oom_control"),
+        };
+        text.ok()?.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+    }
+
     /// The host's pids of the processes in a sandbox's cgroups.
     pub fn processes(&self, id: &SandboxId) -> Vec<i32> {
         let dirs = self.dirs(id);

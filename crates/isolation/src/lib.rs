@@ -9,6 +9,7 @@ pub mod cgroup;
 pub mod counters;
 pub mod descriptors;
 mod devices;
+pub mod exit;
 mod first_process;
 pub mod identity;
 pub mod launcher;

@@ -13,6 +13,8 @@ pub enum ErrorCode {
     NotFound,
     AlreadyExists,
     Conflict,
+    /// The version that `If-Match` names is not the current one.
+    PreconditionFailed,
     /// The `Idempotency-Key` belongs to another request.
     IdempotencyKeyReused,
     TooLarge,
@@ -75,6 +77,7 @@ impl ErrorCode {
             Self::Forbidden | Self::QuotaExceeded => 403,
             Self::NotFound => 404,
             Self::AlreadyExists | Self::Conflict => 409,
+            Self::PreconditionFailed => 412,
             Self::TooLarge => 413,
             Self::IdempotencyKeyReused => 422,
             Self::Exhausted => 429,
@@ -93,6 +96,7 @@ impl ErrorCode {
             Self::NotFound => "not_found",
             Self::AlreadyExists => "already_exists",
             Self::Conflict => "conflict",
+            Self::PreconditionFailed => "precondition_failed",
             Self::IdempotencyKeyReused => "idempotency_key_reused",
             Self::TooLarge => "too_large",
             Self::Exhausted => "exhausted",

@@ -6,6 +6,7 @@
 
 mod address;
 mod code;
+mod death;
 mod id;
 pub mod protocol;
 mod spec;
@@ -13,6 +14,7 @@ mod state;
 
 pub use address::is_public_address;
 pub use code::ErrorCode;
+pub use death::{Death, DeathReason};
 pub use id::{GroupName, IdError, IdempotencyKey, ImageName, KeyId, SandboxId, SandboxName, TenantId, WebhookId};
 pub use spec::{IdlePolicy, NetworkMode, Resources, SandboxSpec, SpecError, VolumeMount};
 pub use state::SandboxState;

@@ -52,7 +52,8 @@ Examples:
   arenite tenant set acme --limit memory=default   the default of the server's tenant_limit
 
 Limits: sandboxes, creates (concurrent ones), cpu (cores), memory, disk, trajectories (their logs),
-requests (a second). They apply to new requests: what a tenant has already stays.")]
+requests (a second), timeout (the longest life time of a sandbox). They apply to new requests: what a
+tenant has already stays.")]
 #[command(group = clap::ArgGroup::new("change").required(true).multiple(true))]
 pub(crate) struct TenantSetArgs {
     /// The tenant

@@ -237,7 +237,7 @@ settings! {
     #[arg(long, env = "ARENITE_WEBHOOK_RETRY_SECONDS", value_name = "SECONDS")]
     webhook_retry_seconds: u32,
     /// Limit of each tenant without a separate one: sandboxes, creates (concurrent ones), cpu (cores), memory, disk, trajectories
-    /// (their logs) or requests (a second); repeatable [default: none]
+    /// (their logs), requests (a second) or timeout (the longest life time); repeatable [default: none]
     #[arg(long, env = "ARENITE_TENANT_LIMIT", value_name = "NAME=VALUE", value_delimiter = ',')]
     tenant_limit: Vec<LimitOf>,
     /// Lifetime of a ticket, in seconds [default: 30]

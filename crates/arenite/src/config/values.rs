@@ -118,7 +118,7 @@ pub(crate) struct LimitOf {
 as_text!(LimitOf);
 
 /// The names of limits.
-const LIMITS: [(&str, Quota); 7] = [
+const LIMITS: [(&str, Quota); 8] = [
     ("sandboxes", Quota::Sandboxes),
     ("creates", Quota::ConcurrentCreates),
     ("cpu", Quota::CpuMillis),
@@ -126,6 +126,7 @@ const LIMITS: [(&str, Quota); 7] = [
     ("disk", Quota::DiskBytes),
     ("trajectories", Quota::TrajectoryBytes),
     ("requests", Quota::RequestsPerSecond),
+    ("timeout", Quota::MaxTimeoutSeconds),
 ];
 
 impl FromStr for LimitOf {
@@ -140,6 +141,7 @@ impl FromStr for LimitOf {
             _ if given == "default" => None,
             Quota::MemoryBytes | Quota::DiskBytes | Quota::TrajectoryBytes => Some(given.parse::<Size>()?.0),
             Quota::CpuMillis => Some(crate::cli::cores(given)?.into()),
+            Quota::MaxTimeoutSeconds => Some(given.parse::<Span>()?.0.as_secs()),
             _ => Some(given.parse().map_err(|_| format!("{given:?} is no number"))?),
         };
         // Refused where it is written, not only by the server.
@@ -156,6 +158,7 @@ impl fmt::Display for LimitOf {
             (None, _) => f.write_str("default"),
             (Some(bytes), Quota::MemoryBytes | Quota::DiskBytes | Quota::TrajectoryBytes) => Size(bytes).fmt(f),
             (Some(millis), Quota::CpuMillis) => (millis as f64 / 1000.0).fmt(f),
+            (Some(seconds), Quota::MaxTimeoutSeconds) => write!(f, "{seconds}s"),
             (Some(number), _) => number.fmt(f),
         }
     }
@@ -398,13 +401,24 @@ mod tests {
             ("trajectories=512MiB", Quota::TrajectoryBytes, Some(512 << 20)),
             ("requests=100", Quota::RequestsPerSecond, Some(100)),
             ("memory=default", Quota::MemoryBytes, None),
+            ("timeout=7200s", Quota::MaxTimeoutSeconds, Some(7200)),
         ] {
             let read: LimitOf = text.parse().unwrap();
             assert_eq!((read, read.to_string().as_str()), (LimitOf { quota, limit }, text));
         }
-        for bad in
-            ["", "memory", "volumes=1", "sandboxes=1.5", "sandboxes=-1", "memory=x", "cpu=x", "cpu=-1", "requests=0", "cpu=NaN"]
-        {
+        for bad in [
+            "",
+            "memory",
+            "volumes=1",
+            "sandboxes=1.5",
+            "sandboxes=-1",
+            "memory=x",
+            "cpu=x",
+            "cpu=-1",
+            "requests=0",
+            "cpu=NaN",
+            "timeout=0",
+        ] {
             assert!(bad.parse::<LimitOf>().is_err(), "{bad}");
         }
     }

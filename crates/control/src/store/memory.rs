@@ -33,6 +33,10 @@ impl Rows {
         if let Some(row) = self.by_id.get_mut(&sandbox.id) {
             row.state = sandbox.state;
             row.reason.clone_from(&sandbox.reason);
+            row.died.clone_from(&sandbox.died);
+            row.spec.clone_from(&sandbox.spec);
+            row.expires_at = sandbox.expires_at;
+            row.revision = sandbox.revision;
             row.state_since = sandbox.state_since;
             row.isolation.clone_from(&sandbox.isolation);
             row.last_used_at = sandbox.last_used_at;

@@ -154,8 +154,8 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// [`StoreError::Quota`] beyond a limit.
     async fn reserve(&self, sandbox: &Sandbox, limits: &TenantLimits) -> Result<(), StoreError>;
-    /// Writes state, reason, `state_since`, isolation and last use. Does nothing if the row doesn't exist. A database may write a
-    /// failed update later.
+    /// Writes what may change: state, reason, death, `state_since`, isolation, last use, spec, end of life time and revision. Does
+    /// nothing if the row doesn't exist. A database may write a failed update later, unless another of the same row follows.
     async fn update(&self, sandbox: &Sandbox) -> Result<(), StoreError>;
     async fn touch(&self, used: Vec<(SandboxId, Timestamp)>) -> Result<(), StoreError>;
     /// Removes a row if it exists. A removal that can't be written now is written as soon as possible, before any other row;

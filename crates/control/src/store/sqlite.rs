@@ -25,7 +25,7 @@ const QUEUE: usize = 256;
 const LOCKED: Duration = Duration::from_millis(700);
 
 /// Each migrates the schema from its index to the next. Released ones are never edited; append new ones.
-const MIGRATIONS: [&str; 6] = [
+const MIGRATIONS: [&str; 7] = [
     "
     CREATE TABLE sandboxes (
         id           TEXT PRIMARY KEY,
@@ -69,6 +69,10 @@ const MIGRATIONS: [&str; 6] = [
         PRIMARY KEY (kind, tenant, key)
     ) WITHOUT ROWID;
     CREATE INDEX records_by_expiry ON records (expires_at);
+",
+    "
+    ALTER TABLE sandboxes ADD COLUMN revision INTEGER NOT NULL DEFAULT 1;
+    ALTER TABLE sandboxes ADD COLUMN died TEXT;  -- JSON
 ",
 ];
 
@@ -261,8 +265,9 @@ pub(super) fn apply(db: &Connection, op: &Op) -> Answer {
             let [cpu, memory, disk] = [reserved.cpu_millis, reserved.memory_bytes, reserved.disk_bytes].map(number);
             db.prepare_cached(
                 "INSERT INTO sandboxes (id, tenant, name, state, reason, template, origin, spec, isolation,
-                     created_at, last_used_at, state_since, expires_at, cpu_millis, memory_bytes, disk_bytes, provenance)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)",
+                     created_at, last_used_at, state_since, expires_at, cpu_millis, memory_bytes, disk_bytes, provenance,
+                     revision, died)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)",
             )?
             .execute(params![
                 sandbox.id.as_str(),
@@ -282,6 +287,8 @@ pub(super) fn apply(db: &Connection, op: &Op) -> Answer {
                 memory,
                 disk,
                 to_json(&sandbox.provenance)?,
+                number(sandbox.revision),
+                sandbox.died.as_ref().map(to_json).transpose()?,
             ])?;
             if let Some(record) = sandbox.key_record()? {
                 put_record(db, &record, "IGNORE")?;
@@ -293,7 +300,8 @@ pub(super) fn apply(db: &Connection, op: &Op) -> Answer {
         }
         Op::Update(sandbox) => {
             db.prepare_cached(
-                "UPDATE sandboxes SET state = ?2, reason = ?3, state_since = ?4, isolation = ?5, last_used_at = ?6
+                "UPDATE sandboxes SET state = ?2, reason = ?3, state_since = ?4, isolation = ?5, last_used_at = ?6, spec = ?7,
+                     expires_at = ?8, revision = ?9, died = ?10
                  WHERE id = ?1",
             )?
             .execute(params![
@@ -303,6 +311,10 @@ pub(super) fn apply(db: &Connection, op: &Op) -> Answer {
                 sandbox.state_since.as_microsecond(),
                 to_json(&sandbox.isolation)?,
                 sandbox.last_used_at.as_microsecond(),
+                to_json(&sandbox.spec)?,
+                sandbox.expires_at.map(Timestamp::as_microsecond),
+                number(sandbox.revision),
+                sandbox.died.as_ref().map(to_json).transpose()?,
             ])?;
         }
         Op::Touch(used) => {
@@ -382,7 +394,7 @@ fn check(db: &Connection, sandbox: &Sandbox, limits: &TenantLimits) -> Result<()
 pub(super) fn load(db: &Connection) -> Result<Vec<Sandbox>, StoreError> {
     let mut select = db.prepare(
         "SELECT id, tenant, name, state, reason, template, origin, spec, isolation,
-                created_at, last_used_at, state_since, expires_at, provenance
+                created_at, last_used_at, state_since, expires_at, provenance, revision, died
          FROM sandboxes ORDER BY created_at, id",
     )?;
     let mut rows = select.query([])?;
@@ -412,6 +424,8 @@ fn read_row(row: &Row<'_>) -> Result<Sandbox, Box<dyn std::error::Error>> {
         state_since: time(11)?,
         expires_at: row.get::<_, Option<i64>>(12)?.map(Timestamp::from_microsecond).transpose()?,
         provenance: serde_json::from_str(&text(13)?)?,
+        revision: row.get::<_, i64>(14)?.unsigned_abs(),
+        died: row.get::<_, Option<String>>(15)?.map(|died| serde_json::from_str(&died)).transpose()?,
         stages: Vec::new(),
     })
 }

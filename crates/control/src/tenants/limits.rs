@@ -30,10 +30,12 @@ pub enum Quota {
     /// Log lines of trajectories.
     TrajectoryBytes,
     RequestsPerSecond,
+    /// The life time of one sandbox, from its creation. Also the life time of those that are created without one.
+    MaxTimeoutSeconds,
 }
 
 impl Quota {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Sandboxes,
         Self::ConcurrentCreates,
         Self::CpuMillis,
@@ -41,6 +43,7 @@ impl Quota {
         Self::DiskBytes,
         Self::TrajectoryBytes,
         Self::RequestsPerSecond,
+        Self::MaxTimeoutSeconds,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -52,6 +55,7 @@ impl Quota {
             Self::DiskBytes => "disk_bytes",
             Self::TrajectoryBytes => "trajectory_bytes",
             Self::RequestsPerSecond => "requests_per_second",
+            Self::MaxTimeoutSeconds => "max_timeout_seconds",
         }
     }
 }
@@ -81,6 +85,7 @@ pub struct TenantLimits {
     pub disk_bytes: Option<u64>,
     pub trajectory_bytes: Option<u64>,
     pub requests_per_second: Option<u64>,
+    pub max_timeout_seconds: Option<u64>,
 }
 
 impl TenantLimits {
@@ -93,6 +98,7 @@ impl TenantLimits {
             Quota::DiskBytes => self.disk_bytes,
             Quota::TrajectoryBytes => self.trajectory_bytes,
             Quota::RequestsPerSecond => self.requests_per_second,
+            Quota::MaxTimeoutSeconds => self.max_timeout_seconds,
         }
     }
 
@@ -101,8 +107,8 @@ impl TenantLimits {
     /// # Errors
     /// A description, if no server could apply it.
     pub fn set(&mut self, quota: Quota, limit: Option<u64>) -> Result<(), String> {
-        // With a rate of 0, nobody could raise it again.
-        let least = u64::from(quota == Quota::RequestsPerSecond);
+        // With a rate of 0, nobody could raise it again. A life time of 0 stands for an unlimited one elsewhere.
+        let least = u64::from(matches!(quota, Quota::RequestsPerSecond | Quota::MaxTimeoutSeconds));
         if let Some(limit) = limit
             && !(least..=MAX_LIMIT).contains(&limit)
         {
@@ -116,6 +122,7 @@ impl TenantLimits {
             Quota::DiskBytes => &mut self.disk_bytes,
             Quota::TrajectoryBytes => &mut self.trajectory_bytes,
             Quota::RequestsPerSecond => &mut self.requests_per_second,
+            Quota::MaxTimeoutSeconds => &mut self.max_timeout_seconds,
         } = limit;
         Ok(())
     }
@@ -130,6 +137,7 @@ impl TenantLimits {
             disk_bytes: self.disk_bytes.or(defaults.disk_bytes),
             trajectory_bytes: self.trajectory_bytes.or(defaults.trajectory_bytes),
             requests_per_second: self.requests_per_second.or(defaults.requests_per_second),
+            max_timeout_seconds: self.max_timeout_seconds.or(defaults.max_timeout_seconds),
         }
     }
 
@@ -180,7 +188,7 @@ impl Reserved {
             Quota::CpuMillis => Some(self.cpu_millis),
             Quota::MemoryBytes => Some(self.memory_bytes),
             Quota::DiskBytes => Some(self.disk_bytes),
-            Quota::ConcurrentCreates | Quota::TrajectoryBytes | Quota::RequestsPerSecond => None,
+            Quota::ConcurrentCreates | Quota::TrajectoryBytes | Quota::RequestsPerSecond | Quota::MaxTimeoutSeconds => None,
         }
     }
 
@@ -207,12 +215,24 @@ impl std::iter::Sum for Reserved {
 
 /// A request beyond a tenant's quota.
 #[derive(Debug, Error, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
-#[error("the quota {quota} of this tenant is {limit}, {used} are in use, and {requested} more were requested")]
 pub struct QuotaExceeded {
     pub quota: Quota,
     pub limit: u64,
     pub used: u64,
     pub requested: u64,
+}
+
+impl fmt::Display for QuotaExceeded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { quota, limit, used, requested } = self;
+        match quota {
+            Quota::MaxTimeoutSeconds => write!(
+                f,
+                "the quota {quota} of this tenant is {limit}: no sandbox lives longer from its creation, and {requested} seconds were requested"
+            ),
+            _ => write!(f, "the quota {quota} of this tenant is {limit}, {used} are in use, and {requested} more were requested"),
+        }
+    }
 }
 
 impl QuotaExceeded {
@@ -238,6 +258,7 @@ mod tests {
             assert!(limits.set(quota, Some(MAX_LIMIT + 1)).is_err());
         }
         assert!(limits.set(Quota::RequestsPerSecond, Some(0)).is_err());
+        assert!(limits.set(Quota::MaxTimeoutSeconds, Some(0)).is_err());
         let text = serde_json::to_string(&limits).unwrap();
         assert_eq!(serde_json::from_str::<TenantLimits>(&text).unwrap(), limits);
         assert_eq!(serde_json::from_str::<TenantLimits>("{}").unwrap(), TenantLimits::default());

@@ -61,6 +61,8 @@ pub(crate) fn sandbox(tenant: &str, name: &str) -> Sandbox {
         spec,
         template: Some("aio".to_owned()),
         reason: None,
+        died: None,
+        revision: 1,
         isolation: Vec::new(),
         origin: "test".to_owned(),
         created_at: at,

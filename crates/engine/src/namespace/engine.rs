@@ -12,7 +12,7 @@ use arenite_image::Image;
 use arenite_isolation::Begin;
 use arenite_isolation::mounts::{self, Attributes};
 use arenite_model::protocol::{self, Assignment, GuestConfig, hosts_file};
-use arenite_model::{NetworkMode, SandboxId, SandboxName, SandboxSpec};
+use arenite_model::{Death, DeathReason, NetworkMode, SandboxId, SandboxName, SandboxSpec};
 use async_trait::async_trait;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, broadcast};
@@ -21,7 +21,9 @@ use super::data_dir::write_shared_file;
 use super::record::{Record, boot_id};
 use super::recovery::Occupied;
 use super::slot::{Slot, cgroup, kill, start_time, wait_end};
-use super::{Host, NamespaceConfig, Role, ServerLock, at, ca, command, descriptors, kvm, lock, recovery, restart, volumes};
+use super::{
+    Host, NamespaceConfig, Role, ServerLock, at, ca, command, death, descriptors, kvm, lock, recovery, restart, volumes,
+};
 use crate::descriptors::DescriptorCount;
 use crate::{Connection, Created, Ended, Engine, EngineError, Found, HostCapacity, Recovery, Remains, Row, Usage};
 
@@ -199,12 +201,10 @@ impl EngineShared {
                 state.live.get(&id).is_some_and(|live| Arc::ptr_eq(&live.pidfd, &pidfd))
             };
             if by_itself {
-                let oom = shared.host.cgroups.counts(&id).ok().and_then(|c| c.oom_kills).filter(|n| *n > 0);
-                let reason = match oom {
-                    Some(_) => "its guest ended, after processes were killed for want of memory".to_owned(),
-                    None => "its guest ended".to_owned(),
-                };
-                let _ = shared.ended.send(Ended { id, reason });
+                let (host, of) = (Arc::clone(&shared.host), id.clone());
+                let death = tokio::task::spawn_blocking(move || death::of_guest(&host, &of, &pidfd));
+                let death = death.await.unwrap_or_else(|_| Death::new(DeathReason::Unknown));
+                let _ = shared.ended.send(Ended { id, death });
             }
         });
     }
@@ -573,6 +573,23 @@ impl Engine for NamespaceEngine {
             Ok(stream) => Ok(Box::new(stream)),
             Err(source) => Err(EngineError::Dial { id: id.clone(), source }),
         }
+    }
+
+    async fn update_row(&self, row: &Row) -> Result<(), EngineError> {
+        let (shared, row) = (self.shared.clone(), row.clone());
+        blocking(move || {
+            let records = &shared.host.records;
+            let reading = records.read(&row.id).map_err(|e| at("record", e))?;
+            let mut record = reading.record.ok_or_else(|| EngineError::NotFound { id: row.id.clone() })?;
+            (record.name, record.memo) = (Some(row.name), Some(row.memo));
+            record.revision += 1;
+            records.write(&record).map_err(|e| at("record", e))?;
+            if let Some(live) = shared.state().live.get_mut(&row.id) {
+                live.record = record;
+            }
+            Ok(())
+        })
+        .await
     }
 
     async fn usage(&self, id: &SandboxId) -> Result<Usage, EngineError> {

@@ -16,6 +16,7 @@ mod ca;
 mod ceilings;
 mod command;
 mod data_dir;
+mod death;
 mod descriptors;
 pub mod dns;
 mod engine;

@@ -17,10 +17,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arenite_model::SandboxId;
+use arenite_model::{Death, DeathReason, SandboxId};
 use rustix::io::Errno;
 
 use super::at;
+use super::death;
 use super::descriptors;
 use super::engine::{EngineShared, Live, NamespaceEngine, blocking};
 use super::record::{Reading, Record, Records, boot_id};
@@ -31,9 +32,9 @@ use crate::{EngineError, Found, FoundState, Quarantined, Recovery, Remains, Row}
 /// The decision about an id that was found on the host or in a row.
 enum Verdict {
     Found {
-        record: Option<Record>,
+        record: Option<Box<Record>>,
         /// Its process, or why it is lost.
-        live: Result<Arc<OwnedFd>, String>,
+        live: Result<Arc<OwnedFd>, Death>,
         paused: bool,
         /// What was missing or damaged in its record.
         to_restore: Option<String>,
@@ -59,6 +60,10 @@ pub(super) fn count(data_dir: &std::path::Path) -> usize {
     Records::new(data_dir).list().map_or(0, |ids| ids.len())
 }
 
+fn record_lost(message: impl Into<String>) -> Death {
+    Death::with_message(DeathReason::RecordLost, message)
+}
+
 fn look(what: impl Into<String>) -> impl FnOnce(io::Error) -> EngineError {
     let what = what.into();
     move |source| EngineError::Look { what, source }
@@ -73,11 +78,11 @@ fn look_at_storage(error: StorageError) -> EngineError {
 
 impl EngineShared {
     /// Opens the process of a record, if it is the same one.
-    fn find(&self, record: &Record) -> io::Result<Result<Arc<OwnedFd>, String>> {
+    fn find(&self, record: &Record) -> io::Result<Result<Arc<OwnedFd>, Death>> {
         if record.boot != boot_id()? {
-            return Ok(Err("the host was restarted".to_owned()));
+            return Ok(Err(Death::new(DeathReason::HostLost)));
         }
-        let ended = Ok(Err("its guest ended while no server was there".to_owned()));
+        let ended = Ok(Err(death::unseen(&self.host, &record.id)));
         let Some(pid) = rustix::process::Pid::from_raw(record.pid) else { return ended };
         let pidfd = match rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) {
             Ok(pidfd) => pidfd,
@@ -91,7 +96,7 @@ impl EngineShared {
         // A copy of a data directory has the records of the original's sandboxes.
         let ours = self.host.cgroups.try_processes(&record.id).map_err(|error| error.source)?;
         if !ours.contains(&record.pid) {
-            return Ok(Err("its processes belong to another data directory".to_owned()));
+            return Ok(Err(record_lost("its processes belong to another data directory")));
         }
         Ok(Ok(Arc::new(pidfd)))
     }
@@ -152,7 +157,7 @@ impl EngineShared {
             let to_restore =
                 (!is_whole).then(|| if reading.faults.is_empty() { "a part was missing".to_owned() } else { faults() });
             let paused = live.is_ok() && self.is_frozen(id)?;
-            return Ok(Verdict::Found { record: Some(record.clone()), live, paused, to_restore });
+            return Ok(Verdict::Found { record: Some(Box::new(record.clone())), live, paused, to_restore });
         }
         let processes = self.processes(id)?;
         let wrong = if reading.faults.is_empty() {
@@ -161,7 +166,7 @@ impl EngineShared {
             format!("its record can't be read: {}", faults())
         };
         if is_known && processes.is_empty() {
-            let live = Err(format!("{wrong}, and no process of it is left"));
+            let live = Err(record_lost(format!("{wrong}, and no process of it is left")));
             return Ok(Verdict::Found { record: None, live, paused: false, to_restore: None });
         }
         if !is_known && processes.is_empty() && layer == LayerUse::Absent && reading.faults.is_empty() {
@@ -203,7 +208,15 @@ impl EngineShared {
         for (id, verdict) in self.judge_all(known)? {
             match verdict {
                 Verdict::Found { record, live, paused, to_restore } => {
-                    let found = self.settle_found(&id, known.get(&id), record, live, paused, to_restore, &mut settled);
+                    let found = self.settle_found(
+                        &id,
+                        known.get(&id),
+                        record.map(|record| *record),
+                        live,
+                        paused,
+                        to_restore,
+                        &mut settled,
+                    );
                     settled.recovery.found.push(found);
                 }
                 Verdict::Remove(what) => {
@@ -233,7 +246,7 @@ impl EngineShared {
         id: &SandboxId,
         row: Option<&Row>,
         record: Option<Record>,
-        live: Result<Arc<OwnedFd>, String>,
+        live: Result<Arc<OwnedFd>, Death>,
         paused: bool,
         to_restore: Option<String>,
         settled: &mut Settled,
@@ -241,7 +254,9 @@ impl EngineShared {
         self.host.records.end_quarantine(id);
         let record = record.map(|mut record| {
             self.host.ids.adopt(record.uid_index);
-            if let Some(what) = to_restore {
+            // The server ended between the changes of the row and of the record.
+            let is_old = row.is_some_and(|row| record.memo.as_ref() != Some(&row.memo));
+            if let Some(what) = to_restore.or_else(|| is_old.then(|| "its row has changed".to_owned())) {
                 if let Some(row) = row {
                     (record.name, record.memo) = (Some(row.name.clone()), Some(row.memo.clone()));
                 }
@@ -260,12 +275,12 @@ impl EngineShared {
                 self.state().live.insert(id.clone(), Live { record, pidfd });
                 if paused { FoundState::Paused } else { FoundState::Running }
             }
-            (Ok(_), None) => FoundState::Lost("it has no record".to_owned()),
-            (Err(reason), _) => {
+            (Ok(_), None) => FoundState::Lost(record_lost("it has no record")),
+            (Err(death), _) => {
                 self.host.end_processes(id);
                 // The disk stays until it is destroyed.
                 let _ = self.host.cgroups.remove(id);
-                FoundState::Lost(reason)
+                FoundState::Lost(death)
             }
         };
         Found { id: id.clone(), state, memo, isolation: self.isolation() }
@@ -279,13 +294,13 @@ impl EngineShared {
     }
 
     /// Ends the processes of what can't be explained, and keeps its disk.
-    fn give_up(&self, row: &Row, reason: String) -> Result<FoundState, EngineError> {
+    fn give_up(&self, row: &Row, death: Death) -> Result<FoundState, EngineError> {
         let id = &row.id;
         self.host.end_processes(id);
         self.host.cgroups.remove(id).map_err(super::slot::cgroup)?;
         self.host.records.set_aside(id).map_err(|e| at("record", e))?;
         self.forget_quarantine(&row.id);
-        Ok(FoundState::Lost(reason))
+        Ok(FoundState::Lost(death))
     }
 
     /// Releases the ids and address that a quarantined sandbox occupied.
@@ -303,8 +318,8 @@ impl EngineShared {
         let id = &row.id;
         let reading = self.read_record(id)?;
         let Some(mut record) = reading.record else {
-            let reason = "its record could not be read when it was adopted; its disk is kept".to_owned();
-            return Ok((self.give_up(row, reason)?, None));
+            let death = record_lost("its record could not be read when it was adopted; its disk is kept");
+            return Ok((self.give_up(row, death)?, None));
         };
         (record.name, record.memo) = (Some(row.name.clone()), Some(row.memo.clone()));
         record.revision += 1;
@@ -325,10 +340,10 @@ impl EngineShared {
                 self.state().live.insert(id.clone(), Live { record, pidfd: pidfd.clone() });
                 Ok((state, Some(pidfd)))
             }
-            Err(reason) => {
+            Err(death) => {
                 self.host.end_processes(id);
                 let _ = self.host.cgroups.remove(id);
-                Ok((FoundState::Lost(reason), None))
+                Ok((FoundState::Lost(death), None))
             }
         }
     }

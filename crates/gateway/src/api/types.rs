@@ -7,8 +7,8 @@ use arenite_control::usage::{UsageGroup, UsageRow};
 use arenite_control::{ChildBudget, Deadline, QuarantinedSandbox, ResourcesOverlay, Template};
 use arenite_engine::HostCapacity;
 use arenite_model::{
-    GroupName, IdlePolicy, ImageName, KeyId, NetworkMode, Resources, SandboxId, SandboxName, SandboxSpec, SandboxState, TenantId,
-    VolumeMount,
+    Death, GroupName, IdlePolicy, ImageName, KeyId, NetworkMode, Resources, SandboxId, SandboxName, SandboxSpec, SandboxState,
+    TenantId, VolumeMount,
 };
 use arenite_synthesis::WorkerInfo;
 use arenite_trajectory::{SessionEvent, Step, Summary};
@@ -146,6 +146,10 @@ pub(crate) struct SandboxInfo {
     pub(super) state: SandboxState,
     /// Why it is lost or failed.
     pub(super) reason: Option<String>,
+    /// How it came to be lost or failed, or why it is being deleted.
+    pub(super) died: Option<Death>,
+    /// Counts the changes of its labels and times, from 1. `ETag` is another form of it.
+    pub(super) revision: u64,
     pub(super) template: Option<String>,
     pub(super) client_tag: Option<String>,
     /// It ends with this group.

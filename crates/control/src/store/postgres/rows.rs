@@ -14,8 +14,8 @@ use crate::tenants::{Reserved, TenantLimits};
 const INSERT: &str = "
     WITH added AS (
         INSERT INTO sandboxes (id, tenant, name, state, reason, template, origin, spec, isolation,
-            created_at, last_used_at, state_since, expires_at, cpu_millis, memory_bytes, disk_bytes, provenance)
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
+            created_at, last_used_at, state_since, expires_at, cpu_millis, memory_bytes, disk_bytes, provenance, revision, died)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $21, $22)
         ON CONFLICT DO NOTHING RETURNING id
     ), noted AS (
         INSERT INTO records (kind, tenant, key, value, expires_at)
@@ -38,9 +38,9 @@ const USED: &str = "
 const INSERT_WITHIN: &str = "
     , written AS (
         INSERT INTO sandboxes (id, tenant, cpu_millis, memory_bytes, disk_bytes, name, state, reason, template, origin, spec,
-            isolation, created_at, last_used_at, state_since, expires_at, provenance)
+            isolation, created_at, last_used_at, state_since, expires_at, provenance, revision, died)
         SELECT $1, $2, $7, $8, $9, $10::text, $11::text, $12::text, $13::text, $14::text, $15::text, $16::text,
-            $17::bigint, $18::bigint, $19::bigint, $20::bigint, $21::text FROM fits
+            $17::bigint, $18::bigint, $19::bigint, $20::bigint, $21::text, $25::bigint, $26::text FROM fits
         ON CONFLICT DO NOTHING RETURNING id
     ), noted AS (
         INSERT INTO records (kind, tenant, key, value, expires_at)
@@ -54,14 +54,16 @@ const RESERVE: &str = "
     ) SELECT (SELECT count(*) FROM written), used.* FROM used";
 const HOLDS: &str = "SELECT FROM sandboxes WHERE id = $1 AND tenant = $2 AND name = $3 AND spec = $4 AND created_at = $5";
 const UPDATE: &str = "
-    UPDATE sandboxes SET state = $2, reason = $3, state_since = $4, isolation = $5, last_used_at = $6 WHERE id = $1";
+    UPDATE sandboxes SET state = $2, reason = $3, state_since = $4, isolation = $5, last_used_at = $6, spec = $7, expires_at = $8,
+        revision = $9, died = $10
+    WHERE id = $1";
 const TOUCH: &str = "
     UPDATE sandboxes SET last_used_at = used.at FROM unnest($1::text[], $2::bigint[]) AS used (id, at)
     WHERE sandboxes.id = used.id";
 const REMOVE: &str = "DELETE FROM sandboxes WHERE id = ANY ($1::text[])";
 const LOAD: &str = "
     SELECT id, tenant, name, state, reason, template, origin, spec, isolation, created_at, last_used_at, state_since, expires_at,
-        provenance
+        provenance, revision, died
     FROM sandboxes ORDER BY created_at, id";
 const RECORDS: &str = "SELECT tenant, key, value, expires_at FROM records WHERE kind = $1";
 const FIND_RECORD: &str = "SELECT tenant, key, value, expires_at FROM records WHERE kind = $1 AND tenant = $2 AND key = $3";
@@ -116,6 +118,7 @@ impl Statements {
         let (state, expires_at) = (row.state.as_str(), row.expires_at.map(Timestamp::as_microsecond));
         let [cpu, memory, disk] = amounts(&Reserved::from_spec(&row.spec));
         let provenance = to_json(&row.provenance).map_err(Fault::Refused)?;
+        let (revision, died) = (number(row.revision), died_of(row)?);
         let record = row.key_record().map_err(Fault::Refused)?;
         let (key, value) = (record.as_ref().map(|record| &record.id.key), record.as_ref().map(|record| &record.value));
         let key_expires_at = record.as_ref().and_then(|record| Some(record.expires_at?.as_microsecond()));
@@ -149,12 +152,14 @@ impl Statements {
                         &key,
                         &value,
                         &key_expires_at,
+                        &revision,
+                        &died,
                     ],
                 )
                 .await?;
             is_within(&found, row, limits)?
         } else {
-            let values: [&(dyn ToSql + Sync); 20] = [
+            let values: [&(dyn ToSql + Sync); 22] = [
                 &id,
                 &tenant,
                 &name,
@@ -175,6 +180,8 @@ impl Statements {
                 &key,
                 &value,
                 &key_expires_at,
+                &revision,
+                &died,
             ];
             client.query_opt(&self.insert, &values).await?.is_some()
         };
@@ -216,6 +223,7 @@ impl Statements {
 
     pub(super) async fn update(&self, client: &Client, row: &Sandbox) -> Result<(), Fault> {
         let isolation = to_json(&row.isolation).map_err(Fault::Refused)?;
+        let spec = to_json(&row.spec).map_err(Fault::Refused)?;
         client
             .execute(
                 &self.update,
@@ -226,6 +234,10 @@ impl Statements {
                     &row.state_since.as_microsecond(),
                     &isolation,
                     &row.last_used_at.as_microsecond(),
+                    &spec,
+                    &row.expires_at.map(Timestamp::as_microsecond),
+                    &number(row.revision),
+                    &died_of(row)?,
                 ],
             )
             .await?;
@@ -243,6 +255,11 @@ impl Statements {
         client.execute(&self.remove, &[&ids]).await?;
         Ok(())
     }
+}
+
+/// How it died, as JSON.
+fn died_of(row: &Sandbox) -> Result<Option<String>, Fault> {
+    row.died.as_ref().map(to_json).transpose().map_err(Fault::Refused)
 }
 
 fn amounts(reserved: &Reserved) -> [i64; 3] {
@@ -355,6 +372,8 @@ fn read(row: &Row) -> Result<Sandbox, Unreadable> {
         state_since: time(11)?,
         expires_at: read_optional_time(row, 12)?,
         provenance: serde_json::from_str(text(13)?)?,
+        revision: row.try_get::<_, i64>(14)?.unsigned_abs(),
+        died: row.try_get::<_, Option<&str>>(15)?.map(serde_json::from_str).transpose()?,
         stages: Vec::new(),
     })
 }

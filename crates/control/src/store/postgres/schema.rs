@@ -28,7 +28,7 @@ const WAIT: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_millis(20);
 
 /// Each migrates the schema from its index to the next. Released ones are never edited; append new ones.
-const MIGRATIONS: [&str; 6] = [
+const MIGRATIONS: [&str; 7] = [
     "
     CREATE TABLE sandboxes (
         id           TEXT PRIMARY KEY,
@@ -74,6 +74,9 @@ const MIGRATIONS: [&str; 6] = [
         PRIMARY KEY (kind, tenant, key)
     );
     CREATE INDEX records_by_expiry ON records (expires_at);
+",
+    "
+    ALTER TABLE sandboxes ADD COLUMN revision BIGINT NOT NULL DEFAULT 1, ADD COLUMN died TEXT;  -- JSON
 ",
 ];
 
