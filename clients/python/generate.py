@@ -9,6 +9,7 @@ refuse the answers of a newer server, wraps each id in a class, and emits reques
 from __future__ import annotations
 
 import json
+import keyword
 import re
 import sys
 import textwrap
@@ -141,6 +142,10 @@ def _doc(schema: Schema, indent: str) -> str:
 
 
 def _answer_field(name: str, kind: str, is_required: bool, schema: Schema) -> str:
+    if keyword.iskeyword(name):
+        default = "" if is_required else "default=None, "
+        kind = kind if is_required or kind.endswith("None") else f"{kind} | None"
+        return f"{name}_: {kind} = Field({default}alias={_quoted(name)})"
     if is_required:
         return f"{name}: {kind}"
     default = schema.get("default")
@@ -176,13 +181,13 @@ def types() -> dict[Path, str]:
     answers.used = list(dict.fromkeys([*answers.used, *own.used]))
 
     base = (
-        "from datetime import datetime\nfrom typing import Any, Literal\n\nfrom pydantic import BaseModel, ConfigDict\n"
+        "from datetime import datetime\nfrom typing import Any, Literal\n\nfrom pydantic import BaseModel, ConfigDict, Field\n"
         "from typing_extensions import TypeAlias\n\n\n"
         'class Model(BaseModel):\n    """An answer. Fields that this version does not know are kept as attributes."""\n\n'
         '    model_config = ConfigDict(extra="allow", protected_namespaces=())\n\n\n'
     )
     models = HEADER.format(about="Answers.") + base + "\n".join(answers.definitions("Model", _answer_field))
-    dicts = HEADER.format(about="Fields of requests.") + "from typing import Any, Literal\n\n"
+    dicts = HEADER.format(about="Fields of requests.") + "from datetime import datetime\nfrom typing import Any, Literal\n\n"
     dicts += "from typing_extensions import Required, TypeAlias, TypedDict\n\n"
     dicts += "\n".join(requests.definitions("TypedDict, total=False", _request_field))
     return {PACKAGE / "models.py": models, PACKAGE / "requests.py": _tidy(dicts)}

@@ -25,7 +25,7 @@ PACKAGE = Path(__file__).resolve().parent.parent
 NOW = "2026-01-01T00:00:00Z"
 INFO = {
     "id": "sabcdefghijk", "name": "demo", "state": "running", "spec": {"image": "base"}, "isolation": [], "origin": "api",
-    "created_at": NOW, "last_used_at": NOW, "state_since": NOW, "stages": [], "urls": {"path": "/sandbox/demo/", "host": "x"},
+    "revision": 1, "created_at": NOW, "last_used_at": NOW, "state_since": NOW, "stages": [], "urls": {"path": "/sandbox/demo/", "host": "x"},
 }
 
 
@@ -358,6 +358,22 @@ def test_names_are_one_segment(run: Run, serve: Callable[..., ScriptedServer]) -
     with pytest.raises(arenite.NotFound):
         run(server.url, lambda client: client.sandboxes.get("../../x?y=1 é"))
     assert server.requests[0].line == "GET /api/v2/sandboxes/..%2F..%2Fx%3Fy%3D1%20%C3%A9 HTTP/1.1"
+
+
+def test_changes_name_what_they_change(run: Run, serve: Callable[..., ScriptedServer]) -> None:
+    server = serve(*[answer(200, INFO | {"revision": 2})] * 4)
+    for act, line, body in (
+        (lambda sandbox: sandbox.extend(600), "POST /api/v2/sandboxes/demo/extend", {"seconds": 600}),
+        (lambda sandbox: sandbox.set_timeout(900), "PATCH /api/v2/sandboxes/demo", {"expires_in_seconds": 900}),
+        (lambda sandbox: sandbox.set_timeout(None), "PATCH /api/v2/sandboxes/demo", {"expires_in_seconds": None}),
+        (lambda sandbox: sandbox.set_labels({"a": "1", "b": None}), "PATCH /api/v2/sandboxes/demo", {"labels": {"a": "1", "b": None}}),
+    ):
+        assert run(server.url, lambda client, act=act: act(sandbox_of(client))).revision == 2
+        assert (server.requests[-1].line, json.loads(server.requests[-1].body)) == (f"{line} HTTP/1.1", body)
+
+
+def test_fields_with_names_that_python_reserves() -> None:
+    assert models.Step.model_fields["class_"].alias == "class"
 
 
 def test_answers_of_a_newer_server(run: Run, serve: Callable[..., ScriptedServer]) -> None:

@@ -179,14 +179,14 @@ export class Sandbox {
     return this.#post("start");
   }
 
-  /** Adds to its life time. */
+  /** Adds to its life time. If no answer comes, look at the `expires_at` of `refresh()` before you repeat it. */
   extend(seconds: number): Promise<SandboxInfo> {
-    return this.#change({ extend: `${seconds}s` });
+    return this.#post("extend", { seconds });
   }
 
   /** Sets its life time from now on; null: unlimited. */
   setTimeout(seconds: number | null): Promise<SandboxInfo> {
-    return this.#change({ timeout: seconds === null ? null : `${seconds}s` });
+    return this.#change({ expires_in_seconds: seconds });
   }
 
   /** Changes labels; null removes one. */
@@ -227,7 +227,7 @@ export class Sandbox {
     return (this.info = await this.client.request("PATCH", this.#api, { json }));
   }
 
-  async #post(action: string): Promise<SandboxInfo> {
-    return (this.info = await this.client.request("POST", `${this.#api}/${action}`, { json: {} }));
+  async #post(action: string, json: Record<string, unknown> = {}): Promise<SandboxInfo> {
+    return (this.info = await this.client.request("POST", `${this.#api}/${action}`, { json }));
   }
 }

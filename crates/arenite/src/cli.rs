@@ -7,6 +7,7 @@ mod quarantine;
 mod rag;
 mod rollout;
 mod service;
+mod set;
 mod store;
 mod tenants;
 mod trajectory;
@@ -32,6 +33,7 @@ pub(crate) use rag::{
 };
 pub(crate) use rollout::{ResultFormat, RolloutCommand, RolloutRunArgs};
 pub(crate) use service::{CompletionsArgs, ManArgs, ServiceCommand, ServiceInstallArgs, ServiceUninstallArgs};
+pub(crate) use set::SetArgs;
 pub(crate) use store::{StoreCommand, StoreExportArgs, StoreImportArgs, StoreSettings};
 pub(crate) use tenants::{
     AuditArgs, KeyCommand, KeyCreateArgs, KeyLsArgs, KeyRevokeArgs, KeyRotateArgs, TenantCommand, TenantCreateArgs, TenantLsArgs,
@@ -108,6 +110,8 @@ pub(crate) enum Command {
     Cp(CpArgs),
     /// Show the output of a sandbox's main command, or its guest's log
     Logs(LogsArgs),
+    /// Change the labels and timeouts of a sandbox
+    Set(SetArgs),
     /// Delete sandboxes
     Rm(RmArgs),
     /// Freeze sandboxes; a call wakes them

@@ -86,6 +86,7 @@ fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
         Command::Cp(args) => on_runtime(commands::copy::copy(args)),
         Command::Logs(args) => on_runtime(commands::logs::logs(args)),
         Command::Rm(args) => on_runtime(commands::sandbox::rm(args)),
+        Command::Set(args) => on_runtime(commands::sandbox::set(args)),
         Command::Pause(args) => on_runtime(commands::sandbox::pause(args)),
         Command::Resume(args) => on_runtime(commands::sandbox::resume(args)),
         Command::Start(args) => on_runtime(commands::sandbox::start(args)),

@@ -114,6 +114,8 @@ pub(crate) struct Sandbox {
     #[serde(default)]
     pub(crate) reason: Option<String>,
     #[serde(default)]
+    pub(crate) died: Option<Died>,
+    #[serde(default)]
     pub(crate) isolation: Vec<String>,
     pub(crate) created_at: jiff::Timestamp,
     #[serde(default)]
@@ -125,6 +127,27 @@ pub(crate) struct Sandbox {
     pub(crate) spec: Spec,
     #[serde(default)]
     pub(crate) urls: BTreeMap<String, String>,
+}
+
+/// Why a sandbox ended.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Died {
+    pub(crate) reason: String,
+}
+
+/// A change of a sandbox.
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Change {
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) labels: BTreeMap<String, Option<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) timeout_seconds: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) expires_in_seconds: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) idle_timeout_seconds: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) idle_policy: Option<&'static str>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -364,6 +387,8 @@ pub(crate) struct Step {
     pub(crate) origin: String,
     #[serde(default)]
     pub(crate) result: Option<arenite_trajectory::StepResult>,
+    #[serde(default)]
+    pub(crate) class: Option<arenite_trajectory::FailureClass>,
     pub(crate) action: String,
     pub(crate) started_at: jiff::Timestamp,
     #[serde(default)]
@@ -387,8 +412,6 @@ pub(crate) struct Envelope<T> {
     #[serde(default)]
     pub(crate) hint: Option<String>,
 }
-    #[serde(default)]
-    pub(crate) class: Option<arenite_trajectory::FailureClass>,
 
 fn yes() -> bool {
     true

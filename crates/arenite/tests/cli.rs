@@ -40,6 +40,7 @@ fn golden_help() {
         "exec",
         "cp",
         "logs",
+        "set",
         "rm",
         "pause",
         "resume",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypeAlias
 
 
@@ -22,6 +22,23 @@ DeadlineAction: TypeAlias = Literal["delete", "pause"] | str
 
 DeadlineReason: TypeAlias = Literal["timeout", "idle", "kept"] | str
 
+DeathReason: TypeAlias = Literal[
+    "oom",
+    "exit",
+    "killed",
+    "guest_failed",
+    "host_lost",
+    "record_lost",
+    "unknown",
+    "deleted",
+    "expired",
+    "idle",
+    "group_ended",
+    "parent_ended",
+    "server_stopped",
+] | str
+"""The kind of an end: stable across versions, for programs to match on."""
+
 DeliveryState: TypeAlias = Literal["pending", "delivered", "dead"] | str
 """The state of a delivery."""
 
@@ -32,6 +49,7 @@ ErrorCode: TypeAlias = Literal[
     "not_found",
     "already_exists",
     "conflict",
+    "precondition_failed",
     "idempotency_key_reused",
     "too_large",
     "exhausted",
@@ -59,6 +77,9 @@ EventKind: TypeAlias = Literal[
     "sandbox.deleted",
 ] | str
 """What happened to a sandbox."""
+
+FailureClass: TypeAlias = Literal["agent", "infrastructure"] | str
+"""The side at fault for a failed step."""
 
 GroupName: TypeAlias = str
 """Names a group of sandboxes within its tenant: a DNS label."""
@@ -95,6 +116,7 @@ Quota: TypeAlias = Literal[
     "disk_bytes",
     "trajectory_bytes",
     "requests_per_second",
+    "max_timeout_seconds",
 ] | str
 """An amount that a limit applies to."""
 
@@ -288,6 +310,19 @@ class Deadline(Model):
     reason: DeadlineReason
 
 
+class Death(Model):
+    """Why a sandbox has no processes any more, or does not exist any more."""
+    at: datetime
+    """When the server noticed it."""
+    exit_status: int | None = None
+    """The status with which its guest exited."""
+    message: str
+    """The same for people."""
+    reason: DeathReason
+    signal: int | None = None
+    """The number of the signal that ended its guest."""
+
+
 class DeletedGroup(Model):
     deleted: bool
     deleted_sandboxes: int
@@ -331,6 +366,8 @@ class DeliveryPage(Model):
 class EventInfo(Model):
     """What happened to a sandbox."""
     at: datetime
+    died: Death | None = None
+    """How it died, or why it is deleted."""
     id: str
     """Unique on this server, also across restarts."""
     reason: str | None = None
@@ -622,6 +659,8 @@ class SandboxInfo(Model):
     created_at: datetime
     deadline: Deadline | None = None
     """The next timeout."""
+    died: Death | None = None
+    """How it came to be lost or failed, or why it is being deleted."""
     expires_at: datetime | None = None
     group: GroupName | None = None
     """It ends with this group."""
@@ -636,6 +675,8 @@ class SandboxInfo(Model):
     """The sandbox with the agent that created it, with which it ends."""
     reason: str | None = None
     """Why it is lost or failed."""
+    revision: int
+    """Counts the changes of its labels and times, from 1. `ETag` is another form of it."""
     spec: SandboxSpec
     stages: list[Stage]
     """The stages of its creation."""
@@ -767,6 +808,8 @@ class Step(Model):
     """Bytes that passed through the response tap."""
     calls: list[PartOfStep] | None = None
     """The calls that one command of the command line made, in the order of their ends."""
+    class_: FailureClass | None = Field(default=None, alias="class")
+    """The side at fault, if it failed. None: it did not fail, or nobody knows."""
     client: str | None = None
     dialect: str
     duration_ms: float | None = None
@@ -833,6 +876,7 @@ class TenantLimits(Model):
     concurrent_creates: int | None = None
     cpu_millis: int | None = None
     disk_bytes: int | None = None
+    max_timeout_seconds: int | None = None
     memory_bytes: int | None = None
     requests_per_second: int | None = None
     sandboxes: int | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Literal
 
 from typing_extensions import Required, TypeAlias, TypedDict
@@ -49,6 +50,21 @@ class AdoptSandbox(TypedDict, total=False):
     """Takes a sandbox out of quarantine."""
     name: SandboxName | None
     """Absent: the name that it had, otherwise its id."""
+
+
+class ChangeSandbox(TypedDict, total=False):
+    """Changes of a sandbox. Absent fields stay as they are."""
+    expires_at: datetime | None
+    """When its life time ends, likewise."""
+    expires_in_seconds: int | None
+    """The life time in seconds from now on, instead of `timeout_seconds`. Null: as 0 there."""
+    idle_policy: IdlePolicy | None
+    idle_timeout_seconds: int | None
+    """0 or null: never."""
+    labels: dict[str, str | None]
+    """Labels to set. A null removes one, and absent ones stay."""
+    timeout_seconds: int | None
+    """The life time in seconds from the creation on. 0 or null: unlimited, or the longest that the tenant may have."""
 
 
 class ChangeTenant(TypedDict, total=False):
@@ -147,6 +163,12 @@ class CreateWebhook(TypedDict, total=False):
     """An http or https URL with a public address."""
 
 
+class ExtendSandbox(TypedDict, total=False):
+    """Adds to the life time of a sandbox."""
+    seconds: int | None
+    """The seconds to add, from 1 on."""
+
+
 class Nothing(TypedDict, total=False):
     """A body without fields."""
 
@@ -155,6 +177,12 @@ class RenewGroup(TypedDict, total=False):
     """Starts a group's lease again."""
     ttl_seconds: int | None
     """Absent: the lease keeps its length."""
+
+
+class ResetSandbox(TypedDict, total=False):
+    """Takes a sandbox back to an earlier state. Its name, its id and its labels stay."""
+    snapshot: str | None
+    """The snapshot to return to. Absent: the state after its creation."""
 
 
 class ResourcesOverlay(TypedDict, total=False):
@@ -189,6 +217,7 @@ class TenantLimits(TypedDict, total=False):
     concurrent_creates: int | None
     cpu_millis: int | None
     disk_bytes: int | None
+    max_timeout_seconds: int | None
     memory_bytes: int | None
     requests_per_second: int | None
     sandboxes: int | None

@@ -1,5 +1,6 @@
-//! `create`, `ls`, `rm`, `pause`, `resume`, `start`: the life of sandboxes.
+//! `create`, `ls`, `set`, `rm`, `pause`, `resume`, `start`: the life of sandboxes.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use arenite_model::VolumeMount;
@@ -7,7 +8,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::environment;
-use crate::cli::{CreateArgs, Idle, LsArgs, NamesArgs, Network, RmArgs};
+use crate::cli::{CreateArgs, Idle, LsArgs, NamesArgs, Network, RmArgs, SetArgs};
 use crate::client::Client;
 use crate::failure::{Failure, Outcome};
 use crate::{output, wire};
@@ -16,10 +17,6 @@ const SANDBOXES: &str = "/api/v2/sandboxes";
 
 pub(crate) async fn create(args: CreateArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
-    let labels = args.label.iter().map(|word| match word.split_once('=') {
-        Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
-        None => Err(Failure::new(format!("the label {word:?} has no value")).hint("write --label KEY=VALUE").exit_code(2)),
-    });
     let request = wire::Create {
         name: args.name.map(String::from),
         template: args.template,
@@ -28,7 +25,7 @@ pub(crate) async fn create(args: CreateArgs) -> Outcome {
         args: args.args,
         workdir: args.workdir,
         hostname: args.hostname,
-        labels: labels.collect::<Result<_, _>>()?,
+        labels: args.label.iter().map(|word| label(word)).collect::<Result<_, _>>()?,
         resources: wire::Resources {
             memory_bytes: args.memory.map(|s| s.0),
             cpu_millis: args.cpu,
@@ -44,10 +41,7 @@ pub(crate) async fn create(args: CreateArgs) -> Outcome {
         ports: args.port,
         timeout_seconds: args.timeout.map(|t| t.0.as_secs()),
         idle_timeout_seconds: args.idle_timeout.map(|t| t.0.as_secs()),
-        idle_policy: args.idle_policy.map(|p| match p {
-            Idle::Delete => "delete",
-            Idle::Pause => "pause",
-        }),
+        idle_policy: args.idle_policy.map(idle_policy),
         client_tag: args.client_tag,
         group: args.group.map(String::from),
         count: args.count,
@@ -71,6 +65,58 @@ pub(crate) async fn create(args: CreateArgs) -> Outcome {
     if let Some(deadline) = &sandbox.deadline {
         eprintln!("it ends in {}", ends_in(deadline, Timestamp::now()));
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Parses `KEY=VALUE`.
+fn label(word: &str) -> Result<(String, String), Failure> {
+    match word.split_once('=') {
+        Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
+        None => Err(Failure::new(format!("the label {word:?} has no value")).hint("write --label KEY=VALUE").exit_code(2)),
+    }
+}
+
+fn idle_policy(policy: Idle) -> &'static str {
+    match policy {
+        Idle::Delete => "delete",
+        Idle::Pause => "pause",
+    }
+}
+
+pub(crate) async fn set(args: SetArgs) -> Outcome {
+    let client = Client::connect_to(&args.server)?;
+    let mut labels = BTreeMap::new();
+    for word in &args.label {
+        let (key, value) = label(word)?;
+        labels.insert(key, Some(value));
+    }
+    labels.extend(args.unlabel.into_iter().map(|key| (key, None)));
+    let change = wire::Change {
+        labels,
+        timeout_seconds: args.timeout.map(|t| t.0.as_secs()),
+        expires_in_seconds: args.expires_in.map(|t| t.0.as_secs()),
+        idle_timeout_seconds: args.idle_timeout.map(|t| t.0.as_secs()),
+        idle_policy: args.idle_policy.map(idle_policy),
+    };
+    let path = format!("{SANDBOXES}/{}", args.sandbox);
+    let mut changed = None;
+    if change != wire::Change::default() {
+        changed = Some(client.patch::<Value>(&path, &change).await?);
+    }
+    if let Some(extend) = args.extend {
+        let seconds = json!({ "seconds": extend.0.as_secs() });
+        changed = Some(client.post::<Value>(&format!("{path}/extend"), &seconds).await?);
+    }
+    // The arguments have at least one change.
+    let changed = changed.unwrap_or_default();
+    if args.format.json {
+        output::json(&changed);
+        return Ok(ExitCode::SUCCESS);
+    }
+    output::line(&args.sandbox);
+    let now = Timestamp::now();
+    let end = changed["expires_at"].as_str().and_then(|end| end.parse::<Timestamp>().ok());
+    eprintln!("its life time {}", end.map_or("is unlimited".to_owned(), |end| format!("ends in {}", output::distance(now, end))));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -138,7 +184,8 @@ pub(crate) async fn ls(args: LsArgs) -> Outcome {
     output::rows(&rows);
     for sandbox in &list.sandboxes {
         if let Some(reason) = &sandbox.reason {
-            output::line(format_args!("{}: {}", sandbox.name, output::harmless(reason)));
+            let kind = sandbox.died.as_ref().map_or_else(String::new, |died| format!(" ({})", output::harmless(&died.reason)));
+            output::line(format_args!("{}: {}{kind}", sandbox.name, output::harmless(reason)));
         }
     }
     Ok(ExitCode::SUCCESS)

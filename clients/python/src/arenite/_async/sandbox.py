@@ -283,12 +283,12 @@ class AsyncSandbox:
         return await self._post("start")
 
     async def extend(self, seconds: int) -> SandboxInfo:
-        """Adds to its life time."""
-        return await self._change(extend=f"{seconds}s")
+        """Adds to its life time. If no answer comes, look at `refresh().expires_at` before you repeat it."""
+        return await self._post("extend", seconds=seconds)
 
     async def set_timeout(self, seconds: int | None) -> SandboxInfo:
         """Sets its life time from now on; None: unlimited."""
-        return await self._change(timeout=None if seconds is None else f"{seconds}s")
+        return await self._change(expires_in_seconds=seconds)
 
     async def set_labels(self, labels: Mapping[str, str | None]) -> SandboxInfo:
         """Changes labels; None removes one."""
@@ -325,8 +325,8 @@ class AsyncSandbox:
     async def _change(self, **fields: Any) -> SandboxInfo:
         return self._update(await self.client.request("PATCH", self._api, json=fields))
 
-    async def _post(self, action: str) -> SandboxInfo:
-        return self._update(await self.client.request("POST", f"{self._api}/{action}", json={}))
+    async def _post(self, action: str, **fields: Any) -> SandboxInfo:
+        return self._update(await self.client.request("POST", f"{self._api}/{action}", json=fields))
 
     def _update(self, info: Any) -> SandboxInfo:
         self.info = SandboxInfo.model_validate(info)

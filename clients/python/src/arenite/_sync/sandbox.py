@@ -284,12 +284,12 @@ class Sandbox:
         return self._post("start")
 
     def extend(self, seconds: int) -> SandboxInfo:
-        """Adds to its life time."""
-        return self._change(extend=f"{seconds}s")
+        """Adds to its life time. If no answer comes, look at `refresh().expires_at` before you repeat it."""
+        return self._post("extend", seconds=seconds)
 
     def set_timeout(self, seconds: int | None) -> SandboxInfo:
         """Sets its life time from now on; None: unlimited."""
-        return self._change(timeout=None if seconds is None else f"{seconds}s")
+        return self._change(expires_in_seconds=seconds)
 
     def set_labels(self, labels: Mapping[str, str | None]) -> SandboxInfo:
         """Changes labels; None removes one."""
@@ -326,8 +326,8 @@ class Sandbox:
     def _change(self, **fields: Any) -> SandboxInfo:
         return self._update(self.client.request("PATCH", self._api, json=fields))
 
-    def _post(self, action: str) -> SandboxInfo:
-        return self._update(self.client.request("POST", f"{self._api}/{action}", json={}))
+    def _post(self, action: str, **fields: Any) -> SandboxInfo:
+        return self._update(self.client.request("POST", f"{self._api}/{action}", json=fields))
 
     def _update(self, info: Any) -> SandboxInfo:
         self.info = SandboxInfo.model_validate(info)
