@@ -194,7 +194,7 @@ pub(crate) async fn change(
         let step = begin(&gateway, &context, &sandbox, call)?;
         match gateway.control.change(&context.principal, &name, change).await {
             Ok(sandbox) => Ok(done(step, answer(sandbox))),
-            Err(error) => Err(failed(step, error)),
+            Err(error) => Err(failed(step, &sandbox.id, error)),
         }
     })
     .await

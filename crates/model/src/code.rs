@@ -32,7 +32,7 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// All codes, in the order of their statuses.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::InvalidRequest,
         Self::Unauthorized,
         Self::Forbidden,
@@ -40,6 +40,7 @@ impl ErrorCode {
         Self::NotFound,
         Self::AlreadyExists,
         Self::Conflict,
+        Self::PreconditionFailed,
         Self::TooLarge,
         Self::IdempotencyKeyReused,
         Self::Exhausted,
@@ -59,6 +60,7 @@ impl ErrorCode {
             Self::NotFound => "Not found",
             Self::AlreadyExists => "The name is taken",
             Self::Conflict => "Conflict with the current state",
+            Self::PreconditionFailed => "Changed since it was read",
             Self::TooLarge => "Too large",
             Self::IdempotencyKeyReused => "The idempotency key belongs to another request",
             Self::Exhausted => "A limit is reached for now",
