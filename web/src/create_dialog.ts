@@ -70,7 +70,7 @@ export class CreateDialog {
     // An engine may keep no list of images.
     const image = choices.images.length > 0 ? select(images) : textInput({ placeholder: 'as template' });
     const fields = {
-      name: new Field('Name', textInput({ placeholder: 'generated if empty', maxLength: 63, autofocus: true })),
+      name: new Field('Name', textInput({ placeholder: 'generated', maxLength: 63, autofocus: true })),
       template: new Field('Template', select(templates)),
       image: new Field('Image', image),
       count: new Field('Number', textInput({ placeholder: '1', inputMode: 'numeric' }), `Up to ${MOST_AT_ONCE} equal ones`),

@@ -99,7 +99,7 @@ export class TenantsPage implements View {
     const fields = tenant.quotas.map(({ quota, limit }) => {
       const kind = quotaKind(quota);
       const own = tenant.limits[quota] ?? null;
-      const inherited = own === null && limit !== null ? `${kind.exact(limit)} (default)` : 'unlimited by default';
+      const inherited = own === null && limit !== null ? `${kind.exact(limit)} (default)` : 'unlimited';
       return { quota, kind, own, field: new Field(kind.label, textInput({ name: quota, value: own === null ? '' : kind.exact(own), placeholder: own === null ? inherited : 'the server\'s default' }), kind.note) };
     });
     formDialog(`Limits of ${tenant.name}`, [make('p', { className: 'quiet', textContent: 'Empty fields are the server\'s default. Lower limits change no existing sandbox.' }), make('div', { className: 'grid' }, ...fields.map(({ field }) => field.box))], 'Save', async () => {
