@@ -53,7 +53,8 @@ def take_console(page: Page, server: str, out: Path) -> None:
         names = furnish(client)
         try:
             page.goto(f"{server}/#/sandboxes/trainer")
-            page.wait_for_timeout(60_000)
+            # The charts show the last three minutes.
+            page.wait_for_timeout(180_000)
             page.screenshot(path=out / "console.png")
         finally:
             for name in names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -49,3 +50,10 @@ class TenantsServer:
     def command(self, key: str, *words: str) -> Any:
         """A command of the command line with this key."""
         return run(self.server, *words, "--api-key", key)
+
+
+def first_process(tenants: TenantsServer, sandbox: dict[str, Any]) -> int:
+    """The first process of a sandbox, which is its guest, by its pid on the host."""
+    # Below its header.
+    record = (tenants.server.data_dir / "run" / sandbox["id"] / "sandbox.json").read_text().splitlines()[-1]
+    return int(json.loads(record)["pid"])

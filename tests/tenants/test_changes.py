@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 from blake3 import blake3
-from tenant import Tenant, TenantsServer
+from tenant import Tenant, TenantsServer, first_process
 
 SANDBOXES = "/api/v2/sandboxes"
 MIB = 1 << 20
@@ -47,12 +47,6 @@ def eventually(check: Callable[[], Any], limit: float = 30) -> Any:
 
 def life(sandbox: dict[str, Any]) -> timedelta:
     return datetime.fromisoformat(sandbox["expires_at"]) - datetime.fromisoformat(sandbox["created_at"])
-
-
-def first_process(tenants: TenantsServer, sandbox: dict[str, Any]) -> int:
-    # Below its header.
-    record = (tenants.server.data_dir / "run" / sandbox["id"] / "sandbox.json").read_text().splitlines()[-1]
-    return int(json.loads(record)["pid"])
 
 
 def of_another_boot(tenants: TenantsServer, sandbox: dict[str, Any]) -> None:

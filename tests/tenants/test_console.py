@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import httpx
 import pytest
 from arenite_server import REPOSITORY
 from playwright.sync_api import Browser, Locator, Page, expect
-from tenant import Tenant, TenantsServer
+from tenant import Tenant, TenantsServer, first_process
 
 #: Milliseconds for the server's work; a loaded machine takes its time.
 PATIENCE = 45_000
@@ -280,6 +282,46 @@ class TestLifecycle:
         person.click('#confirm button[value="yes"]')
         expect(person.locator("#page-sandboxes")).to_be_visible()
         assert acme.http.get(f"/api/v2/sandboxes/{name}").status_code == 404
+
+    def test_its_lifetime_is_extended_up_to_the_quota(self, tenants: TenantsServer, acme: Tenant, person: Page) -> None:
+        made = acme.json("POST", "/api/v2/sandboxes", json={"name": "longer", "timeout_seconds": 7200})
+        tenants.operator.json("PATCH", "/api/v2/tenants/acme", json={"limits": {"max_timeout_seconds": 6 * 3600}})
+        try:
+            sign_in(person, tenants.url, acme.key, "#/sandboxes/longer")
+            page = person.locator("#page-sandbox")
+            expect(page.locator(".facts")).to_contain_text("deleted in 1 h")
+            page.get_by_role("button", name="Extend").click()
+            dialog = person.locator("dialog[open]")
+            dialog.get_by_label("By").fill("soon")
+            dialog.get_by_role("button", name="Extend").click()
+            expect(error(dialog.get_by_label("By"))).to_contain_text("90s")
+            dialog.get_by_label("By").fill("3h")
+            dialog.get_by_role("button", name="Extend").click()
+            expect(dialog).to_have_count(0)
+            expect(page.locator(".facts")).to_contain_text("deleted in 4 h")
+            before, after = (datetime.fromisoformat(one["expires_at"]) for one in (made, acme.json("GET", "/api/v2/sandboxes/longer")))
+            assert (after - before).total_seconds() == 3 * 3600
+            page.get_by_role("button", name="Extend").click()
+            dialog.get_by_label("By").fill("2d")
+            dialog.get_by_role("button", name="Extend").click()
+            expect(dialog.locator(".bad[role=alert]")).to_contain_text(re.compile("21600|6 h"))
+        finally:
+            acme.json("DELETE", "/api/v2/sandboxes/longer")
+            tenants.operator.json("PATCH", "/api/v2/tenants/acme", json={"limits": {"max_timeout_seconds": None}})
+
+    def test_one_that_ended_says_why(self, tenants: TenantsServer, acme: Tenant, person: Page) -> None:
+        made = acme.json("POST", "/api/v2/sandboxes", json={"name": "ended"})
+        os.kill(first_process(tenants, made), signal.SIGKILL)
+        died = until(lambda: acme.json("GET", "/api/v2/sandboxes/ended")["died"])
+        sign_in(person, tenants.url, acme.key)
+        expect(row(person, "ended").locator(".reason")).to_have_text(died["message"])
+        row(person, "ended").get_by_role("link", name="Details of ended").click()
+        expect(person.locator(".died")).to_contain_text(died["reason"].replace("_", " "))
+        expect(person.locator(".died")).to_contain_text(died["message"])
+        person.locator("#page-sandbox").get_by_role("button", name="Start").click()
+        expect(person.locator("#page-sandbox .state.running")).to_be_visible()
+        expect(person.locator(".died")).to_be_hidden()
+        acme.json("DELETE", "/api/v2/sandboxes/ended")
 
     def test_one_that_others_delete(self, tenants: TenantsServer, acme: Tenant, person: Page) -> None:
         acme.json("POST", "/api/v2/sandboxes", json={"name": "going"})
