@@ -214,6 +214,7 @@ impl Control {
             group.expires_at = later(self.clock.now(), RETRY);
             Ok(group.clone())
         })?;
+        self.groups.changed.notify_one();
         self.write_group(&closed).await
     }
 
@@ -267,7 +268,12 @@ impl Control {
 
     async fn reap_group(self: Arc<Self>, Group { tenant, name, .. }: Group) {
         let Ok(_operation) = self.operation() else { return };
-        match self.end_group(&tenant, &name).await {
+        // Before the first sandbox is gone: after a crash, the group must not go on with the rest.
+        let ended = match self.close_group(&tenant, &name).await {
+            Ok(()) => self.end_group(&tenant, &name).await,
+            Err(error) => Err(error),
+        };
+        match ended {
             Ok(sandboxes) => tracing::info!(%tenant, group = %name, sandboxes, "ended a group, because its lease was over"),
             Err(ControlError::NoGroup { .. }) => {}
             Err(error) => tracing::error!(%tenant, group = %name, %error, "a group could not be ended; trying again"),

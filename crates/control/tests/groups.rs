@@ -123,3 +123,30 @@ async fn a_sandbox_that_can_t_be_deleted_keeps_its_group_until_it_can() {
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert!(names(&control).await.is_empty() && control.groups(&tenant()).is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_end_that_failed_is_tried_again_soon() {
+    let engine = FakeEngine::new();
+    let control = start(config(), &engine).await;
+    control.create_group(&tenant(), group(), TTL * 1000).await.unwrap();
+    control.create(&tenant(), in_group("a")).await.unwrap();
+    engine.fail(Point::BeforeDestroy, 1);
+    control.close_group(&tenant(), &group()).await.unwrap();
+    control.end_group(&tenant(), &group()).await.unwrap_err();
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    assert!(control.groups(&tenant()).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_of_a_lease_is_stored_before_the_first_sandbox_goes() {
+    let (engine, store) = (FakeEngine::new(), Arc::new(MemoryStore::default()));
+    let before = start_on(config(), &engine, Arc::<MemoryStore>::clone(&store)).await;
+    before.create_group(&tenant(), group(), TTL).await.unwrap();
+    before.create(&tenant(), in_group("a")).await.unwrap();
+    // The server dies while it deletes.
+    engine.halt(Point::BeforeDestroy).notified().await;
+    engine.heal();
+    let control = start_on(config(), &engine, store).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(names(&control).await.is_empty() && control.groups(&tenant()).is_empty());
+}
