@@ -39,6 +39,8 @@ type Lock = Arc<tokio::sync::Mutex<()>>;
 #[derive(Default)]
 pub(crate) struct Idempotency {
     locks: Arc<Mutex<HashMap<RecordId, Lock>>>,
+    /// The most keys that a tenant may have in the store by now: each new key adds one, and a count corrects it.
+    numbers: Mutex<HashMap<TenantId, u64>>,
 }
 
 fn locked(locks: &Mutex<HashMap<RecordId, Lock>>) -> MutexGuard<'_, HashMap<RecordId, Lock>> {
@@ -59,6 +61,18 @@ impl Idempotency {
         let mut held = Held { locks: Arc::clone(&self.locks), id: id.clone(), guard: None };
         held.guard = Some(lock.lock_owned().await);
         held
+    }
+
+    fn numbers(&self) -> MutexGuard<'_, HashMap<TenantId, u64>> {
+        self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a new key. False: the tenant may have the most, so they have to be counted.
+    fn add_key(&self, tenant: &TenantId) -> bool {
+        let mut numbers = self.numbers();
+        let Some(number) = numbers.get_mut(tenant).filter(|number| **number < MAX_KEYS as u64) else { return false };
+        *number += 1;
+        true
     }
 }
 
@@ -203,9 +217,13 @@ impl Control {
                 (entry.since, true)
             }
             None => {
-                let keys = self.store.count_records(RecordKind::Idempotency, tenant).await.map_err(&unread)?;
-                if keys >= MAX_KEYS as u64 {
-                    return Err(ControlError::TooMany { what: WHAT, most: MAX_KEYS });
+                // A count reads all keys of the tenant, so creates do without it.
+                if !self.idempotency.add_key(tenant) {
+                    let keys = self.store.count_records(RecordKind::Idempotency, tenant).await.map_err(&unread)?;
+                    if keys >= MAX_KEYS as u64 {
+                        return Err(ControlError::TooMany { what: WHAT, most: MAX_KEYS });
+                    }
+                    self.idempotency.numbers().insert(tenant.clone(), keys + 1);
                 }
                 (now, false)
             }

@@ -191,8 +191,9 @@ pub(crate) async fn rate_limit(exchange: &mut Exchange) -> Answered {
         success(json!({
             "default_config": { "enabled": true, "max_concurrency": creates, "max_sandbox": most },
             "users": [{
-                "user": context.tenant(), "concurrency_active": 0, "concurrency_max": creates, "sandbox_current": current,
-                "sandbox_max": most, "sandbox_usage_percent": current * 100 / most.max(1),
+                "user": context.tenant(), "concurrency_active": control.creates_of(context.tenant()),
+                "concurrency_max": creates, "sandbox_current": current, "sandbox_max": most,
+                "sandbox_usage_percent": current * 100 / most.max(1),
             }],
         }))
     });
