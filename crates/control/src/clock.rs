@@ -10,13 +10,20 @@ const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 /// can move time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
+    host: fn() -> Timestamp,
     wall: Timestamp,
     start: Instant,
 }
 
 impl Clock {
-    pub(crate) fn start() -> Self {
-        Self { wall: Timestamp::now(), start: Instant::now() }
+    /// `host` reads the host's clock.
+    pub(crate) fn start(host: fn() -> Timestamp) -> Self {
+        Self { host, wall: host(), start: Instant::now() }
+    }
+
+    /// The host's clock, which may have been set since the start.
+    pub(crate) fn host_now(&self) -> Timestamp {
+        (self.host)()
     }
 
     /// The current time in whole microseconds, as in the store: a time reads the same after a restart.

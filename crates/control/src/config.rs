@@ -2,6 +2,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use arenite_model::ImageName;
+use jiff::Timestamp;
 
 use crate::SpecOverlay;
 use crate::tenants::TenantLimits;
@@ -34,6 +35,8 @@ pub struct ControlConfig {
     pub meter_every: Duration,
     /// Limits of tenants without separate ones.
     pub tenant_limits: TenantLimits,
+    /// Reads the host's clock. Tests replace it, to keep their own time over restarts.
+    pub host_clock: fn() -> Timestamp,
 }
 
 impl ControlConfig {
@@ -52,6 +55,7 @@ impl ControlConfig {
             tenants: false,
             meter_every: Duration::from_secs(10),
             tenant_limits: TenantLimits::default(),
+            host_clock: Timestamp::now,
         }
     }
 }

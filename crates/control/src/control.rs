@@ -89,17 +89,21 @@ impl Control {
         let ended = engine.ended();
         let tenants = if config.tenants {
             let store = Arc::clone(&store).tenant_store().ok_or(ControlError::NoTenantStore)?;
-            Some(Arc::new(Tenants::open(store).await?))
+            Some(Arc::new(Tenants::open(store, Clock::start(config.host_clock)).await?))
         } else {
             None
         };
         let webhooks = match Arc::clone(&store).webhook_store() {
-            Some(store) => Some(Arc::new(Webhooks::open(store, config.webhook_retry).await?)),
+            Some(store) => {
+                let clock = Clock::start(config.host_clock);
+                Some(Arc::new(Webhooks::open(store, clock, config.webhook_retry).await?))
+            }
             None => None,
         };
         let meters = Meters::open(&store).await?;
         let control = Self::new(config, engine, store, tenants, webhooks, meters);
         control.recover().await?;
+        control.forget_meters_of_gone();
         control.load_groups().await?;
         // Logs which templates are unusable.
         control.templates.list();
@@ -127,7 +131,7 @@ impl Control {
         webhooks: Option<Arc<Webhooks>>,
         meters: Meters,
     ) -> Arc<Self> {
-        let clock = Clock::start();
+        let clock = Clock::start(config.host_clock);
         Arc::new_cyclic(|this| Self {
             templates: Templates::new(&config),
             admission: Admission::new(config.limits.clone()),

@@ -17,6 +17,29 @@ pub struct MeasuredSandbox {
     pub calls: u32,
 }
 
+/// What is in memory for operations in progress: all zero without any.
+#[cfg(any(test, feature = "fake-engine"))]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct InProgress {
+    /// Names that creates hold.
+    pub claims: usize,
+    /// Creates that hold one of the sandboxes of the server, or of their tenant.
+    pub pending: usize,
+    /// Creates that hold a part of a budget.
+    pub children: usize,
+    /// Creates that count as concurrent.
+    pub creating: usize,
+    /// Sandboxes that are being changed.
+    pub locked: usize,
+    pub leases: usize,
+    /// Idempotency keys of creates.
+    pub keys: usize,
+    /// Permits of admission, and creates that wait for one.
+    pub admitted: usize,
+    /// Meters of sandboxes that are gone.
+    pub meters: usize,
+}
+
 #[derive(Default)]
 pub(crate) struct Tally {
     pub(crate) created: AtomicU64,
@@ -47,6 +70,24 @@ impl Control {
                 self.bounded("the reading", &entry.name, usage).await
             }
             _ => Err(unfit(&sandbox, "measured")),
+        }
+    }
+
+    /// For tests: what operations hold.
+    #[cfg(any(test, feature = "fake-engine"))]
+    pub fn in_progress(&self) -> InProgress {
+        let registry = self.registry();
+        let tenants = || registry.tenants();
+        InProgress {
+            claims: tenants().map(|tenant| tenant.claims.len()).sum(),
+            pending: registry.pending + tenants().map(|tenant| tenant.pending).sum::<usize>(),
+            children: registry.children.len(),
+            creating: tenants().map(|tenant| tenant.creating).sum(),
+            locked: registry.all().filter(|entry| entry.change.try_lock().is_err()).count(),
+            leases: registry.all().map(|entry| entry.leases() as usize).sum(),
+            keys: self.idempotency.held(),
+            admitted: self.admission.under_way() + self.admission.queued(),
+            meters: self.meters.ids().iter().filter(|id| registry.by_id(id).is_none()).count(),
         }
     }
 

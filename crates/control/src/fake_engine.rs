@@ -82,6 +82,7 @@ struct State {
     delays: HashMap<Point, Duration>,
     failures: HashMap<Point, usize>,
     halts: HashMap<Point, Arc<Notify>>,
+    yields: usize,
     capacity: Option<HostCapacity>,
     problems: Vec<String>,
     guest: Option<Guest>,
@@ -111,6 +112,11 @@ impl FakeEngine {
     /// Delays every pass of this point by this time.
     pub fn delay(&self, point: Point, time: Duration) {
         self.state().delays.insert(point, time);
+    }
+
+    /// Lets other tasks run this many times at every point. Unlike a delay, it takes no time.
+    pub fn yield_at_points(&self, times: usize) {
+        self.state().yields = times;
     }
 
     /// The next `times` passes of this point fail.
@@ -213,6 +219,11 @@ impl FakeEngine {
         self.state().live.keys().cloned().collect()
     }
 
+    /// The state in which a restarted server would find the sandbox.
+    pub fn found(&self, id: &SandboxId) -> Option<FoundState> {
+        self.state().live.get(id).and_then(found_state)
+    }
+
     pub fn is_running(&self, id: &SandboxId) -> bool {
         matches!(self.state().live.get(id), Some(Live::Running))
     }
@@ -231,7 +242,7 @@ impl FakeEngine {
     }
 
     async fn pass(&self, point: Point) -> Result<(), EngineError> {
-        let (delay, fails, halt) = {
+        let (delay, fails, halt, yields) = {
             let mut state = self.state();
             let fails = match state.failures.get_mut(&point) {
                 Some(left) if *left > 0 => {
@@ -240,8 +251,11 @@ impl FakeEngine {
                 }
                 _ => false,
             };
-            (state.delays.get(&point).copied(), fails, state.halts.get(&point).cloned())
+            (state.delays.get(&point).copied(), fails, state.halts.get(&point).cloned(), state.yields)
         };
+        for _ in 0..yields {
+            tokio::task::yield_now().await;
+        }
         if let Some(halt) = halt {
             halt.notify_one();
             std::future::pending::<()>().await;

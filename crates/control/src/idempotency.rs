@@ -74,6 +74,12 @@ impl Idempotency {
         *number += 1;
         true
     }
+
+    /// The number of keys that creates hold or wait for.
+    #[cfg(any(test, feature = "fake-engine"))]
+    pub(crate) fn held(&self) -> usize {
+        locked(&self.locks).len()
+    }
 }
 
 impl Drop for Held {

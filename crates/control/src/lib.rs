@@ -119,6 +119,8 @@ pub use change::{SandboxChange, TimeoutChange, check_labels};
 pub use children::ChildBudget;
 pub use config::{ControlConfig, Limits};
 pub use control::Control;
+#[cfg(any(test, feature = "fake-engine"))]
+pub use counters::InProgress;
 pub use counters::MeasuredSandbox;
 pub use error::ControlError;
 pub use events::{Event, EventId, EventKind, EventReader, MissedEvents, NoEvent};

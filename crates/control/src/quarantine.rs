@@ -59,6 +59,10 @@ impl Quarantine {
         held.iter().find(|(_, held)| is_it(held)).map(|(id, _)| id.clone())
     }
 
+    pub(crate) fn has(&self, id: &SandboxId) -> bool {
+        self.held().contains_key(id)
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.held().len()
     }

@@ -236,6 +236,11 @@ impl Registry {
         self.by_name.values().flat_map(|t| t.claims.values())
     }
 
+    #[cfg(any(test, feature = "fake-engine"))]
+    pub(crate) fn tenants(&self) -> impl Iterator<Item = &Tenant> {
+        self.by_name.values()
+    }
+
     pub(crate) fn tenant(&self, tenant: &TenantId) -> Option<&Tenant> {
         self.by_name.get(tenant)
     }

@@ -174,6 +174,11 @@ impl Meters {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    #[cfg(any(test, feature = "fake-engine"))]
+    pub(crate) fn ids(&self) -> Vec<SandboxId> {
+        self.running().keys().cloned().collect()
+    }
+
     /// The meter of a sandbox, which starts when the sandbox was created.
     fn find_or_start(&self, entry: &Entry) -> Arc<tokio::sync::Mutex<RunningMeter>> {
         let new = || {
@@ -316,6 +321,12 @@ impl Control {
             let last = self.sample(entry).await;
             self.meters.keep(last);
         }
+    }
+
+    /// Forgets the meters of sandboxes that are gone. The store keeps them until the next merge.
+    pub(crate) fn forget_meters_of_gone(&self) {
+        let registry = self.registry();
+        self.meters.running().retain(|id, _| registry.by_id(id).is_some() || self.quarantine.has(id));
     }
 
     pub(crate) fn forget_meter(&self, id: &SandboxId) {

@@ -97,8 +97,7 @@ pub struct Tenants {
 
 impl Tenants {
     /// Reads all tenants and keys, and creates the tenant `default` if it does not exist.
-    pub(crate) async fn open(store: Arc<dyn TenantStore>) -> Result<Self, ControlError> {
-        let clock = Clock::start();
+    pub(crate) async fn open(store: Arc<dyn TenantStore>, clock: Clock) -> Result<Self, ControlError> {
         let unread = ControlError::store("read the tenants");
         let mut tenants = store.tenants().await.map_err(&unread)?;
         let keys = store.keys().await.map_err(&unread)?;
@@ -126,7 +125,7 @@ impl Tenants {
 
     /// The later of two clocks, so that a step of the host's clock never makes an expired key valid again.
     fn now(&self) -> Timestamp {
-        self.clock.now().max(Timestamp::now())
+        self.clock.now().max(self.clock.host_now())
     }
 
     fn keyring(&self) -> Arc<Keyring> {

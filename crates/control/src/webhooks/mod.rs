@@ -160,7 +160,7 @@ pub struct Webhooks {
 }
 
 impl Webhooks {
-    pub(crate) async fn open(store: Arc<dyn WebhookStore>, retry_for: Duration) -> Result<Self, ControlError> {
+    pub(crate) async fn open(store: Arc<dyn WebhookStore>, clock: Clock, retry_for: Duration) -> Result<Self, ControlError> {
         let unread = ControlError::store("read the webhooks");
         let hooks = store.webhooks().await.map_err(&unread)?;
         let hooks: HashMap<_, _> = hooks.into_iter().map(|hook| (hook.id.clone(), Arc::new(hook))).collect();
@@ -170,14 +170,7 @@ impl Webhooks {
                 queue.push(hook, pending.number, pending.at);
             }
         }
-        Ok(Self {
-            store,
-            clock: Clock::start(),
-            retry_for,
-            hooks: RwLock::new(Arc::new(hooks)),
-            change: tokio::sync::Mutex::default(),
-            queue,
-        })
+        Ok(Self { store, clock, retry_for, hooks: RwLock::new(Arc::new(hooks)), change: tokio::sync::Mutex::default(), queue })
     }
 
     fn hooks(&self) -> Arc<HashMap<WebhookId, Arc<Webhook>>> {
