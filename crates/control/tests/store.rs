@@ -13,8 +13,9 @@ use arenite_control::store::{
 };
 use arenite_control::tenants::{ApiKey, AuditEntry, AuditRow, Quota, Role, Tenant, TenantLimits};
 use arenite_control::usage::{Meter, UsageHour, UsedAmounts};
-use arenite_control::{ControlError, Keyed, Provenance, Sandbox};
-use arenite_model::{Death, DeathReason, SandboxId, SandboxState};
+use arenite_control::webhooks::Webhook;
+use arenite_control::{ControlError, EventKind, Keyed, Provenance, Sandbox};
+use arenite_model::{Death, DeathReason, SandboxId, SandboxState, WebhookId};
 use jiff::Timestamp;
 use support::cluster::{self, Cluster};
 use support::{sandbox, text};
@@ -533,6 +534,28 @@ fn usage() -> UsageContents {
     UsageContents { hours: vec![acme, merged], meters: vec![meter] }
 }
 
+/// A group, an idempotency key, and a webhook.
+fn records() -> Vec<Record> {
+    let record = |kind, key: &str, expires_at| Record {
+        id: RecordId { kind, tenant: "acme".parse().unwrap(), key: key.to_owned() },
+        value: format!("{{\"a \\\"key\\\"\":\"{key}\"}}"),
+        expires_at,
+    };
+    let end = Timestamp::from_microsecond(4_000_000_000_123_456).unwrap();
+    vec![record(RecordKind::Idempotency, "k", Some(end)), record(RecordKind::Group, "g", None)]
+}
+
+fn webhooks() -> Vec<Webhook> {
+    vec![Webhook {
+        id: WebhookId::random(),
+        tenant: "acme".parse().unwrap(),
+        url: "https://example.com/\u{e9}".to_owned(),
+        secret: vec![0, 1, 0xff],
+        kinds: vec![EventKind::Died],
+        created_at: Timestamp::from_microsecond(1_700_000_000_123_456).unwrap(),
+    }]
+}
+
 #[tokio::test]
 async fn tenants_and_usage_move_between_stores_through_an_archive() {
     let cluster = Cluster::start();
@@ -540,16 +563,23 @@ async fn tenants_and_usage_move_between_stores_through_an_archive() {
     let database = cluster.address();
     let mut file = Vec::new();
     archive::write(
-        Contents { sandboxes: vec![sandbox("acme", "one")], tenants: Some(tenants()), usage: Some(usage()) },
+        Contents {
+            sandboxes: vec![sandbox("acme", "one")],
+            tenants: Some(tenants()),
+            usage: Some(usage()),
+            records: Some(records()),
+            webhooks: Some(webhooks()),
+        },
         &mut file,
     )
     .unwrap();
     let before = String::from_utf8(file).unwrap();
-    assert_eq!(before.lines().count(), 13);
+    assert_eq!(before.lines().count(), 16);
     let mut moved = before.clone();
     for (dir, database) in [(first.path(), None), (first.path(), Some(&database)), (second.path(), None)] {
         let store = store::open(dir, database).await.unwrap();
-        let contents = || archive::read(moved.as_bytes()).unwrap();
+        let archived = moved;
+        let contents = || archive::read(archived.as_bytes()).unwrap();
         store.import(contents(), false).await.unwrap();
         store.import(without_tenants(Vec::new()), true).await.unwrap();
         let error = store.import(contents(), false).await.unwrap_err();
@@ -562,6 +592,12 @@ async fn tenants_and_usage_move_between_stores_through_an_archive() {
         archive::write(store::read(dir, database).await.unwrap(), &mut file).unwrap();
         moved = String::from_utf8(file).unwrap();
         assert_eq!(moved, before);
+        // An archive of version 2 leaves records and webhooks as they are.
+        let older = Contents { records: None, webhooks: None, ..contents() };
+        store.import(older, true).await.unwrap();
+        let hooks = Arc::clone(&store).webhook_store().unwrap().webhooks().await.unwrap();
+        assert_eq!((store.records(RecordKind::Group).await.unwrap().len(), hooks.len()), (1, 1));
+        assert_eq!(hooks[0].secret, [0, 1, 0xff]);
         let found = Arc::clone(&store).tenant_store().unwrap();
         assert_eq!(found.tenants().await.unwrap().len(), 2);
         // The next row of the audit log gets a higher number.
@@ -583,7 +619,7 @@ fn a_damaged_archive_gives_no_rows() {
     assert!(matches!(read(String::new()), Err(ArchiveError::Truncated)));
     assert!(matches!(read([lines[0], lines[1], lines[3]].concat()), Err(ArchiveError::Count { expected: 2, found: 1 })));
     assert!(matches!(read(whole.replace("\"test\"", "\"best\"")), Err(ArchiveError::Checksum)));
-    assert!(matches!(read(whole.replacen("\"version\":1", "\"version\":3", 1)), Err(ArchiveError::Version { found: 3 })));
+    assert!(matches!(read(whole.replacen("\"version\":1", "\"version\":4", 1)), Err(ArchiveError::Version { found: 4 })));
     assert!(matches!(read(format!("{whole}{{}}\n")), Err(ArchiveError::Line { line: 5, .. })));
     assert!(matches!(read("{}\n".to_owned()), Err(ArchiveError::Line { line: 1, .. })));
     assert!(matches!(read(whole.replace("arenite-store", "other")), Err(ArchiveError::Line { line: 1, .. })));

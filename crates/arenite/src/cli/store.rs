@@ -31,8 +31,8 @@ pub(crate) struct StoreSettings {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The store has names, states, settings and environments of sandboxes, but not their files. It also
-has tenants, hashes of their keys, and the audit log. An export works beside a server. Environments
-may hold secrets, so only you can read the file.
+has tenants, hashes of their keys, the audit log, usage, groups, idempotency keys, and webhooks. An
+export works beside a server. Environments and webhooks have secrets, so only you can read the file.
 
 Each line of the file is JSON: a header, one line for each row, and a last line with the number of
 sandboxes and the SHA-256 of all lines before it.
@@ -52,8 +52,8 @@ pub(crate) struct StoreExportArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Imports all rows or none. Stop the server first. Its next start finds the sandboxes that still
-exist and lists the others as lost. Exports of earlier versions contain no tenants, so those of the
-store stay as they are.
+exist and lists the others as lost. Exports of earlier versions lack kinds of rows, and those of
+the store stay as they are.
 
 Examples:
   sudo arenite store import backup.jsonl --replace

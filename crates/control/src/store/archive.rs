@@ -1,7 +1,8 @@
 //! The rows of a store as a file: JSON lines with a version, a count, and a checksum.
 //!
 //! The first line is the header, each further line one row, and the last line holds the number of sandboxes and the SHA-256
-//! of all bytes before it, as `head -n -1 FILE | sha256sum` prints it. Archives of version 1 have sandboxes only.
+//! of all bytes before it, as `head -n -1 FILE | sha256sum` prints it. Archives of version 1 have sandboxes only, and those of
+//! version 2 no records and no webhooks.
 
 use std::io::{self, BufRead, Read, Write};
 
@@ -9,14 +10,16 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-use super::{Contents, TenantContents, TenantRow, UsageContents};
+use super::{Contents, Record, TenantContents, TenantRow, UsageContents};
 use crate::Sandbox;
 use crate::tenants::{ApiKey, AuditRow};
 use crate::usage::{Meter, UsageHour};
+use crate::webhooks::Webhook;
 
 const FORMAT: &str = "arenite-store";
-/// The newest version, and the one with sandboxes only.
-const VERSION: u32 = 2;
+/// The newest version, and earlier ones.
+const VERSION: u32 = 3;
+const WITHOUT_RECORDS: u32 = 2;
 const SANDBOXES_ONLY: u32 = 1;
 /// Maximum length of a line, in bytes.
 const LINE: u64 = 16 << 20;
@@ -55,14 +58,17 @@ enum Line {
     Audit(Box<AuditRow>),
     Usage(Box<UsageHour>),
     Meter(Meter),
+    Record(Record),
+    Webhook(Box<Webhook>),
     End { sandboxes: usize, sha256: String },
 }
 
 /// Writes rows as an archive.
 pub fn write(contents: Contents, out: &mut dyn Write) -> Result<(), ArchiveError> {
     let sandboxes = contents.sandboxes.len();
-    let is_all = contents.tenants.is_some() || contents.usage.is_some();
-    let version = if is_all { VERSION } else { SANDBOXES_ONLY };
+    let is_known =
+        [contents.tenants.is_some(), contents.usage.is_some(), contents.records.is_some(), contents.webhooks.is_some()];
+    let version = if is_known.contains(&true) { VERSION } else { SANDBOXES_ONLY };
     let TenantContents { tenants, keys, audit } = contents.tenants.unwrap_or_default();
     let UsageContents { hours, meters } = contents.usage.unwrap_or_default();
     let lines = contents.sandboxes.into_iter().map(|row| Line::Sandbox(Box::new(row)));
@@ -71,6 +77,8 @@ pub fn write(contents: Contents, out: &mut dyn Write) -> Result<(), ArchiveError
     let lines = lines.chain(audit.into_iter().map(|row| Line::Audit(Box::new(row))));
     let lines = lines.chain(hours.into_iter().map(|hour| Line::Usage(Box::new(hour))));
     let lines = lines.chain(meters.into_iter().map(Line::Meter));
+    let lines = lines.chain(contents.records.into_iter().flatten().map(Line::Record));
+    let lines = lines.chain(contents.webhooks.into_iter().flatten().map(|hook| Line::Webhook(Box::new(hook))));
     let mut digest = Sha256::new();
     let mut write = |text: serde_json::Result<String>, digest: &mut Sha256| {
         let mut text = text.map_err(|error| ArchiveError::Write(error.into()))?;
@@ -107,9 +115,11 @@ pub fn read(mut input: impl BufRead) -> Result<Contents, ArchiveError> {
             }
             match header.version {
                 SANDBOXES_ONLY => {}
-                VERSION => {
+                version @ (WITHOUT_RECORDS | VERSION) => {
                     found.tenants = Some(TenantContents::default());
                     found.usage = Some(UsageContents::default());
+                    found.records = (version == VERSION).then(Vec::new);
+                    found.webhooks = (version == VERSION).then(Vec::new);
                 }
                 version => return Err(ArchiveError::Version { found: version }),
             }
@@ -121,6 +131,8 @@ pub fn read(mut input: impl BufRead) -> Result<Contents, ArchiveError> {
                 Line::Audit(row) => found.tenants.get_or_insert_default().audit.push(*row),
                 Line::Usage(hour) => found.usage.get_or_insert_default().hours.push(*hour),
                 Line::Meter(meter) => found.usage.get_or_insert_default().meters.push(meter),
+                Line::Record(record) => found.records.get_or_insert_default().push(record),
+                Line::Webhook(hook) => found.webhooks.get_or_insert_default().push(*hook),
                 Line::End { sandboxes, .. } if sandboxes != found.sandboxes.len() => {
                     return Err(ArchiveError::Count { expected: sandboxes, found: found.sandboxes.len() });
                 }

@@ -1,9 +1,11 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::Record;
 use crate::Sandbox;
 use crate::tenants::{ApiKey, AuditRow, Tenant};
 use crate::usage::{Meter, UsageHour};
+use crate::webhooks::Webhook;
 
 /// All rows of a store.
 #[derive(Debug, Clone, Default)]
@@ -13,6 +15,10 @@ pub struct Contents {
     pub tenants: Option<TenantContents>,
     /// None: unknown, likewise.
     pub usage: Option<UsageContents>,
+    /// Groups and idempotency keys. None: unknown, as in archives before version 3.
+    pub records: Option<Vec<Record>>,
+    /// Without their deliveries. None: unknown, likewise.
+    pub webhooks: Option<Vec<Webhook>>,
 }
 
 /// What was metered, and where the meters of sandboxes stand.

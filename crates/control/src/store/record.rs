@@ -15,6 +15,8 @@ pub enum RecordKind {
 }
 
 impl RecordKind {
+    pub const ALL: [Self; 2] = [Self::Idempotency, Self::Group];
+
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Idempotency => "idempotency",

@@ -232,6 +232,8 @@ pub(super) fn read(path: &Path) -> Result<Contents, ControlError> {
             sandboxes: load(&snapshot)?,
             tenants: Some(sqlite_tenants::load(&snapshot)?),
             usage: Some(sqlite_usage::load(&snapshot)?),
+            records: Some(all_records(&snapshot)?),
+            webhooks: Some(sqlite_webhooks::load(&snapshot)?),
         })
     };
     read().map_err(failed)
@@ -338,6 +340,16 @@ pub(super) fn apply(db: &Connection, op: &Op) -> Answer {
             if let Some(usage) = &contents.usage {
                 sqlite_usage::import(db, usage)?;
             }
+            if let Some(records) = &contents.records {
+                if *replace {
+                    db.execute("DELETE FROM records", [])?;
+                }
+                // A sandbox's row has added the record of its key, without the answer.
+                records.iter().try_for_each(|record| put_record(db, record, "REPLACE"))?;
+            }
+            if let Some(webhooks) = &contents.webhooks {
+                sqlite_webhooks::import(db, webhooks, *replace)?;
+            }
         }
         Op::Remove(id) => {
             db.prepare_cached("DELETE FROM sandboxes WHERE id = ?1")?.execute([id.as_str()])?;
@@ -364,6 +376,11 @@ fn records(db: &Connection, condition: &str, values: impl Params, kind: RecordKi
         records.push(read_record(row, kind).map_err(unreadable)?);
     }
     Ok(Rows { records, ..Rows::default() })
+}
+
+fn all_records(db: &Connection) -> Result<Vec<Record>, StoreError> {
+    let all = RecordKind::ALL.map(|kind| records(db, "kind = ?1", [kind.as_str()], kind));
+    Ok(all.into_iter().collect::<Result<Vec<Rows>, _>>()?.into_iter().flat_map(|rows| rows.records).collect())
 }
 
 fn read_record(row: &Row<'_>, kind: RecordKind) -> Result<Record, Box<dyn std::error::Error>> {

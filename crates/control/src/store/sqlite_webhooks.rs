@@ -2,7 +2,7 @@
 
 use arenite_model::WebhookId;
 use async_trait::async_trait;
-use rusqlite::{OptionalExtension, Row, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::sqlite_tenants::{read_all, time, unreadable};
 use super::webhooks::WebhookStore;
@@ -76,27 +76,38 @@ fn read_pending(row: &Row<'_>) -> Result<PendingDelivery, StoreError> {
     Ok(PendingDelivery { number: number.unsigned_abs(), webhook, at: time(row.get(2)?)? })
 }
 
+/// All webhooks.
+pub(super) fn load(db: &Connection) -> Result<Vec<Webhook>, StoreError> {
+    let mut select = db.prepare("SELECT id, tenant, url, secret, kinds, created_at FROM webhooks ORDER BY id")?;
+    read_all(select.query([])?, read_webhook)
+}
+
+/// Adds webhooks. With `replace`, they take the place of all that are there, with their deliveries.
+pub(super) fn import(db: &Connection, hooks: &[Webhook], replace: bool) -> Result<(), StoreError> {
+    if replace {
+        db.execute_batch("DELETE FROM deliveries; DELETE FROM webhooks")?;
+    }
+    hooks.iter().try_for_each(|hook| insert(db, hook))
+}
+
+fn insert(db: &Connection, hook: &Webhook) -> Result<(), StoreError> {
+    let Webhook { id, tenant, url, secret, kinds, created_at } = hook;
+    db.execute(
+        "INSERT INTO webhooks (id, tenant, url, secret, kinds, created_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        params![id.as_str(), tenant.as_str(), url, secret, to_json(kinds)?, created_at.as_microsecond()],
+    )?;
+    Ok(())
+}
+
 #[async_trait]
 impl WebhookStore for SqliteStore {
     async fn webhooks(&self) -> Result<Vec<Webhook>, StoreError> {
-        self.transaction(|db| {
-            let mut select = db.prepare("SELECT id, tenant, url, secret, kinds, created_at FROM webhooks")?;
-            read_all(select.query([])?, read_webhook)
-        })
-        .await
+        self.transaction(load).await
     }
 
     async fn create_webhook(&self, hook: &Webhook) -> Result<(), StoreError> {
         let hook = hook.clone();
-        self.transaction(move |db| {
-            let Webhook { id, tenant, url, secret, kinds, created_at } = &hook;
-            db.execute(
-                "INSERT INTO webhooks (id, tenant, url, secret, kinds, created_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-                params![id.as_str(), tenant.as_str(), url, secret, to_json(kinds)?, created_at.as_microsecond()],
-            )?;
-            Ok(())
-        })
-        .await
+        self.transaction(move |db| insert(db, &hook)).await
     }
 
     async fn remove_webhook(&self, id: &WebhookId) -> Result<(), StoreError> {

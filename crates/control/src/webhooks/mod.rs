@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use arenite_model::{TenantId, WebhookId};
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::clock::{Clock, later};
@@ -40,16 +40,30 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
 
 /// An address that gets events.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Webhook {
     pub id: WebhookId,
     pub tenant: TenantId,
     pub url: String,
     /// Signs deliveries.
+    #[serde(with = "hexadecimal")]
     pub secret: Vec<u8>,
     /// The events that it gets; empty: all.
     pub kinds: Vec<EventKind>,
     pub created_at: Timestamp,
+}
+
+/// The secret as text.
+mod hexadecimal {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(secret: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&hex::encode(secret))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+        hex::decode(String::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
 }
 
 impl std::fmt::Debug for Webhook {

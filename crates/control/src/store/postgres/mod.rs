@@ -108,6 +108,8 @@ async fn load_all(client: &tokio_postgres::Client) -> Result<Contents, session::
         sandboxes: rows::load(client).await?,
         tenants: Some(tenants::load(client).await?),
         usage: Some(usage::load(client).await?),
+        records: Some(rows::all_records(client).await?),
+        webhooks: Some(webhooks::load(client).await?),
     })
 }
 

@@ -316,6 +316,27 @@ pub(super) async fn apply_record(client: &Client, op: &Op) -> Result<Rows, Fault
     Ok(Rows { records: rows.iter().map(read_row).collect::<Result<_, _>>()?, ..Rows::default() })
 }
 
+/// The records of all kinds.
+pub(super) async fn all_records(client: &Client) -> Result<Vec<Record>, Fault> {
+    let mut all = Vec::new();
+    for kind in RecordKind::ALL {
+        all.extend(apply_record(client, &Op::Records(kind)).await?.records);
+    }
+    Ok(all)
+}
+
+/// Adds records. With `replace`, they take the place of all that are there.
+pub(super) async fn import_records(client: &Client, records: &[Record], replace: bool) -> Result<(), Fault> {
+    if replace {
+        client.batch_execute("DELETE FROM records").await?;
+    }
+    for record in records {
+        // A sandbox's row has added the record of its key, without the answer.
+        apply_record(client, &Op::PutRecord(record.clone())).await?;
+    }
+    Ok(())
+}
+
 fn read_record(row: &Row, kind: RecordKind) -> Result<Record, Box<dyn std::error::Error>> {
     Ok(Record {
         id: RecordId { kind, tenant: row.try_get::<_, &str>(0)?.parse()?, key: row.try_get(1)? },

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arenite_model::WebhookId;
 use async_trait::async_trait;
-use tokio_postgres::Row;
+use tokio_postgres::{Client, Row};
 
 use super::PostgresStore;
 use super::rows::{Unreadable, read_all, read_time, storable};
@@ -80,31 +80,46 @@ fn read_pending(row: &Row) -> Result<PendingDelivery, Unreadable> {
     })
 }
 
+/// All webhooks.
+pub(super) async fn load(client: &Client) -> Result<Vec<Webhook>, Fault> {
+    let select = "SELECT id, tenant, url, secret, kinds, created_at FROM webhooks ORDER BY id";
+    read_all(&client.query(select, &[]).await?, read_webhook)
+}
+
+/// Adds webhooks. With `replace`, they take the place of all that are there, with their deliveries.
+pub(super) async fn import(client: &Client, hooks: &[Webhook], replace: bool) -> Result<(), Fault> {
+    if replace {
+        client.batch_execute("DELETE FROM deliveries; DELETE FROM webhooks").await?;
+    }
+    for hook in hooks {
+        insert(client, hook).await?;
+    }
+    Ok(())
+}
+
+async fn insert(client: &Client, hook: &Webhook) -> Result<(), Fault> {
+    let Webhook { id, tenant, url, secret, kinds, created_at } = hook;
+    let kinds = to_json(kinds).map_err(Fault::Refused)?;
+    // Ids are random, so a row that is there is of an earlier attempt.
+    let insert = "INSERT INTO webhooks (id, tenant, url, secret, kinds, created_at) VALUES ($1, $2, $3, $4, $5, $6)
+        ON CONFLICT DO NOTHING";
+    let values: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
+        [&id.as_str(), &tenant.as_str(), &storable(url), secret, &kinds, &created_at.as_microsecond()];
+    client.execute(insert, &values).await?;
+    Ok(())
+}
+
 #[async_trait]
 impl WebhookStore for PostgresStore {
     async fn webhooks(&self) -> Result<Vec<Webhook>, StoreError> {
-        self.transaction(|client, _| {
-            let select = "SELECT id, tenant, url, secret, kinds, created_at FROM webhooks";
-            Box::pin(async move { read_all(&client.query(select, &[]).await?, read_webhook) })
-        })
-        .await
+        self.transaction(|client, _| Box::pin(load(client))).await
     }
 
     async fn create_webhook(&self, hook: &Webhook) -> Result<(), StoreError> {
         let hook = Arc::new(hook.clone());
         self.transaction(move |client, _| {
             let hook = Arc::clone(&hook);
-            Box::pin(async move {
-                let Webhook { id, tenant, url, secret, kinds, created_at } = &*hook;
-                let kinds = to_json(kinds).map_err(Fault::Refused)?;
-                // Ids are random, so a row that is there is of an earlier attempt.
-                let insert = "INSERT INTO webhooks (id, tenant, url, secret, kinds, created_at) VALUES ($1, $2, $3, $4, $5, $6)
-                    ON CONFLICT DO NOTHING";
-                let values: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
-                    [&id.as_str(), &tenant.as_str(), &storable(url), secret, &kinds, &created_at.as_microsecond()];
-                client.execute(insert, &values).await?;
-                Ok(())
-            })
+            Box::pin(async move { insert(client, &hook).await })
         })
         .await
     }

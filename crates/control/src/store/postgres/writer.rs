@@ -25,7 +25,7 @@ use super::address::PostgresAddress;
 use super::owed::Owed;
 use super::schema::Claim;
 use super::session::{EXCHANGE, Fault, LONG_EXCHANGE, OpenError, Session, exchange, pipeline, transact};
-use super::{rows, tenants, usage};
+use super::{rows, tenants, usage, webhooks};
 use crate::Sandbox;
 use crate::store::{Answer, Contents, Op, Rows, StoreError};
 use crate::tenants::TenantLimits;
@@ -484,6 +484,12 @@ async fn import(session: &Session, contents: &Contents, replace: bool) -> Result
     }
     if let Some(contents) = &contents.usage {
         exchange(LONG_EXCHANGE, usage::import(client, contents)).await?;
+    }
+    if let Some(records) = &contents.records {
+        exchange(LONG_EXCHANGE, rows::import_records(client, records, replace)).await?;
+    }
+    if let Some(hooks) = &contents.webhooks {
+        exchange(LONG_EXCHANGE, webhooks::import(client, hooks, replace)).await?;
     }
     Ok(())
 }
