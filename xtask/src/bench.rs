@@ -13,6 +13,7 @@ mod report;
 mod retrieval;
 mod search;
 mod stream;
+mod tenants;
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -57,7 +58,7 @@ pub(crate) struct BenchArgs {
 }
 
 /// Accepted values of `--only`, in the order of measurement.
-const GROUPS: [&str; 12] = [
+const GROUPS: [&str; 14] = [
     "create",
     "exec",
     "claim",
@@ -70,6 +71,8 @@ const GROUPS: [&str; 12] = [
     "many",
     "stream",
     "grep",
+    "tenants",
+    "auth",
 ];
 /// Warm-up rounds: pools fill, files get into the cache.
 const WARM_UP: usize = 10;
@@ -181,7 +184,16 @@ fn measure(
     if wanted("grep") {
         report.push(search::measure(&mut api)?);
     }
+    let setting = tenants::Setting { arenite, images: data_dir, work, port: args.port, rounds: args.rounds };
+    if wanted("tenants") {
+        tenants::beside_many(&setting, report)?;
+    }
+    if wanted("auth") {
+        api = Connection::open(args.port)?;
+        tenants::authentication(&setting, &mut api, report)?;
+    }
     if args.soak {
+        api = Connection::open(args.port)?;
         soak(&mut api, report)?;
     }
     Ok(())

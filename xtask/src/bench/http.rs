@@ -115,6 +115,11 @@ impl Connection {
         self.json("POST", path, body)
     }
 
+    /// The JSON at a path.
+    pub(super) fn get(&mut self, path: &str) -> Result<Value, Failure> {
+        self.json("GET", path, &Value::Null)
+    }
+
     /// The unparsed answer, with any content.
     pub(super) fn raw_post(&mut self, path: &str, body: &Value) -> Result<Vec<u8>, Failure> {
         self.call("POST", path, body.to_string().as_bytes()).map(|(_, answer)| answer)
