@@ -150,7 +150,10 @@ export class SandboxPage implements View {
         field.error = parsed.error;
         throw new FieldsWrong();
       }
-      this.draw(await call<Sandbox>('POST', sandboxPath(sandbox.name, '/extend'), { seconds: parsed.value }));
+      // An unlimited lifetime has no end to move.
+      this.draw(sandbox.expires_at
+        ? await call<Sandbox>('POST', sandboxPath(sandbox.name, '/extend'), { seconds: parsed.value })
+        : await call<Sandbox>('PATCH', sandboxPath(sandbox.name), { expires_in_seconds: parsed.value }));
       this.message.say(`Extended by ${field.value.trim()}.`);
     });
   }
