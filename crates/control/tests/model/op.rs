@@ -36,7 +36,6 @@ pub(crate) struct Create {
     pub(crate) key: Option<u8>,
 }
 
-// A change of a sandbox (`PATCH`), such as an extension of its life, belongs here as another operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Op {
     Create(Create),
@@ -57,6 +56,12 @@ pub(crate) enum Op {
     Resume(Target),
     Start(Target),
     Delete(Target),
+    /// Changes the end of its life: by this many seconds, or to this many seconds from now.
+    Extend {
+        target: Target,
+        seconds: u64,
+        from_now: bool,
+    },
     /// Its guest ends by itself.
     End(Target),
     OpenGroup {
@@ -134,7 +139,7 @@ impl Op {
             | Self::RotateKey { tenant, .. }
             | Self::RevokeKey { tenant, .. }
             | Self::Disable { tenant, .. } => *tenant,
-            Self::Call { target, .. } => target.tenant,
+            Self::Call { target, .. } | Self::Extend { target, .. } => target.tenant,
             Self::Pause(target) | Self::Resume(target) | Self::Start(target) | Self::Delete(target) | Self::End(target) => {
                 target.tenant
             }
@@ -145,7 +150,7 @@ impl Op {
     /// The sandbox that it is about.
     pub(crate) fn target(&self) -> Option<Target> {
         match self {
-            Self::Call { target, .. } => Some(*target),
+            Self::Call { target, .. } | Self::Extend { target, .. } => Some(*target),
             Self::Pause(target) | Self::Resume(target) | Self::Start(target) | Self::Delete(target) | Self::End(target) => {
                 Some(*target)
             }
@@ -219,7 +224,8 @@ impl Random {
     /// An operation on sandboxes or groups, for steps with several.
     fn change(&mut self, tenant: u8) -> Op {
         let (target, group) = (self.target(tenant), self.small(GROUPS));
-        match self.below(20) {
+        match self.below(22) {
+            20..=21 => Op::Extend { target, seconds: self.pick(&[5, 20, 60]), from_now: self.one_in(2) },
             0..=5 => Op::Create(self.create(tenant)),
             6..=8 => Op::Delete(target),
             9..=10 => Op::Pause(target),
@@ -272,7 +278,7 @@ impl Random {
         {
             for op in &mut ops[1..] {
                 match op {
-                    Op::Call { target, .. } => *target = met,
+                    Op::Call { target, .. } | Op::Extend { target, .. } => *target = met,
                     Op::Pause(target) | Op::Resume(target) | Op::Start(target) | Op::Delete(target) => *target = met,
                     Op::Create(create) if (met.which as usize) < NAMES.len() => create.name = Some(met.which),
                     _ => {}

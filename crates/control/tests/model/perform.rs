@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arenite_control::tenants::{ApiKey, KeyText};
+use arenite_control::tenants::{ApiKey, KeyText, Principal};
 use arenite_control::{
-    ChildBudget, Control, ControlError, CreateRequest, KeyHold, Lease, Provenance, ResourcesOverlay, Sandbox, SpecOverlay,
+    ChildBudget, Control, ControlError, CreateRequest, KeyHold, Lease, Provenance, ResourcesOverlay, Sandbox, SandboxChange,
+    SpecOverlay, TimeoutChange,
 };
 use arenite_model::{GroupName, IdlePolicy, SandboxId, TenantId};
 use tokio::task::JoinHandle;
@@ -61,6 +62,11 @@ async fn answer(control: &Arc<Control>, bound: &Bound, lease: &mut Option<Lease>
         Op::Pause(_) => made(control.pause(&id, name()).await?),
         Op::Resume(_) => made(control.resume(&id, name()).await?),
         Op::Start(_) => made(control.start_sandbox(&id, name()).await?),
+        Op::Extend { seconds, from_now, .. } => {
+            let timeout = if *from_now { TimeoutChange::FromNow(*seconds) } else { TimeoutChange::Extend(*seconds) };
+            let change = SandboxChange { timeout: Some(timeout), ..SandboxChange::default() };
+            made(control.change(&Principal::server(id), name(), change).await?)
+        }
         Op::Delete(_) => {
             control.delete(&id, name()).await?;
             Outcome::Done

@@ -128,6 +128,13 @@ impl Bound {
             && matches!(self.op, Op::Pause(_) | Op::Resume(_) | Op::Start(_) | Op::Call { .. })
     }
 
+    /// Whether it may change the end of this sandbox's life.
+    fn may_extend(&self, sandbox: &Held) -> bool {
+        self.op.tenant() == Some(sandbox.tenant())
+            && self.name.as_ref() == Some(&sandbox.row.name)
+            && matches!(self.op, Op::Extend { .. })
+    }
+
     /// Whether it may create this sandbox.
     fn may_create(&self, row: &Sandbox) -> bool {
         let size = |size: u8| SIZES[usize::from(size)].1 == row.spec.resources.memory_bytes;

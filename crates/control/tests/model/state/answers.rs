@@ -20,6 +20,10 @@ impl Model {
                 let found = target();
                 self.change(found, bound, outcome, rivals)
             }
+            Op::Extend { seconds, from_now, .. } => {
+                let found = target();
+                self.extend(found, *seconds, *from_now, bound, outcome, rivals)
+            }
             Op::Delete(_) => {
                 let found = target();
                 self.delete(found, bound, outcome, rivals)
@@ -490,6 +494,39 @@ impl Model {
             // A delete is not one moment.
             (Some(Refusal::Conflict | Refusal::Missing), ..) if rivals.may_end(held, self) => Ok(()),
             (_, wanted, _) => expected(wanted, outcome),
+        }
+    }
+
+    fn extend(
+        &mut self,
+        found: Option<SandboxId>,
+        seconds: u64,
+        from_now: bool,
+        bound: &Bound,
+        outcome: &Outcome,
+        rivals: &Rivals,
+    ) -> Checked {
+        if bound.name.is_none() {
+            return if matches!(outcome, Outcome::Skipped) { Ok(()) } else { expected("no sandbox", outcome) };
+        }
+        let now = self.now;
+        let held = found.as_ref().map(|id| &self.sandboxes[id]);
+        match (held, outcome) {
+            (None, Outcome::Refused(Refusal::Missing, _)) => Ok(()),
+            (Some(held), Outcome::Refused(Refusal::Conflict, _)) if held.row.state == SandboxState::Deleting => Ok(()),
+            (Some(held), Outcome::Refused(Refusal::Conflict | Refusal::Missing, _)) if rivals.may_end(held, self) => Ok(()),
+            (Some(held), Outcome::Made(changed)) if held.row.state != SandboxState::Deleting => {
+                let more = Duration::from_secs(seconds);
+                let end = if from_now { Some(now + more) } else { held.row.expires_at.map(|end| end + more) };
+                if (&changed.id, changed.expires_at, changed.state) != (&held.row.id, end, held.row.state) {
+                    return expected(end, outcome);
+                }
+                let held = self.sandboxes.get_mut(&changed.id).expect("it was found");
+                held.row.expires_at = end;
+                held.idle_from = now;
+                Ok(())
+            }
+            (held, other) => expected(held, other),
         }
     }
 

@@ -16,12 +16,32 @@ impl Model {
         let kept: BTreeMap<&SandboxId, &Sandbox> = rows.iter().map(|row| (&row.id, row)).collect();
         let half = |row: &Sandbox| matches!(row.state, SandboxState::Creating | SandboxState::Deleting);
         let before = self.clone();
+        // One that was woken, started or extended may have come to its end in the same wait.
+        let waits = ops().any(|op| matches!(op.op, Op::Wait(_)));
+        let was_changed = |held: &Held| {
+            let is_idle = held.row.spec.idle_timeout_seconds.is_some() && ops().any(|op| op.may_change(held));
+            waits && (is_idle || ops().any(|op| op.may_extend(held)))
+        };
+        let came_to_end = |held: &Held| {
+            let above = held.row.provenance.ancestors.iter().filter_map(|id| before.sandboxes.get(id));
+            was_changed(held) || above.into_iter().any(was_changed)
+        };
         for held in before.sandboxes.values() {
             let id = &held.row.id;
             let found = engine.found(id);
             let is_gone = kept.get(id).is_none_or(|row| half(row));
-            if is_gone && held.row.state != SandboxState::Deleting && !ops().any(|op| op.may_end(held, &before)) {
+            if is_gone
+                && held.row.state != SandboxState::Deleting
+                && !came_to_end(held)
+                && !ops().any(|op| op.may_end(held, &before))
+            {
                 return Err(format!("the crash lost sandbox {}: {:?}, {found:?}", held.row.name, kept.get(id)));
+            }
+            if let Some(row) = kept.get(id).filter(|row| row.expires_at != held.row.expires_at && !is_gone) {
+                if !ops().any(|op| op.may_extend(held)) {
+                    return Err(format!("the crash changed the end of sandbox {}: {row:?}", held.row.name));
+                }
+                self.sandboxes.get_mut(id).expect("it is from there").row.expires_at = row.expires_at;
             }
             let state = match (kept.get(id), found) {
                 _ if is_gone => {
