@@ -47,7 +47,9 @@ def test_no_answer_of_the_api_is_a_server_error_or_breaks_the_document(server: S
     before = names()
     # It calls with names that it read in answers, and other tests have sandboxes on this server. Streams of events don't end by
     # themselves: they are read for the time of a request.
-    run = schemathesis(f"{server.url}/api/v2/openapi.json", f"not_a_server_error,{FIT}", "--exclude-method", "DELETE")
+    # A reset is refused with 501 until there are snapshots.
+    left_out = ("--exclude-method", "DELETE", "--exclude-path", "/api/v2/sandboxes/{name}/reset")
+    run = schemathesis(f"{server.url}/api/v2/openapi.json", f"not_a_server_error,{FIT}", *left_out)
     for name in names() - before:
         httpx.delete(f"{server.url}/api/v2/sandboxes/{name}", timeout=60)
     assert run.returncode == 0, run.stdout[-12000:] + run.stderr[-2000:]

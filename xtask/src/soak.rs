@@ -23,7 +23,9 @@ pub(crate) fn run(args: &SoakArgs) -> Outcome {
     host::prepare(&[host::TO_BUILD, host::TO_RUN, host::TO_TEST])?;
     if args.model_steps > 0 {
         let test = ["test", "--workspace", "--profile", "checked", "--test", "model", "--", "--nocapture"];
-        command::run(cargo().args(test).env("ARENITE_MODEL_STEPS", args.model_steps.to_string()))?;
+        command::run(
+            cargo().args(test).env("ARENITE_MODEL_STEPS", args.model_steps.to_string()).env("ARENITE_MODEL_SEED", "random"),
+        )?;
     }
     let soak = ["vm", "retrieval", "soak", "-m", "soak"].map(str::to_owned);
     let prepared = Prepared::make(Profile::Release)?;
