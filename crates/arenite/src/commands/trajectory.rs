@@ -129,16 +129,7 @@ fn result(result: Option<&StepResult>) -> String {
 
 async fn verify(args: TrajectoryVerifyArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
-    let ids = match &args.trajectory {
-        Some(wanted) => vec![find(&client, wanted).await?],
-        None => client
-            .get_all::<wire::Trajectories>(TRAJECTORIES, "trajectories")
-            .await?
-            .trajectories
-            .into_iter()
-            .map(|t| t.trajectory)
-            .collect(),
-    };
+    let ids = ids(&client, args.trajectory.as_deref()).await?;
     let mut all = Vec::new();
     for id in ids {
         all.push(client.get::<Verification>(&format!("{TRAJECTORIES}/{}/verify", encoded(&id))).await?);
@@ -203,16 +194,7 @@ async fn export(args: TrajectoryExportArgs) -> Outcome {
             .hint("name a trajectory; see what there is with: arenite trajectory ls")
             .exit_code(2));
     }
-    let ids = match &args.trajectory {
-        Some(wanted) => vec![find(&client, wanted).await?],
-        None => client
-            .get_all::<wire::Trajectories>(TRAJECTORIES, "trajectories")
-            .await?
-            .trajectories
-            .into_iter()
-            .map(|t| t.trajectory)
-            .collect(),
-    };
+    let ids = ids(&client, args.trajectory.as_deref()).await?;
     let mut file = match &args.output {
         Some(path) => {
             Some(std::io::BufWriter::new(std::fs::File::create(path).attempt(|| format!("could not write {}", path.display()))?))
@@ -235,6 +217,15 @@ async fn export(args: TrajectoryExportArgs) -> Outcome {
         file.flush().attempt(|| "could not write the export".into())?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The id of the wanted trajectory, or those of all.
+async fn ids(client: &Client, wanted: Option<&str>) -> Result<Vec<String>, Failure> {
+    if let Some(wanted) = wanted {
+        return Ok(vec![find(client, wanted).await?]);
+    }
+    let list: wire::Trajectories = client.get_all(TRAJECTORIES, "trajectories").await?;
+    Ok(list.trajectories.into_iter().map(|item| item.trajectory).collect())
 }
 
 /// The id of a trajectory; [`found`] resolves the name.
