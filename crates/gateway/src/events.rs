@@ -25,13 +25,12 @@ use utoipa::ToSchema;
 
 use crate::exchange::{Answered, Exchange};
 use crate::follow::{self, LAST_EVENT_ID};
+use crate::lists;
 use crate::path::query_pairs;
+use crate::query::MAX_VALUES;
 use crate::refusal::{Refusal, json_response};
 
 const DEFAULT_PAGE: usize = 100;
-const MAX_PAGE: usize = 1000;
-/// The most values of one filter.
-const MAX_VALUES: usize = 32;
 /// The most events that are read from the history at once, until other tasks may run.
 const READ_AT_ONCE: usize = 256;
 
@@ -92,27 +91,23 @@ impl Filter {
     fn from_query(query: Option<&str>) -> Result<Self, Refusal> {
         let mut filter = Self::default();
         for (name, value) in query_pairs(query.unwrap_or_default()) {
-            let count = match name.as_str() {
+            match name.as_str() {
                 "type" => {
                     for kind in value.split(',') {
                         filter.kinds.push(kind.parse().map_err(Refusal::bad_request)?);
                     }
-                    filter.kinds.len()
+                    // Of other parameters, the check of the query counts the values.
+                    if filter.kinds.len() > MAX_VALUES {
+                        return Err(Refusal::bad_request(format!("type has more than {MAX_VALUES} values")));
+                    }
                 }
-                "sandbox" => {
-                    filter.sandboxes.push(value);
-                    filter.sandboxes.len()
-                }
+                "sandbox" => filter.sandboxes.push(value),
                 "label" => {
                     let (key, value) =
                         value.split_once('=').ok_or_else(|| Refusal::bad_request("label is not written as KEY=VALUE"))?;
                     filter.labels.push((key.to_owned(), value.to_owned()));
-                    filter.labels.len()
                 }
-                _ => continue,
-            };
-            if count > MAX_VALUES {
-                return Err(Refusal::bad_request(format!("{name} has more than {MAX_VALUES} values")));
+                _ => {}
             }
         }
         Ok(filter)
@@ -146,9 +141,7 @@ pub(crate) async fn serve(exchange: &mut Exchange) -> Answered {
         let reader = after.map_or_else(|| control.subscribe(), |after| control.read_events(Some(after)));
         return Ok(stream(exchange, reader, filter));
     }
-    let limit = exchange.query("limit").map(|text| text.parse()).transpose();
-    let limit = limit.ok().map(|limit| limit.unwrap_or(DEFAULT_PAGE)).filter(|limit| (1..=MAX_PAGE).contains(limit));
-    let limit = limit.ok_or_else(|| Refusal::bad_request(format!("limit is not from 1 to {MAX_PAGE}")))?;
+    let limit = lists::limit(exchange, DEFAULT_PAGE)?;
     let mut reader = exchange.gateway.control.read_events(after);
     let mut page = EventPage { events: Vec::new(), next_after: String::new(), gap: false };
     while page.events.len() < limit {

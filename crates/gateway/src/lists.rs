@@ -20,6 +20,15 @@ const MAX_CURSOR: usize = 1024;
 /// Bytes of a cursor's checksum.
 const CHECK_BYTES: usize = 6;
 
+/// The most entries that a page may have, or the usual number.
+pub(crate) fn limit(exchange: &Exchange, usual: usize) -> Result<usize, Refusal> {
+    let limit = exchange.query("limit").map_or(Ok(usual), |text| text.parse()).unwrap_or(usize::MAX);
+    if !(1..=MAX_PAGE).contains(&limit) {
+        return Err(Refusal::bad_request(format!("limit is not from 1 to {MAX_PAGE}")));
+    }
+    Ok(limit)
+}
+
 /// The page that a request asks for.
 #[derive(Debug)]
 pub(crate) struct PageQuery {
@@ -36,11 +45,7 @@ impl PageQuery {
 
     /// Of a list that has several orders.
     pub(crate) fn in_order(exchange: &Exchange, order: &str) -> Result<Self, Refusal> {
-        let usual = exchange.route.page_size();
-        let limit = exchange.query("limit").map_or(Ok(usual), |text| text.parse()).unwrap_or(usize::MAX);
-        if !(1..=MAX_PAGE).contains(&limit) {
-            return Err(Refusal::bad_request(format!("limit is not from 1 to {MAX_PAGE}")));
-        }
+        let limit = limit(exchange, exchange.route.page_size())?;
         let list = format!("{} {order}", exchange.path.decoded.trim_end_matches('/'));
         Ok(Self { limit, list, cursor: exchange.query("cursor") })
     }

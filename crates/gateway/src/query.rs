@@ -13,7 +13,7 @@ use crate::refusal::Refusal;
 pub(crate) type Query = (&'static str, &'static str, &'static str);
 
 /// How often a parameter may be repeated.
-const MAX_VALUES: usize = 32;
+pub(crate) const MAX_VALUES: usize = 32;
 /// The most characters of a name or a value that a refusal repeats.
 const MAX_SHOWN: usize = 80;
 
