@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::command::{find, program, run, succeeds};
+use crate::command::{download, find, program, run, succeeds};
 use crate::failure::{Failure, Outcome};
 
 /// A program or package that must be installed.
@@ -105,8 +105,8 @@ pub(crate) fn prepare(needs: &[&[Need]]) -> Outcome {
     }
     // The package lists may exist already, and fetching them takes a while.
     if run(&mut install(&packages)).is_err() {
-        run(program("apt-get").args(["update", "-q"]))?;
-        run(&mut install(&packages))?;
+        download(program("apt-get").args(["update", "-q"]))?;
+        download(&mut install(&packages))?;
     }
     match missing.into_iter().find(|need| !need.present.holds()) {
         Some(need) => Err(Failure::new(format!("{} was installed, but what it should bring is still not there", need.package))),

@@ -114,7 +114,7 @@ fn build(arenite: &Path, name: &str, data_dir: &Path) -> Outcome {
 /// Builds the image from the tree's Imagefile of that name, if there is one: the binary only includes `base`.
 pub(crate) fn build_one(arenite: &Path, name: &str, data_dir: &Path) -> Outcome {
     if name == VM {
-        return command::run(command::program(arenite).args(["vm", "build", name, "--data-dir"]).arg(data_dir));
+        return command::download(command::program(arenite).args(["vm", "build", name, "--data-dir"]).arg(data_dir));
     }
     let imagefile = imagefile(name);
     let mut build = command::program(arenite);
@@ -122,7 +122,7 @@ pub(crate) fn build_one(arenite: &Path, name: &str, data_dir: &Path) -> Outcome 
     if imagefile.is_file() {
         build.arg("--file").arg(imagefile);
     }
-    command::run(&mut build)
+    command::download(&mut build)
 }
 
 #[cfg(test)]

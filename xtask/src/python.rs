@@ -28,7 +28,7 @@ pub(crate) fn environment() -> Result<PathBuf, Failure> {
     for (file, with) in [(&requirements, None), (&alone, Some("--no-deps"))] {
         let mut install = program(&python);
         install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(with);
-        command::run(install.arg("--requirement").arg(file))?;
+        command::download(install.arg("--requirement").arg(file))?;
     }
     std::fs::write(&mark, wanted).attempt(|| format!("could not write {}", mark.display()))?;
     Ok(python)

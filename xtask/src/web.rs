@@ -42,7 +42,7 @@ pub(crate) fn install(web: &Path) -> Outcome {
     if std::fs::read_to_string(&mark).is_ok_and(|of| of == lock) {
         return Ok(());
     }
-    command::run(npm(web).args(["ci", "--no-progress"]))?;
+    command::download(npm(web).args(["ci", "--no-progress"]))?;
     std::fs::write(&mark, lock).attempt(|| format!("could not write {}", mark.display()))
 }
 
