@@ -329,6 +329,9 @@ def test_webhooks(run: Run, serve: Callable[..., ScriptedServer]) -> None:
     assert [one.id for one in run(server.url, lambda client: client.webhooks.list())] == ["w1"]
     run(server.url, lambda client: client.webhooks.delete("w/1"))
     assert server.requests[1].line == "DELETE /api/v2/webhooks/w%2F1 HTTP/1.1"
+    server = serve(b"", answer(201, hook | {"secret": "whsec_x"}))
+    assert run(server.url, lambda client: client.webhooks.create("https://x")).secret == "whsec_x"
+    assert len({request.headers["idempotency-key"] for request in server.requests}) == 1
 
 
 def test_lists_are_read_page_by_page(run: Run, serve: Callable[..., ScriptedServer]) -> None:

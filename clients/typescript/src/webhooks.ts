@@ -1,6 +1,7 @@
 /** Webhooks. */
 
 import type { Client } from "./client.js";
+import { randomId } from "./random.js";
 import type { DeliveryInfo, NewWebhookInfo, WebhookInfo, WebhookTest } from "./types.js";
 
 const PATH = "/api/v2/webhooks";
@@ -14,8 +15,8 @@ export class Webhooks {
   }
 
   /** Creates a webhook for events of these types, or of all. Only this answer has the secret that signs deliveries. */
-  create(url: string, types: readonly string[] = []): Promise<NewWebhookInfo> {
-    return this.#client.request("POST", PATH, { json: { url, types } });
+  create(url: string, types: readonly string[] = [], idempotencyKey: string = randomId()): Promise<NewWebhookInfo> {
+    return this.#client.request("POST", PATH, { json: { url, types }, idempotencyKey });
   }
 
   get(id: string): Promise<WebhookInfo> {

@@ -84,6 +84,7 @@ mod tests {
     use std::time::Duration;
 
     use arenite_control::fake_engine::Point;
+    use arenite_model::TenantId;
     use http::Request;
     use http::header::{HOST, LOCATION};
     use serde_json::json;
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn tenants_keys_and_groups_are_created_once() {
+    async fn tenants_keys_groups_and_webhooks_are_created_once() {
         let server = Harness::with(|control, _| control.tenants = true).await;
         let (_, operator) = server.gateway.control.tenants().unwrap().first_operator_key().await.unwrap().unwrap();
         let post = async |path: &str, body: Value| {
@@ -199,6 +200,8 @@ mod tests {
         for (path, body, other) in [
             ("/api/v2/tenants", json!({ "name": "acme" }), json!({ "name": "other" })),
             ("/api/v2/groups", json!({ "name": "g", "ttl_seconds": 60 }), json!({ "name": "g", "ttl_seconds": 61 })),
+            // Its secret too.
+            ("/api/v2/webhooks", json!({ "url": "https://example.com/a" }), json!({ "url": "https://example.com/b" })),
         ] {
             let first = post(path, body.clone()).await;
             assert_eq!(first.status, 201, "{}", first.text);
@@ -214,5 +217,7 @@ mod tests {
         assert!(first.json["key"].is_string() && again.json["key"].is_null());
         let keys = server.gateway.control.tenants().unwrap().keys(None);
         assert_eq!(keys.iter().filter(|key| key.name == "of a test").count(), 1);
+        let webhooks = server.gateway.control.webhooks().expect("the store keeps webhooks");
+        assert_eq!(webhooks.list(&TenantId::default_tenant()).len(), 1);
     }
 }

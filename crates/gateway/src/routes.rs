@@ -448,7 +448,7 @@ static ROUTES: &[Route] = &[
     Route::new(At::Server, &API, GET, "/api/v2/webhooks", |e| Box::pin(webhooks::list(e))).needs(Role::Admin)
         .doc(Operation::new("webhooks", "list_webhooks", "Lists the webhooks").paged(MAX_PAGE).answers::<WebhookList>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/webhooks", |e| Box::pin(webhooks::create(e))).needs(Role::Admin)
-        .doc(Operation::new("webhooks", "create_webhook", "Creates a webhook; its secret is shown only in this answer").takes::<CreateWebhook>().answers::<NewWebhookInfo>(201)),
+        .doc(Operation::new("webhooks", "create_webhook", "Creates a webhook; its secret is shown only in this answer").keyed().takes::<CreateWebhook>().answers::<NewWebhookInfo>(201)),
     Route::new(At::Server, &API, GET, "/api/v2/webhooks/{id}", |e| Box::pin(webhooks::get(e))).needs(Role::Admin)
         .doc(Operation::new("webhooks", "get_webhook", "Describes a webhook").answers::<WebhookInfo>(200)),
     Route::new(At::Server, &API, DELETE, "/api/v2/webhooks/{id}", |e| Box::pin(webhooks::remove(e))).needs(Role::Admin)

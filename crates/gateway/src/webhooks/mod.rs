@@ -18,16 +18,18 @@ use std::sync::Arc;
 use arenite_control::webhooks::{Delivery, DeliveryQuery, DeliveryState, Webhook, Webhooks};
 use arenite_control::{ControlError, EventKind};
 use arenite_model::{ErrorCode, WebhookId};
+use axum::body::Body;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::header::CACHE_CONTROL;
-use http::{HeaderValue, StatusCode};
+use http::{HeaderValue, Response, StatusCode};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use crate::exchange::{Answered, Exchange};
+use crate::idempotency::{self, Begun};
 use crate::lists::PageQuery;
 use crate::outgoing::Target;
 use crate::refusal::{Refusal, json_response};
@@ -179,16 +181,38 @@ pub(crate) async fn get(exchange: &mut Exchange) -> Answered {
 
 pub(crate) async fn create(exchange: &mut Exchange) -> Answered {
     let webhooks = webhooks(exchange)?;
-    let (CreateWebhook { url, types }, _) = exchange.json().await?;
+    let (CreateWebhook { url, types }, arguments) = exchange.json().await?;
     let url = url.ok_or_else(|| Refusal::bad_request("url is missing"))?;
     Target::parse(&url).map_err(|reason| Refusal::bad_request(format!("url: {reason}")))?;
+    let key = match idempotency::begin(exchange, &arguments, 1).await? {
+        Begun::Create(key) => key,
+        Begun::Replay(answer) => return Ok(secret(idempotency::replay(answer))),
+    };
+    let since = idempotency::note(key.as_ref()).await?;
     let tenant = exchange.context.tenant().clone();
-    let created = Box::pin(async move { Ok(webhooks.create(&tenant, url, types).await?) });
-    let hook = audit::change_with(exchange, "webhook.create", String::new(), created).await?;
-    let secret = format!("{SECRET_PREFIX}{}", STANDARD.encode(&hook.secret));
-    let mut answer = json_response(StatusCode::CREATED, &NewWebhookInfo { secret, info: WebhookInfo::from(&*hook) });
+    let left = since.and_then(|since| {
+        let is_left = |hook: &Arc<Webhook>| hook.created_at >= since && hook.url == url && hook.kinds == types;
+        webhooks.list(&tenant).into_iter().find(is_left)
+    });
+    let created = match left {
+        Some(hook) => Ok(hook),
+        None => {
+            let created = Box::pin(async move { Ok(webhooks.create(&tenant, url, types).await?) });
+            audit::change_with(exchange, "webhook.create", String::new(), created).await
+        }
+    };
+    let created = created.map(|hook| {
+        let secret = format!("{SECRET_PREFIX}{}", STANDARD.encode(&hook.secret));
+        (StatusCode::CREATED, json!(NewWebhookInfo { secret, info: WebhookInfo::from(&*hook) }))
+    });
+    let (status, body) = idempotency::settle(key, created).await?;
+    Ok(secret(json_response(status, &body)))
+}
+
+/// Keeps an answer with a secret out of caches.
+fn secret(mut answer: Response<Body>) -> Response<Body> {
     answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    Ok(answer)
+    answer
 }
 
 pub(crate) async fn remove(exchange: &mut Exchange) -> Answered {

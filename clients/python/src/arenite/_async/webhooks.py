@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -20,9 +21,12 @@ class AsyncWebhooks:
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
 
-    async def create(self, url: str, *, types: Sequence[str] = ()) -> NewWebhookInfo:
+    async def create(
+        self, url: str, *, types: Sequence[str] = (), idempotency_key: str | None = None
+    ) -> NewWebhookInfo:
         """Creates a webhook for events of these types, or of all. Only this answer has the secret that signs deliveries."""
-        made = await self._client.request("POST", PATH, json={"url": url, "types": [*types]})
+        key = idempotency_key or uuid.uuid4().hex
+        made = await self._client.request("POST", PATH, json={"url": url, "types": [*types]}, idempotency_key=key)
         return NewWebhookInfo.model_validate(made)
 
     async def get(self, id: str) -> WebhookInfo:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -21,9 +22,12 @@ class Webhooks:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def create(self, url: str, *, types: Sequence[str] = ()) -> NewWebhookInfo:
+    def create(
+        self, url: str, *, types: Sequence[str] = (), idempotency_key: str | None = None
+    ) -> NewWebhookInfo:
         """Creates a webhook for events of these types, or of all. Only this answer has the secret that signs deliveries."""
-        made = self._client.request("POST", PATH, json={"url": url, "types": [*types]})
+        key = idempotency_key or uuid.uuid4().hex
+        made = self._client.request("POST", PATH, json={"url": url, "types": [*types]}, idempotency_key=key)
         return NewWebhookInfo.model_validate(made)
 
     def get(self, id: str) -> WebhookInfo:
