@@ -33,9 +33,9 @@ const LONGEST_DATA_DIR: usize = 58;
 /// The images of the end-to-end tests.
 const IMAGES: [&str; 4] = ["base", "code", "browser", "aio"];
 const END_TO_END: &str = "end-to-end";
-/// The folder of the end-to-end tests that run beside those of the others, since most of them wait most of their time. Each of
-/// the two lanes has its own server and data directory.
-const FIRST_LANE: &str = "aio";
+/// The folders of the end-to-end tests that run beside the others, since most tests wait most of their time. Each of the two
+/// lanes has its own server and data directory, and takes about as long as the other.
+const FIRST_LANE: [&str; 3] = ["aio", "agentflow", "retrieval"];
 /// The folder that runs after the others: its tests fill the host, and inspect its state.
 const ALONE: &str = "isolation";
 /// A test that fails gets a second try, and the summary names it.
@@ -163,7 +163,7 @@ impl Prepared {
         let settings = repository().join("tests/pytest.ini");
         let text = std::fs::read_to_string(&settings).attempt(|| format!("could not read {}", settings.display()))?;
         let folders = text.lines().find_map(|line| line.strip_prefix("testpaths =")).unwrap_or_default().split_whitespace();
-        let others: Vec<&str> = folders.filter(|folder| ![FIRST_LANE, ALONE].contains(folder)).collect();
+        let others: Vec<&str> = folders.filter(|folder| *folder != ALONE && !FIRST_LANE.contains(folder)).collect();
         let second = self.twin()?;
         let log = target_dir().join("end-to-end.log");
         let file = File::create(&log).attempt(|| format!("could not make {}", log.display()))?;
@@ -172,7 +172,7 @@ impl Prepared {
         beside.env("ARENITE_TEST_DATA", &second).stdout(file).stderr(copy);
         eprintln!("$ {} (beside it, into {})", command::shown(&beside), log.display());
         let mut running = beside.spawn().attempt(|| "could not start pytest".into())?;
-        let first = command::run(&mut self.pytest(&[&SECOND_TRY[..], &[FIRST_LANE]].concat()));
+        let first = command::run(&mut self.pytest(&[SECOND_TRY.as_slice(), &FIRST_LANE].concat()));
         let status = running.wait().attempt(|| "could not wait for pytest".into())?;
         println!("\n{}", std::fs::read_to_string(&log).unwrap_or_default());
         let last = command::run(&mut self.pytest(&[&SECOND_TRY[..], &[ALONE]].concat()));
