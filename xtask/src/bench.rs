@@ -149,6 +149,17 @@ fn measure(
     if wanted("exec") {
         exec(args, &mut api, floors, report)?;
     }
+    // These measure the server's memory, to which the groups below add.
+    if wanted("stream") {
+        stream::measure(args.port, &mut api, work, report)?;
+        api = Connection::open(args.port)?;
+    }
+    if wanted("many") {
+        many(args, &mut api, report)?;
+    }
+    if wanted("grep") {
+        report.push(search::measure(&mut api)?);
+    }
     if wanted("claim") {
         code::claims(args.rounds, &mut api, report)?;
     }
@@ -171,18 +182,6 @@ fn measure(
     }
     if wanted("retrieval-api") {
         retrieval::served(args, arenite, data_dir, work, report)?;
-    }
-    if wanted("retrieval-peers") || wanted("retrieval-api") {
-        api = Connection::open(args.port)?;
-    }
-    if wanted("many") {
-        many(args, &mut api, report)?;
-    }
-    if wanted("stream") {
-        stream::measure(args.port, &mut api, work, report)?;
-    }
-    if wanted("grep") {
-        report.push(search::measure(&mut api)?);
     }
     let setting = tenants::Setting { arenite, images: data_dir, work, port: args.port, rounds: args.rounds };
     if wanted("tenants") {

@@ -207,7 +207,7 @@ fn rows(tenants: usize, lost_at: &str) -> Vec<Value> {
     for tenant in 0..tenants {
         rows.extend((0..EACH).map(|number| {
             json!({ "sandbox": {
-                "id": format!("b{:011}", tenant * EACH + number), "tenant": tenant_of(tenant), "name": name_of(number),
+                "id": format!("s{:011}", tenant * EACH + number), "tenant": tenant_of(tenant), "name": name_of(number),
                 "state": "lost", "spec": { "image": "base" }, "template": null, "reason": "it was never created", "isolation": [],
                 "origin": "bench", "created_at": TIME, "last_used_at": TIME, "state_since": lost_at, "expires_at": null,
             } })
