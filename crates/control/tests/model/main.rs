@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | `ARENITE_MODEL_STEPS` | steps on each database, 4,000 by default |
 //! | `ARENITE_MODEL_SEED` | the first seed, or `random`; unset: always the same, so that a run of the tests repeats the one before |
+//! | `ARENITE_MODEL_EPISODE` | steps from one empty store, 400 by default; each episode has the next seed |
 //! | `ARENITE_MODEL_SHRINK_SECONDS` | the longest search for fewer steps, 60 by default |
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails its test")]
@@ -149,16 +150,17 @@ fn agrees_with_the_model(cluster: Option<Cluster>) {
     } else {
         setting("ARENITE_MODEL_SEED").unwrap_or(SEED)
     };
+    let episode = setting("ARENITE_MODEL_EPISODE").unwrap_or(EPISODE);
     let (begun, mut done, mut seed) = (Instant::now(), 0, first);
     while done < number {
-        let length = EPISODE.min(number - done);
+        let length = episode.min(number - done);
         let steps = op::generate(seed, length);
         if let Err(failure) = run(&homes.next(), &steps) {
             let (at, reason) = (failure.at, failure.reason.clone());
             let (steps, failure) = shrink(&mut homes, steps, failure);
             panic!(
                 "{what}: step {at} with the seed {seed} fails: {reason}\n\n{} steps are enough:\n{}\n{}\n\n\
-                 again: ARENITE_MODEL_SEED={seed} ARENITE_MODEL_STEPS={EPISODE} cargo test --workspace --profile checked --test model {what}",
+                 again: ARENITE_MODEL_SEED={seed} ARENITE_MODEL_STEPS={length} ARENITE_MODEL_EPISODE={length} cargo test --workspace --profile checked --test model {what}",
                 steps.len(),
                 steps.iter().map(|step| format!("{step:?}")).collect::<Vec<_>>().join("\n"),
                 failure.reason

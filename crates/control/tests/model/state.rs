@@ -375,12 +375,14 @@ impl Model {
     fn remove(&mut self, id: &SandboxId) {
         let below: Vec<SandboxId> =
             self.sandboxes.values().filter(|held| held.is_below(id)).map(|held| held.row.id.clone()).collect();
-        for id in below.iter().chain([id]) {
-            if let Some(mut held) = self.sandboxes.remove(id) {
-                held.metered.end(self.now);
-                self.doomed.insert(id.clone());
-                self.gone.push(held);
-            }
+        below.iter().chain([id]).for_each(|id| self.remove_one(id));
+    }
+
+    fn remove_one(&mut self, id: &SandboxId) {
+        if let Some(mut held) = self.sandboxes.remove(id) {
+            held.metered.end(self.now);
+            self.doomed.insert(id.clone());
+            self.gone.push(held);
         }
     }
 

@@ -15,6 +15,11 @@ impl Model {
         let ops = || during.iter().map(|(bound, _)| bound);
         let kept: BTreeMap<&SandboxId, &Sandbox> = rows.iter().map(|row| (&row.id, row)).collect();
         let half = |row: &Sandbox| matches!(row.state, SandboxState::Creating | SandboxState::Deleting);
+        for row in rows.iter().filter(|row| !half(row)) {
+            if let Some(above) = row.provenance.ancestors.iter().find(|above| !kept.contains_key(above)) {
+                return Err(format!("sandbox {above} was removed before one below it: {row:?}"));
+            }
+        }
         let before = self.clone();
         // One that was woken, started or extended may have come to its end in the same wait.
         let waits = ops().any(|op| matches!(op.op, Op::Wait(_)));
@@ -51,7 +56,8 @@ impl Model {
                         self.sandboxes.get_mut(id).expect("it is from there").metered.resume_between(begun, now);
                     }
                     if held.row.state != SandboxState::Deleting {
-                        self.remove(id);
+                        // Those below it may be untouched yet: the start ends them.
+                        self.remove_one(id);
                     }
                     continue;
                 }
