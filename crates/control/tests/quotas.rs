@@ -11,7 +11,7 @@ use arenite_control::fake_engine::{EngineCall, FakeEngine, Point};
 use arenite_control::store::Store;
 use arenite_control::tenants::{Quota, QuotaExceeded, Reserved, TenantLimits};
 use arenite_control::{Control, ControlError, CreateRequest, ResourcesOverlay, SpecOverlay};
-use arenite_model::{ErrorCode, Resources, TenantId};
+use arenite_model::{ErrorCode, Resources, SandboxState, TenantId};
 use support::home::{Home, on_both_stores};
 use support::{name, named};
 
@@ -19,6 +19,7 @@ on_both_stores! {
     a_hundred_creates_race_for_the_last_place,
     each_quota_refuses_and_gives_back,
     a_sandbox_that_died_needs_room_to_start_again,
+    a_dead_sandbox_reserves_no_more_while_it_is_deleted,
     a_claim_from_a_pool_reserves_and_a_refused_one_stays_there,
     limits_hold_over_a_restart_of_the_server,
 }
@@ -189,6 +190,30 @@ async fn a_sandbox_that_died_needs_room_to_start_again(home: Home) {
     control.start_sandbox(&acme(), &dead.name).await.unwrap();
     assert!(matches!(control.create(&acme(), named("other")).await, Err(ControlError::Quota(_))));
     control.stop(false).await;
+}
+
+async fn a_dead_sandbox_reserves_no_more_while_it_is_deleted(home: Home) {
+    let engine = FakeEngine::new();
+    let control = with_tenant(&home, &engine).await;
+    limit(&control, Quota::MemoryBytes, Some(one().memory_bytes)).await;
+    let dead = control.create(&acme(), named("dead")).await.unwrap();
+    engine.end(&dead.id, "it was killed");
+    while control.get(&acme(), &dead.name).await.unwrap().state != SandboxState::Failed {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    engine.fail(Point::BeforeDestroy, 1);
+    control.delete(&acme(), &dead.name).await.unwrap_err();
+    assert_eq!(control.get(&acme(), &dead.name).await.unwrap().state, SandboxState::Deleting);
+    assert_eq!(control.reserved(&acme()), Reserved { cpu_millis: 0, memory_bytes: 0, ..one() });
+    let other = control.create(&acme(), named("other")).await.unwrap();
+
+    // One that lives reserves all until it is gone.
+    engine.fail(Point::BeforeDestroy, 1);
+    control.delete(&acme(), &other.name).await.unwrap_err();
+    assert!(matches!(control.create(&acme(), named("third")).await, Err(ControlError::Quota(_))));
+    control.delete(&acme(), &other.name).await.unwrap();
+    control.create(&acme(), named("third")).await.unwrap();
+    control.stop(true).await;
 }
 
 async fn a_claim_from_a_pool_reserves_and_a_refused_one_stays_there(home: Home) {

@@ -92,6 +92,13 @@ async fn keeps_quotas(store: &dyn Store) {
         store.update(&one).await.unwrap();
         let has_room = matches!(quota, Quota::CpuMillis | Quota::MemoryBytes);
         assert_eq!(store.insert_within(&two, &limits).await.is_ok(), has_room, "{quota}");
+        store.remove(&two.id).await.unwrap();
+        // Its deletion changes nothing of this.
+        one.state = SandboxState::Deleting;
+        one.died = Some(Death::new(DeathReason::Oom));
+        store.update(&one).await.unwrap();
+        assert_eq!(store.insert_within(&two, &limits).await.is_ok(), has_room, "{quota}");
+        one.died = None;
         one.state = SandboxState::Running;
         let again = store.reserve(&one, &limits).await;
         assert!(matches!(&again, Err(StoreError::Quota(e)) if e.quota == quota) == has_room, "{quota}: {again:?}");
@@ -407,6 +414,32 @@ async fn a_database_of_a_newer_version_is_refused_and_left_alone() {
     assert!(matches!(error, ControlError::NewerStore { .. }), "{error}");
     let version = cluster.client().await.query_one("SELECT version FROM arenite_store", &[]).await.unwrap();
     assert_eq!(version.get::<_, i64>(0), found);
+}
+
+#[tokio::test]
+async fn dead_sandboxes_of_an_earlier_version_reserve_nothing() {
+    let mut dead = sandbox("default", "dead");
+    let limits = TenantLimits { cpu_millis: Some(dead.spec.resources.cpu_millis.into()), ..TenantLimits::default() };
+    let as_before = format!("UPDATE sandboxes SET cpu_millis = {}", dead.spec.resources.cpu_millis);
+    dead.state = SandboxState::Lost;
+    let cluster = Cluster::start();
+    for database in [None, Some(cluster.address())] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("control.sqlite");
+        let open = store::open(dir.path(), database.as_ref()).await.unwrap();
+        open.insert(&dead).await.unwrap();
+        open.close().await;
+        drop(open);
+        if database.is_some() {
+            cluster.run(&format!("{as_before}; UPDATE arenite_store SET version = 7")).await;
+        } else {
+            let db = rusqlite::Connection::open(&path).unwrap();
+            db.execute_batch(&format!("{as_before}; PRAGMA user_version = 7")).unwrap();
+        }
+        let open = store::open(dir.path(), database.as_ref()).await.unwrap();
+        open.insert_within(&sandbox("default", "one"), &limits).await.unwrap();
+        open.close().await;
+    }
 }
 
 #[tokio::test]

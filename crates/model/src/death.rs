@@ -85,6 +85,16 @@ impl DeathReason {
         }
     }
 
+    /// Whether the server ended it to remove it: until then it lived.
+    pub fn is_removal(self) -> bool {
+        match self {
+            Self::Deleted | Self::Expired | Self::Idle | Self::GroupEnded | Self::ParentEnded | Self::ServerStopped => true,
+            Self::Oom | Self::Exit | Self::Killed | Self::GuestFailed | Self::HostLost | Self::RecordLost | Self::Unknown => {
+                false
+            }
+        }
+    }
+
     fn message(self) -> &'static str {
         match self {
             Self::Oom => "the kernel killed its guest for want of memory",

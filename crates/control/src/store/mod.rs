@@ -42,6 +42,9 @@ use crate::{ControlError, Sandbox};
 /// The file of the SQLite store in a data directory.
 const SQLITE: &str = "control.sqlite";
 
+/// A migration of both databases: since then, the amounts of a row are what it reserves in its state.
+const DEAD_RESERVE_NOTHING: &str = "UPDATE sandboxes SET cpu_millis = 0, memory_bytes = 0 WHERE state IN ('failed', 'lost');";
+
 /// Opens the store of a server: the database, or without one, SQLite in the data directory. Migrates its schema.
 ///
 /// # Errors

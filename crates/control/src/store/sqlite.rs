@@ -13,8 +13,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use super::database::Database;
 use super::writer::Writer;
 use super::{
-    Answer, Contents, Op, Record, RecordId, RecordKind, Rows, StoreError, check_version, number, sqlite_tenants, sqlite_usage,
-    sqlite_webhooks, to_json, unreadable, usage, waits,
+    Answer, Contents, DEAD_RESERVE_NOTHING, Op, Record, RecordId, RecordKind, Rows, StoreError, check_version, number,
+    sqlite_tenants, sqlite_usage, sqlite_webhooks, to_json, unreadable, usage, waits,
 };
 use crate::tenants::{Reserved, TenantLimits};
 use crate::{ControlError, Sandbox};
@@ -25,7 +25,7 @@ const QUEUE: usize = 256;
 const LOCKED: Duration = Duration::from_millis(700);
 
 /// Each migrates the schema from its index to the next. Released ones are never edited; append new ones.
-const MIGRATIONS: [&str; 7] = [
+const MIGRATIONS: [&str; 8] = [
     "
     CREATE TABLE sandboxes (
         id           TEXT PRIMARY KEY,
@@ -74,6 +74,7 @@ const MIGRATIONS: [&str; 7] = [
     ALTER TABLE sandboxes ADD COLUMN revision INTEGER NOT NULL DEFAULT 1;
     ALTER TABLE sandboxes ADD COLUMN died TEXT;  -- JSON
 ",
+    DEAD_RESERVE_NOTHING,
 ];
 
 /// Sandboxes in a SQLite file.
@@ -263,8 +264,7 @@ pub(super) fn apply(db: &Connection, op: &Op) -> Answer {
         Op::Check | Op::Close => {}
         Op::Insert(sandbox, limits) => {
             check(db, sandbox, limits)?;
-            let reserved = Reserved::from_spec(&sandbox.spec);
-            let [cpu, memory, disk] = [reserved.cpu_millis, reserved.memory_bytes, reserved.disk_bytes].map(number);
+            let [cpu, memory, disk] = amounts(sandbox);
             db.prepare_cached(
                 "INSERT INTO sandboxes (id, tenant, name, state, reason, template, origin, spec, isolation,
                      created_at, last_used_at, state_since, expires_at, cpu_millis, memory_bytes, disk_bytes, provenance,
@@ -301,9 +301,10 @@ pub(super) fn apply(db: &Connection, op: &Op) -> Answer {
             return apply(db, &Op::Update(sandbox.clone()));
         }
         Op::Update(sandbox) => {
+            let [cpu, memory, _] = amounts(sandbox);
             db.prepare_cached(
                 "UPDATE sandboxes SET state = ?2, reason = ?3, state_since = ?4, isolation = ?5, last_used_at = ?6, spec = ?7,
-                     expires_at = ?8, revision = ?9, died = ?10
+                     expires_at = ?8, revision = ?9, died = ?10, cpu_millis = ?11, memory_bytes = ?12
                  WHERE id = ?1",
             )?
             .execute(params![
@@ -317,6 +318,8 @@ pub(super) fn apply(db: &Connection, op: &Op) -> Answer {
                 sandbox.expires_at.map(Timestamp::as_microsecond),
                 number(sandbox.revision),
                 sandbox.died.as_ref().map(to_json).transpose()?,
+                cpu,
+                memory,
             ])?;
         }
         Op::Touch(used) => {
@@ -391,14 +394,19 @@ fn read_record(row: &Row<'_>, kind: RecordKind) -> Result<Record, Box<dyn std::e
     })
 }
 
+/// What a row reserves: CPU, memory, disk.
+fn amounts(sandbox: &Sandbox) -> [i64; 3] {
+    let reserved = Reserved::from_sandbox(sandbox);
+    [reserved.cpu_millis, reserved.memory_bytes, reserved.disk_bytes].map(number)
+}
+
 /// Refuses a sandbox beyond its tenant's limits.
 fn check(db: &Connection, sandbox: &Sandbox, limits: &TenantLimits) -> Result<(), StoreError> {
     if !limits.apply_to_sandboxes() {
         return Ok(());
     }
     let mut select = db.prepare_cached(
-        "SELECT count(*), coalesce(sum(cpu_millis) FILTER (WHERE state NOT IN ('failed', 'lost')), 0),
-             coalesce(sum(memory_bytes) FILTER (WHERE state NOT IN ('failed', 'lost')), 0), coalesce(sum(disk_bytes), 0)
+        "SELECT count(*), coalesce(sum(cpu_millis), 0), coalesce(sum(memory_bytes), 0), coalesce(sum(disk_bytes), 0)
          FROM sandboxes WHERE tenant = ?1 AND id <> ?2",
     )?;
     let used = select.query_row([sandbox.tenant.as_str(), sandbox.id.as_str()], |row| {

@@ -173,13 +173,15 @@ impl Reserved {
         }
     }
 
-    /// What a sandbox reserves in its state. A dead one has no processes, and keeps its disk.
+    /// What a sandbox reserves in its state. A dead one has no processes, and keeps its disk, also while it is deleted.
     pub(crate) fn from_sandbox(sandbox: &Sandbox) -> Self {
         let reserved = Self::from_spec(&sandbox.spec);
-        match sandbox.state {
-            SandboxState::Failed | SandboxState::Lost => Self { cpu_millis: 0, memory_bytes: 0, ..reserved },
-            _ => reserved,
-        }
+        let is_dead = match sandbox.state {
+            SandboxState::Failed | SandboxState::Lost => true,
+            SandboxState::Deleting => sandbox.died.as_ref().is_some_and(|died| !died.reason.is_removal()),
+            _ => false,
+        };
+        if is_dead { Self { cpu_millis: 0, memory_bytes: 0, ..reserved } } else { reserved }
     }
 
     pub fn get(&self, quota: Quota) -> Option<u64> {

@@ -167,6 +167,8 @@ pub(crate) struct Held {
     pub(crate) leases: usize,
     /// A crash interrupted its start: its row says running, and the engine does not.
     is_half_started: bool,
+    /// It is in state deleting, and died before.
+    was_dead: bool,
     /// The order of creation.
     number: u64,
     pub(crate) metered: Metered,
@@ -196,7 +198,7 @@ impl Held {
     /// What it reserves: sandboxes, CPU, memory, disk.
     fn reserves(&self) -> [u64; 4] {
         let Resources { cpu_millis, memory_bytes, disk_bytes, .. } = self.row.spec.resources;
-        if self.is_dead() { [1, 0, 0, disk_bytes] } else { [1, cpu_millis.into(), memory_bytes, disk_bytes] }
+        if self.is_dead() || self.was_dead { [1, 0, 0, disk_bytes] } else { [1, cpu_millis.into(), memory_bytes, disk_bytes] }
     }
 }
 
@@ -354,6 +356,7 @@ impl Model {
         for id in left {
             let at = self.gone.iter().rposition(|held| held.row.id == id).expect("what is doomed was there");
             let mut held = self.gone.remove(at);
+            held.was_dead = held.is_dead();
             held.row.state = SandboxState::Deleting;
             held.since = self.now;
             self.doomed.remove(&id);
@@ -389,8 +392,16 @@ impl Model {
     fn insert(&mut self, row: Sandbox) {
         self.created += 1;
         let metered = Metered::new(row.created_at);
-        let held =
-            Held { since: self.now, idle_from: self.now, leases: 0, is_half_started: false, number: self.created, metered, row };
+        let held = Held {
+            since: self.now,
+            idle_from: self.now,
+            leases: 0,
+            is_half_started: false,
+            was_dead: false,
+            number: self.created,
+            metered,
+            row,
+        };
         self.sandboxes.insert(held.row.id.clone(), held);
     }
 

@@ -27,8 +27,8 @@ const INSERT: &str = "
 const USED: &str = "
     WITH used AS (
         SELECT count(*) AS sandboxes,
-            coalesce(sum(cpu_millis) FILTER (WHERE state NOT IN ('failed', 'lost')), 0)::bigint AS cpu_millis,
-            coalesce(sum(memory_bytes) FILTER (WHERE state NOT IN ('failed', 'lost')), 0)::bigint AS memory_bytes,
+            coalesce(sum(cpu_millis), 0)::bigint AS cpu_millis,
+            coalesce(sum(memory_bytes), 0)::bigint AS memory_bytes,
             coalesce(sum(disk_bytes), 0)::bigint AS disk_bytes
         FROM sandboxes WHERE tenant = $2 AND id <> $1
     ), fits AS (
@@ -49,13 +49,14 @@ const INSERT_WITHIN: &str = "
     ) SELECT (SELECT count(*) FROM written), used.* FROM used";
 const RESERVE: &str = "
     , written AS (
-        UPDATE sandboxes SET state = $10, reason = $11, state_since = $12, isolation = $13, last_used_at = $14
+        UPDATE sandboxes SET state = $10, reason = $11, state_since = $12, isolation = $13, last_used_at = $14,
+            cpu_millis = $7, memory_bytes = $8
         WHERE id = $1 AND EXISTS (SELECT FROM fits) RETURNING id
     ) SELECT (SELECT count(*) FROM written), used.* FROM used";
 const HOLDS: &str = "SELECT FROM sandboxes WHERE id = $1 AND tenant = $2 AND name = $3 AND spec = $4 AND created_at = $5";
 const UPDATE: &str = "
     UPDATE sandboxes SET state = $2, reason = $3, state_since = $4, isolation = $5, last_used_at = $6, spec = $7, expires_at = $8,
-        revision = $9, died = $10
+        revision = $9, died = $10, cpu_millis = $11, memory_bytes = $12
     WHERE id = $1";
 const TOUCH: &str = "
     UPDATE sandboxes SET last_used_at = used.at FROM unnest($1::text[], $2::bigint[]) AS used (id, at)
@@ -116,7 +117,7 @@ impl Statements {
         let [created_at, last_used_at, state_since] =
             [row.created_at, row.last_used_at, row.state_since].map(Timestamp::as_microsecond);
         let (state, expires_at) = (row.state.as_str(), row.expires_at.map(Timestamp::as_microsecond));
-        let [cpu, memory, disk] = amounts(&Reserved::from_spec(&row.spec));
+        let [cpu, memory, disk] = amounts(row);
         let provenance = to_json(&row.provenance).map_err(Fault::Refused)?;
         let (revision, died) = (number(row.revision), died_of(row)?);
         let record = row.key_record().map_err(Fault::Refused)?;
@@ -195,7 +196,7 @@ impl Statements {
     /// Updates a row within its tenant's limits. Does nothing if it doesn't exist.
     pub(super) async fn reserve(&self, client: &Client, row: &Sandbox, limits: &TenantLimits) -> Result<(), Fault> {
         let isolation = to_json(&row.isolation).map_err(Fault::Refused)?;
-        let [cpu, memory, disk] = amounts(&Reserved::from_spec(&row.spec));
+        let [cpu, memory, disk] = amounts(row);
         let [most, most_cpu, most_memory, most_disk] = bounds(limits);
         let found = client
             .query_one(
@@ -224,6 +225,7 @@ impl Statements {
     pub(super) async fn update(&self, client: &Client, row: &Sandbox) -> Result<(), Fault> {
         let isolation = to_json(&row.isolation).map_err(Fault::Refused)?;
         let spec = to_json(&row.spec).map_err(Fault::Refused)?;
+        let [cpu, memory, _] = amounts(row);
         client
             .execute(
                 &self.update,
@@ -238,6 +240,8 @@ impl Statements {
                     &row.expires_at.map(Timestamp::as_microsecond),
                     &number(row.revision),
                     &died_of(row)?,
+                    &cpu,
+                    &memory,
                 ],
             )
             .await?;
@@ -262,7 +266,9 @@ fn died_of(row: &Sandbox) -> Result<Option<String>, Fault> {
     row.died.as_ref().map(to_json).transpose().map_err(Fault::Refused)
 }
 
-fn amounts(reserved: &Reserved) -> [i64; 3] {
+/// What a row reserves: CPU, memory, disk.
+fn amounts(row: &Sandbox) -> [i64; 3] {
+    let reserved = Reserved::from_sandbox(row);
     [reserved.cpu_millis, reserved.memory_bytes, reserved.disk_bytes].map(number)
 }
 
@@ -277,7 +283,7 @@ fn is_within(found: &Row, row: &Sandbox, limits: &TenantLimits) -> Result<bool, 
     }
     let [sandboxes, cpu_millis, memory_bytes, disk_bytes] = [1, 2, 3, 4].map(|at| found.get::<_, i64>(at).unsigned_abs());
     let used = Reserved { sandboxes, cpu_millis, memory_bytes, disk_bytes };
-    used.check(&Reserved::from_spec(&row.spec), limits).map_err(|exceeded| Fault::Refused(exceeded.into()))?;
+    used.check(&Reserved::from_sandbox(row), limits).map_err(|exceeded| Fault::Refused(exceeded.into()))?;
     Ok(false)
 }
 

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use tokio_postgres::Client;
 
 use super::session::OpenError;
-use crate::store::StoreError;
+use crate::store::{DEAD_RESERVE_NOTHING, StoreError};
 
 /// The key of the lock in each database, `arenite` in ASCII.
 const LOCK: i64 = 0x0061_7265_6e69_7465;
@@ -28,7 +28,7 @@ const WAIT: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_millis(20);
 
 /// Each migrates the schema from its index to the next. Released ones are never edited; append new ones.
-const MIGRATIONS: [&str; 7] = [
+const MIGRATIONS: [&str; 8] = [
     "
     CREATE TABLE sandboxes (
         id           TEXT PRIMARY KEY,
@@ -78,6 +78,7 @@ const MIGRATIONS: [&str; 7] = [
     "
     ALTER TABLE sandboxes ADD COLUMN revision BIGINT NOT NULL DEFAULT 1, ADD COLUMN died TEXT;  -- JSON
 ",
+    DEAD_RESERVE_NOTHING,
 ];
 
 /// The version of the schema that this program reads.

@@ -286,15 +286,7 @@ impl Model {
     /// Whether other operations of the step explain a refusal that no order of them does: they reserve before they succeed.
     fn is_excused(&self, refusal: Refusal, create: &Create, bound: &Bound, rivals: &Rivals) -> bool {
         let others = || rivals.ops.iter().filter(|other| other.op.tenant() == Some(create.tenant));
-        // A dead sandbox reserves everything again while it is deleted.
-        let ends = others().any(|other| matches!(other.op, Op::Delete(_) | Op::EndGroup { .. }));
-        let doomed = self.gone.iter().filter(|held| self.doomed.contains(&held.row.id));
-        let dead = self.sandboxes.values().chain(doomed).filter(|held| ends && held.is_dead() && held.tenant() == create.tenant);
-        let dead = dead.map(|held| {
-            let resources = &held.row.spec.resources;
-            [0, resources.cpu_millis.into(), resources.memory_bytes, 0]
-        });
-        let mut reserves: Vec<[u64; 4]> = rivals
+        let reserves: Vec<[u64; 4]> = rivals
             .ops
             .iter()
             .filter_map(|other| match &other.op {
@@ -306,7 +298,6 @@ impl Model {
                 _ => None,
             })
             .collect();
-        reserves.extend(dead);
         match refusal {
             Refusal::Exists => {
                 others().any(|other| matches!(other.op, Op::Create(_)) && other.name == bound.name && bound.name.is_some())
