@@ -55,7 +55,8 @@ impl Model {
                         let now = self.now;
                         self.sandboxes.get_mut(id).expect("it is from there").metered.resume_between(begun, now);
                     }
-                    if held.row.state != SandboxState::Deleting {
+                    // The start removes one that was left in state deleting before.
+                    if held.row.state != SandboxState::Deleting || !kept.contains_key(id) {
                         // Those below it may be untouched yet: the start ends them.
                         self.remove_one(id);
                     }
