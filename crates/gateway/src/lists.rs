@@ -106,7 +106,10 @@ impl PageQuery {
 mod tests {
     use std::cmp::Reverse;
 
+    use serde_json::{Value, json};
+
     use super::*;
+    use crate::harness::Harness;
 
     fn page(list: &str, limit: usize, cursor: Option<String>) -> PageQuery {
         PageQuery { limit, list: list.to_owned(), cursor }
@@ -131,6 +134,26 @@ mod tests {
         let (newest, next) = page("/l ", 2, None).take(vec![1, 3, 2], |n| Reverse(*n)).unwrap();
         let (oldest, end) = page("/l ", 2, next).take(vec![1, 3, 2], |n| Reverse(*n)).unwrap();
         assert_eq!((newest, oldest, end), (vec![3, 2], vec![1], None));
+    }
+
+    #[tokio::test]
+    async fn a_limit_is_refused_in_the_same_way_everywhere() {
+        let server = Harness::new().await;
+        let made = server.call("POST", "/api/v2/sandboxes", json!({ "name": "x" })).await.json;
+        let trajectory = format!("/api/v1/trajectories/{}", made["id"].as_str().unwrap());
+        for path in ["/api/v2/sandboxes", "/api/v2/sandboxes/x/steps", "/api/v1/trajectories", &trajectory] {
+            for limit in ["0", "1001", "-1", "x", ""] {
+                let answer = server.call("GET", &format!("{path}?limit={limit}"), Value::Null).await;
+                assert_eq!(
+                    (answer.status, &answer.json["code"]),
+                    (400, &json!("invalid_request")),
+                    "{path} {limit}: {}",
+                    answer.text
+                );
+                assert!(answer.text.contains("limit is not from 1 to 1000"), "{path} {limit}: {}", answer.text);
+            }
+            assert_eq!(server.call("GET", &format!("{path}?limit=1000"), Value::Null).await.status, 200, "{path}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use crate::api::types::{SessionList, StepPage, TrajectoryList};
 use crate::exchange::{Answered, Exchange};
-use crate::lists::{MAX_PAGE, PageQuery};
+use crate::lists::{self, PageQuery};
 use crate::path::query_value;
 use crate::refusal::{Refusal, json_response};
 use crate::target::{self, SandboxRef};
@@ -171,7 +171,7 @@ async fn serve_steps(exchange: &Exchange, id: String) -> Answered {
         blocking(move || recorder.steps(&tenant, &trajectory, 0, 1)).await?;
         return begin_to_follow(exchange, id).await;
     }
-    page(recorder, tenant, id, &exchange.parts).await
+    page(exchange, recorder, tenant, id).await
 }
 
 /// The arguments or the observation of a step.
@@ -221,7 +221,8 @@ fn number<T: std::str::FromStr>(parts: &Parts, key: &str, default: T) -> Result<
     }
 }
 
-async fn page(recorder: Recorder, tenant: TenantId, id: String, parts: &Parts) -> Answered {
+async fn page(exchange: &Exchange, recorder: Recorder, tenant: TenantId, id: String) -> Answered {
+    let parts = &exchange.parts;
     let after: u64 = number(parts, "after", 0)?;
     let lines = query_value(parts.uri.query(), "format").as_deref() == Some("jsonl")
         || parts.headers.get(ACCEPT).and_then(|v| v.to_str().ok()).is_some_and(|v| v.contains("application/x-ndjson"));
@@ -230,10 +231,7 @@ async fn page(recorder: Recorder, tenant: TenantId, id: String, parts: &Parts) -
         let filter = filter(parts, Filter::default())?;
         return export::lines(recorder, tenant, id, after, inline, filter).await;
     }
-    let limit: usize = number(parts, "limit", DEFAULT_PAGE)?;
-    if !(1..=MAX_PAGE).contains(&limit) {
-        return Err(Refusal::bad_request(format!("limit is {limit}, outside 1 to {MAX_PAGE}")));
-    }
+    let limit = lists::limit(exchange, DEFAULT_PAGE)?;
     let filter = filter(parts, Filter::default())?;
     let trajectory = id.clone();
     let (steps, next_after) = blocking(move || recorder.filtered(&tenant, &id, (after, limit), &filter)).await?;
