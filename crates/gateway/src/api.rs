@@ -23,7 +23,7 @@ use crate::batch::{self, Several};
 use crate::exchange::{Answered, Exchange};
 use crate::gateway::{Context, Gateway};
 use crate::idempotency::{self, Begun};
-use crate::lifecycle::{self, LifecycleAnswer, LifecycleCall, Transition};
+use crate::lifecycle::{self, Change, LifecycleAnswer, LifecycleCall};
 use crate::lists::PageQuery;
 use crate::path::query_pairs;
 use crate::proxy::{self, InternalAnswer};
@@ -140,15 +140,15 @@ pub(crate) async fn step(exchange: &mut Exchange) -> Answered {
 }
 
 pub(crate) async fn pause(exchange: &mut Exchange) -> Answered {
-    transition(exchange, Transition::Pause, "pause").await
+    change_state(exchange, Change::Pause, "pause").await
 }
 
 pub(crate) async fn resume(exchange: &mut Exchange) -> Answered {
-    transition(exchange, Transition::Resume, "resume").await
+    change_state(exchange, Change::Resume, "resume").await
 }
 
 pub(crate) async fn start(exchange: &mut Exchange) -> Answered {
-    transition(exchange, Transition::Start, "start").await
+    change_state(exchange, Change::Start, "start").await
 }
 
 /// Reads a JSON body; an empty one means an object without fields.
@@ -300,12 +300,12 @@ pub(crate) async fn delete(exchange: &mut Exchange) -> Answered {
     Ok(json_response(status, &body))
 }
 
-async fn transition(exchange: &mut Exchange, transition: Transition, verb: &str) -> Answered {
+async fn change_state(exchange: &mut Exchange, change: Change, verb: &str) -> Answered {
     let name = named(exchange)?;
     exchange.json::<Nothing>().await?;
     let call = LifecycleCall { dialect: DIALECT, action: format!("POST {PATH}/sandboxes/{name}/{verb}"), arguments: None };
     let answer = shaped(exchange, StatusCode::OK);
-    let (status, body) = lifecycle::transition(&exchange.gateway, &exchange.context, call, name, transition, answer).await?;
+    let (status, body) = lifecycle::change(&exchange.gateway, &exchange.context, call, name, change, answer).await?;
     Ok(changes::tagged(json_response(status, &body), &body))
 }
 

@@ -19,7 +19,7 @@ use utoipa::ToSchema;
 
 use crate::api::{self, DIALECT, PATH};
 use crate::exchange::{Answered, Exchange};
-use crate::lifecycle::{self, LifecycleCall};
+use crate::lifecycle::{self, Change, LifecycleCall};
 use crate::refusal::{Refusal, json_response};
 
 /// The most versions in one `If-Match`.
@@ -134,7 +134,7 @@ pub(crate) async fn change(exchange: &mut Exchange) -> Answered {
     let change = change.change(versions(&exchange.parts)?)?;
     let name = api::named(exchange)?;
     let action = format!("PATCH {PATH}/sandboxes/{name}");
-    make(exchange, action, arguments, ("sandbox.change", change)).await
+    make(exchange, action, arguments, Change::Set(change)).await
 }
 
 pub(crate) async fn extend(exchange: &mut Exchange) -> Answered {
@@ -145,10 +145,10 @@ pub(crate) async fn extend(exchange: &mut Exchange) -> Answered {
     let change = SandboxChange { timeout: Some(TimeoutChange::Extend(seconds)), versions, ..SandboxChange::default() };
     let name = api::named(exchange)?;
     let action = format!("POST {PATH}/sandboxes/{name}/extend");
-    make(exchange, action, arguments, ("sandbox.extend", change)).await
+    make(exchange, action, arguments, Change::Extend(change)).await
 }
 
-async fn make(exchange: &Exchange, action: String, arguments: Value, change: (&'static str, SandboxChange)) -> Answered {
+async fn make(exchange: &Exchange, action: String, arguments: Value, change: Change) -> Answered {
     let call = LifecycleCall { dialect: DIALECT, action, arguments: Some(arguments) };
     let answer = api::shaped(exchange, StatusCode::OK);
     let (gateway, context) = (&exchange.gateway, &exchange.context);

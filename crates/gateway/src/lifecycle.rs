@@ -140,59 +140,43 @@ pub(crate) async fn delete(
     .await
 }
 
-/// The requested change of state.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Transition {
+/// The requested change. Labels and times change without waking the sandbox.
+#[derive(Debug)]
+pub(crate) enum Change {
     Pause,
     Resume,
     Start,
+    Set(SandboxChange),
+    Extend(SandboxChange),
 }
 
-/// Pauses, resumes or starts a sandbox. Succeeds if it is already in that state.
-pub(crate) async fn transition(
-    gateway: &Arc<Gateway>,
-    context: &Context,
-    call: LifecycleCall,
-    name: SandboxName,
-    transition: Transition,
-    answer: impl FnOnce(Sandbox) -> LifecycleAnswer + Send + 'static,
-) -> Result<LifecycleAnswer, Refusal> {
-    let (gateway, context) = (Arc::clone(gateway), context.clone());
-    let action = match transition {
-        Transition::Pause => "sandbox.pause",
-        Transition::Resume => "sandbox.resume",
-        Transition::Start => "sandbox.start",
-    };
-    audited(&Arc::clone(&gateway), &context.clone(), action, Some(name.to_string()), async move {
-        let sandbox = target::look_up(&gateway.control, &context, &SandboxRef::Name(name.clone())).await?;
-        let step = begin(&gateway, &context, &sandbox, call)?;
-        let changed = match transition {
-            Transition::Pause => gateway.control.pause(context.tenant(), &name).await,
-            Transition::Resume => gateway.control.resume(context.tenant(), &name).await,
-            Transition::Start => gateway.control.start_sandbox(context.tenant(), &name).await,
-        };
-        match changed {
-            Ok(sandbox) => Ok(done(step, answer(sandbox))),
-            Err(error) => Err(failed(step, &sandbox.id, error)),
-        }
-    })
-    .await
-}
-
-/// Changes labels and times of a sandbox, without waking it.
+/// Changes a sandbox. Succeeds if it is already as wanted.
 pub(crate) async fn change(
     gateway: &Arc<Gateway>,
     context: &Context,
     call: LifecycleCall,
     name: SandboxName,
-    (action, change): (&'static str, SandboxChange),
+    change: Change,
     answer: impl FnOnce(Sandbox) -> LifecycleAnswer + Send + 'static,
 ) -> Result<LifecycleAnswer, Refusal> {
     let (gateway, context) = (Arc::clone(gateway), context.clone());
+    let action = match &change {
+        Change::Pause => "sandbox.pause",
+        Change::Resume => "sandbox.resume",
+        Change::Start => "sandbox.start",
+        Change::Set(_) => "sandbox.change",
+        Change::Extend(_) => "sandbox.extend",
+    };
     audited(&Arc::clone(&gateway), &context.clone(), action, Some(name.to_string()), async move {
         let sandbox = target::look_up(&gateway.control, &context, &SandboxRef::Name(name.clone())).await?;
         let step = begin(&gateway, &context, &sandbox, call)?;
-        match gateway.control.change(&context.principal, &name, change).await {
+        let changed = match change {
+            Change::Pause => gateway.control.pause(context.tenant(), &name).await,
+            Change::Resume => gateway.control.resume(context.tenant(), &name).await,
+            Change::Start => gateway.control.start_sandbox(context.tenant(), &name).await,
+            Change::Set(change) | Change::Extend(change) => gateway.control.change(&context.principal, &name, change).await,
+        };
+        match changed {
             Ok(sandbox) => Ok(done(step, answer(sandbox))),
             Err(error) => Err(failed(step, &sandbox.id, error)),
         }

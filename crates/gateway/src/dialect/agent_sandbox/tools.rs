@@ -22,7 +22,7 @@ use utoipa::ToSchema;
 use super::{DIALECT, failure, finish, known, named, success};
 use crate::api;
 use crate::exchange::{Answered, Exchange};
-use crate::lifecycle::{self, LifecycleAnswer, LifecycleCall, Transition};
+use crate::lifecycle::{self, Change, LifecycleAnswer, LifecycleCall};
 use crate::path::Path;
 use crate::proxy::{self, InternalAnswer};
 use crate::refusal::Refusal;
@@ -71,21 +71,21 @@ pub(crate) struct DataAnswer {
 }
 
 pub(crate) async fn pause(exchange: &mut Exchange) -> Answered {
-    let changed = change(exchange, Transition::Pause, "pause", "paused").await;
+    let changed = change(exchange, Change::Pause, "pause", "paused").await;
     finish(exchange, changed)
 }
 
 pub(crate) async fn resume(exchange: &mut Exchange) -> Answered {
-    let changed = change(exchange, Transition::Resume, "resume", "resumed").await;
+    let changed = change(exchange, Change::Resume, "resume", "resumed").await;
     finish(exchange, changed)
 }
 
-async fn change(exchange: &Exchange, transition: Transition, verb: &str, done: &'static str) -> Result<LifecycleAnswer, Refusal> {
+async fn change(exchange: &Exchange, wanted: Change, verb: &str, done: &'static str) -> Result<LifecycleAnswer, Refusal> {
     let given = exchange.param("name");
     let name = named(given)?;
     let call = LifecycleCall { dialect: DIALECT, action: format!("POST /api/v1/sandbox/{verb}/{name}"), arguments: None };
     let answer = move |sandbox: Sandbox| success(format!("Sandbox {} {done} successfully", sandbox.name).into());
-    let changed = lifecycle::transition(&exchange.gateway, &exchange.context, call, name, transition, answer).await;
+    let changed = lifecycle::change(&exchange.gateway, &exchange.context, call, name, wanted, answer).await;
     changed.map_err(|refusal| known(refusal, given))
 }
 
