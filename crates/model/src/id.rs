@@ -136,21 +136,47 @@ text_id!(
 );
 
 text_id!(
-    /// A local image's name: path-like, lower case, optionally with a tag, such as `base` or `team/tools:2`.
+    /// A local image's name, written as Docker writes references: `base`, `team/tools:2`, `localhost:5000/team/app:1.0`, or
+    /// `python@sha256:` and 64 hexadecimal digits. At most 240 bytes, so that it fits in a file's name.
     ImageName,
     "image name",
-    "use 1 to 128 lower-case letters, digits and . _ - / with an optional :tag, no .. and no leading or trailing separator",
-    |t| {
-        let (name, tag) = t.split_once(':').unwrap_or((t, "latest"));
-        let word = |s: &str| {
-            !s.is_empty()
-                && s.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"._-".contains(&b))
-                && s.as_bytes()[0].is_ascii_alphanumeric()
-                && !s.contains("..")
-        };
-        t.len() <= 128 && word(tag) && name.split('/').all(word)
-    }
+    "use lower-case letters, digits and . _ - / with an optional :tag or @sha256:digest, at most 240 bytes, no .. and no leading \
+     or trailing separator",
+    is_image_name
 );
+
+fn is_image_name(text: &str) -> bool {
+    let (rest, digest) = text.split_once('@').map_or((text, None), |(rest, digest)| (rest, Some(digest)));
+    let (name, tag) = match rest.rsplit_once(':') {
+        Some((name, tag)) if !tag.contains('/') => (name, tag),
+        _ => (rest, "latest"),
+    };
+    let word = |s: &str, is_allowed: fn(&u8) -> bool| {
+        s.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric())
+            && s.bytes().all(|b| is_allowed(&b) || b.is_ascii_digit() || b"._-".contains(&b))
+            && !s.contains("..")
+    };
+    let mut parts = name.split('/');
+    let first = parts.next().unwrap_or_default();
+    // A port makes the first part a registry's address, which a path follows.
+    let host = match first.split_once(':') {
+        Some((host, port)) if name.contains('/') && port.parse::<u16>().is_ok() && port.bytes().all(|b| b.is_ascii_digit()) => {
+            host
+        }
+        Some(_) => return false,
+        None => first,
+    };
+    let is_digest = |digest: &str| {
+        let hex = digest.strip_prefix("sha256:").unwrap_or_default();
+        hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+    };
+    text.len() <= 240
+        && tag.len() <= 128
+        && word(tag, u8::is_ascii_alphabetic)
+        && word(host, u8::is_ascii_lowercase)
+        && parts.all(|part| word(part, u8::is_ascii_lowercase))
+        && digest.is_none_or(is_digest)
+}
 
 /// Random lower-case letters and digits.
 fn random_text(length: usize) -> String {
@@ -221,11 +247,39 @@ mod tests {
         for bad in ["", "-a", "a-", "A", "a.b", "a/b", "..", "a b", &"x".repeat(64), "naïve", "a\0b"] {
             assert!(bad.parse::<SandboxName>().is_err(), "{bad:?}");
         }
-        for bad in ["", "/a", "a/", "a//b", "../a", "a..b", "A", "a:", ":a", "a:b:c", "a b"] {
-            assert!(bad.parse::<ImageName>().is_err(), "{bad:?}");
+        let digest = "0".repeat(64);
+        for bad in [
+            "",
+            "/a",
+            "a/",
+            "a//b",
+            "../a",
+            "a..b",
+            "A",
+            "a:",
+            ":a",
+            "a:b:c",
+            "a b",
+            "h:5000",
+            "h:x/a",
+            "h:99999/a",
+            "h:+1/a",
+            "h:/a",
+            "a/b:1/c",
+            "a@",
+            "a@sha256:0",
+            "a%b",
+            "@sha256:",
+            "a\0b",
+            &"x".repeat(241),
+        ] {
+            // A port needs a path after it: alone, it is a tag.
+            assert_eq!(bad.parse::<ImageName>().is_ok(), bad == "h:5000", "{bad:?}");
         }
-        for good in ["base", "team/tools:2", "a.b_c-d"] {
+        for good in ["base", "team/tools:2", "a.b_c-d", "python:3.12-Slim", "localhost:5000/a", "r.example:5000/team/app:1.0"] {
             assert!(good.parse::<ImageName>().is_ok(), "{good:?}");
+            assert!(format!("{good}@sha256:{digest}").parse::<ImageName>().is_ok(), "{good:?}");
         }
+        assert!(format!("a@sha256:{}", digest.replace('0', "A")).parse::<ImageName>().is_err());
     }
 }

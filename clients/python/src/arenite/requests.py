@@ -31,7 +31,9 @@ IdlePolicy: TypeAlias = Literal["delete", "pause"] | str
 """The action after a sandbox's idle time."""
 
 ImageName: TypeAlias = str
-"""A local image's name: path-like, lower case, optionally with a tag, such as `base` or `team/tools:2`."""
+"""A local image's name, written as Docker writes references: `base`, `team/tools:2`, `localhost:5000/team/app:1.0`, or
+`python@sha256:` and 64 hexadecimal digits. At most 240 bytes, so that it fits in a file's name.
+"""
 
 NetworkMode: TypeAlias = Literal["none", "open"] | str
 """Network access of a sandbox."""

@@ -38,9 +38,9 @@ impl Runtime {
     pub fn new(config: GuestConfig, processes: Processes) -> Self {
         let wanted = config.user.as_deref();
         let by_name = config.env.get("USER").and_then(|name| User::find(name));
-        let user = by_name.or_else(|| User::find(wanted.unwrap_or("gem")));
+        let user = by_name.or_else(|| User::configured(wanted.unwrap_or("gem")));
         if let (None, Some(name)) = (&user, wanted) {
-            tracing::error!(name, "the image's user is not in its /etc/passwd: commands run as root");
+            tracing::error!(name, "the image has no such user or group: commands run as root");
         }
         Self {
             config: RwLock::new(Arc::new(config)),

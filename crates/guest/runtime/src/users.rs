@@ -29,11 +29,34 @@ impl User {
 
     /// Finds a user by name.
     pub fn find(name: &str) -> Option<Self> {
-        Self::parse(
-            name,
-            &std::fs::read_to_string("/etc/passwd").ok()?,
-            &std::fs::read_to_string("/etc/group").unwrap_or_default(),
-        )
+        Self::parse(name, &read("/etc/passwd"), &read("/etc/group"))
+    }
+
+    /// Finds the user of an image's configuration: `user` or `user:group`, each a name or a number. A number needs no line in
+    /// `/etc/passwd`.
+    pub fn configured(text: &str) -> Option<Self> {
+        Self::parse_configured(text, &read("/etc/passwd"), &read("/etc/group"))
+    }
+
+    fn parse_configured(text: &str, passwd: &str, group: &str) -> Option<Self> {
+        let (name, group_name) = text.split_once(':').map_or((text, None), |(name, group)| (name, Some(group)));
+        let id = |text: &str| text.parse::<u32>().ok().filter(|id| *id <= MAX_ID);
+        let mut user = Self::parse(name, passwd, group).or_else(|| {
+            let uid = id(name)?;
+            let known = passwd.lines().find(|line| line.split(':').nth(2) == Some(name)).and_then(|line| line.split(':').next());
+            known.and_then(|known| Self::parse(known, passwd, group)).or_else(|| {
+                let (name, home) = if uid == 0 { ("root", "/root") } else { (name, "/") };
+                let (name, home) = (name.to_owned(), home.into());
+                Some(Self { name, uid, gid: 0, groups: vec![0], home, shell: "/bin/sh".to_owned() })
+            })
+        })?;
+        if let Some(wanted) = group_name.filter(|wanted| !wanted.is_empty()) {
+            let named = group.lines().map(|line| line.split(':').collect::<Vec<_>>()).find(|f| f.len() >= 3 && f[0] == wanted);
+            user.gid = named.map_or_else(|| id(wanted), |fields| fields[2].parse().ok())?;
+            // As Docker does: with a group, the user has only this one.
+            user.groups = vec![user.gid];
+        }
+        Some(user)
     }
 
     fn parse(name: &str, passwd: &str, group: &str) -> Option<Self> {
@@ -63,6 +86,14 @@ impl User {
     }
 }
 
+/// The highest id of a sandbox.
+const MAX_ID: u32 = 65_535;
+
+/// A file of the image, which may lack it.
+fn read(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::User;
@@ -77,5 +108,31 @@ mod tests {
         .unwrap();
         assert_eq!((user.uid, user.groups, user.shell.as_str()), (1000, vec![27, 1000], "/bin/sh"));
         assert_eq!(User::parse("nobody", "gem:x:1:1::/:\n", ""), None);
+    }
+
+    #[test]
+    fn an_images_user_is_a_name_or_a_number_with_or_without_a_group() {
+        let passwd = "root:x:0:0::/root:/bin/bash\napp:x:101:102::/srv:\n";
+        let group = "app:x:102:\nextra:x:7:app\n";
+        for (text, expected) in [
+            ("app", Some(("app", 101, 102, vec![7, 102]))),
+            ("101", Some(("app", 101, 102, vec![7, 102]))),
+            ("app:extra", Some(("app", 101, 7, vec![7]))),
+            ("101:9", Some(("app", 101, 9, vec![9]))),
+            ("5000", Some(("5000", 5000, 0, vec![0]))),
+            ("5000:app", Some(("5000", 5000, 102, vec![102]))),
+            ("0", Some(("root", 0, 0, vec![0]))),
+            ("nobody", None),
+            ("app:nobody", None),
+            ("65536", None),
+            ("app:65536", None),
+            ("-1", None),
+            ("", None),
+        ] {
+            let found = User::parse_configured(text, passwd, group);
+            let found = found.as_ref().map(|user| (user.name.as_str(), user.uid, user.gid, user.groups.clone()));
+            assert_eq!(found, expected, "{text}");
+        }
+        assert_eq!(User::parse_configured("0", "", "").map(|user| user.name).as_deref(), Some("root"));
     }
 }
