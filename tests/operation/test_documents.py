@@ -46,6 +46,8 @@ ELSEWHERE = {
     "sudo arenite store import": "needs a stopped server; operation/test_store.py stops one, and restores a backup",
     "sudo arenite store export - |": "needs a database server; operation/test_store.py moves rows in both directions",
     "sudo arenite image save base code": "loads into another data directory; operation/test_images.py does both",
+    "sudo arenite image pull python": "needs the internet and a registry; operation/test_images_oci.py has a registry, and pulls and pushes",
+    "docker save python": "needs Docker; operation/test_images_oci.py loads what it writes",
     "arenite quarantine adopt ID": "needs a damaged record; isolation/test_crash_records.py damages some and runs it",
     "arenite quarantine rm ID": "needs a damaged record; isolation/test_crash_records.py damages some and runs it",
     "sudo arenite vm build": "takes minutes; vm/conftest.py builds the VM that comes with Arenite, and no test another one",

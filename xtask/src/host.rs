@@ -69,6 +69,12 @@ pub(crate) const TO_TEST: &[Need] = &[
     Need { present: Present::AnyOf(&["curl"]), package: "curl", why: "calls are made as the README shows them" },
     Need { present: Present::AnyOf(&["ffprobe"]), package: "ffmpeg", why: "recordings are looked into" },
     Need { present: Present::AnyOf(&["pg_createcluster"]), package: "postgresql", why: "the store is tested on it" },
+    Need {
+        present: Present::AnyOf(&["docker-registry"]),
+        package: "docker-registry",
+        why: "images are pulled from a real registry and pushed to it",
+    },
+    Need { present: Present::AnyOf(&["busybox"]), package: "busybox-static", why: "an image without glibc is made with it" },
 ];
 
 /// In addition, to run the benchmarks.

@@ -521,9 +521,15 @@ pub(crate) enum ImageCommand {
     Prune(ImagePruneArgs),
     /// Show an image's layers and configuration
     Inspect(InspectArgs),
+    /// Show how an image's layers were made, the top one first
+    History(ImageHistoryArgs),
+    /// Pull an image from a registry
+    Pull(ImagePullArgs),
+    /// Push an image to a registry
+    Push(ImagePushArgs),
     /// Write images into one file, for a host without network
     Save(ImageSaveArgs),
-    /// Add the images of a file that `image save` wrote
+    /// Add the images of a file that `image save`, Docker, or another tool wrote
     Load(ImageLoadArgs),
 }
 
@@ -604,11 +610,80 @@ pub(crate) struct ImageSaveArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
+Takes what image save and docker save write, and OCI image layouts, in a tar or as a directory.
 The SHA-256 of every layer is compared before the image exists. An image with the same name is
-replaced, and its sandboxes keep their layers.")]
+replaced, and its sandboxes keep their layers.
+
+Examples:
+  sudo arenite image load images.tar
+  docker save python:3.12-slim -o python.tar && sudo arenite image load python.tar
+  sudo arenite image load layout/ tools      an OCI layout, and the name of its image here")]
 pub(crate) struct ImageLoadArgs {
-    /// The file
+    /// The file, or the directory of an OCI layout
     pub(crate) file: PathBuf,
+    /// Name of the image, if there is one, in place of its name in the file
+    pub(crate) name: Option<ImageName>,
+    #[command(flatten)]
+    pub(crate) data_dir: DataDir,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RegistryArgs {
+    /// A registry that may answer without TLS; those on loopback may always. Repeatable
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub(crate) insecure_registry: Vec<String>,
+    /// Docker's configuration with credentials [default: config.json in $DOCKER_CONFIG or ~/.docker]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) docker_config: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+References are read as Docker reads them: docker.io is the default registry, latest the default
+tag. The image's name is the reference without these defaults. The image for this host's
+architecture is pulled. Credentials are those of docker login, of the user that runs the command:
+with sudo, root. An interrupted pull goes on with the next one.
+
+Examples:
+  sudo arenite image pull python:3.12-slim
+  sudo arenite image pull localhost:5000/team/app:1.0 app        name the image app
+  sudo arenite image pull registry.example/app --docker-config ~/.docker/config.json")]
+pub(crate) struct ImagePullArgs {
+    /// The image's reference in the registry
+    #[arg(value_name = "REFERENCE")]
+    pub(crate) reference: String,
+    /// Name of the image here [default: as the reference]
+    pub(crate) name: Option<ImageName>,
+    #[command(flatten)]
+    pub(crate) registry: RegistryArgs,
+    #[command(flatten)]
+    pub(crate) data_dir: DataDir,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Layers that the registry has are not sent again. The digest of the manifest is printed.
+
+Examples:
+  sudo arenite image push tools localhost:5000/team/tools:1.0")]
+pub(crate) struct ImagePushArgs {
+    /// The image
+    pub(crate) image: ImageName,
+    /// Its reference in the registry
+    #[arg(value_name = "REFERENCE")]
+    pub(crate) reference: String,
+    #[command(flatten)]
+    pub(crate) registry: RegistryArgs,
+    #[command(flatten)]
+    pub(crate) data_dir: DataDir,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImageHistoryArgs {
+    /// The image
+    pub(crate) image: ImageName,
+    #[command(flatten)]
+    pub(crate) format: Format,
     #[command(flatten)]
     pub(crate) data_dir: DataDir,
 }

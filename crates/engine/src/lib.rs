@@ -292,7 +292,7 @@ impl EngineError {
                 let build = match image.as_str() {
                     "base" => "sudo arenite image build base".to_owned(),
                     "code" | "browser" | "aio" => format!("cargo xtask image {image} in Arenite's sources"),
-                    _ => format!("sudo arenite image build {image} -f Imagefile"),
+                    _ => format!("sudo arenite image build {image} -f Imagefile, or pull it: sudo arenite image pull {image}"),
                 };
                 Some(format!("build it with: {build}; see what is there with: arenite image ls"))
             }

@@ -4,6 +4,7 @@
 //! image. Sources are opened below the context's root by the kernel's own check. The destination is resolved in the layered
 //! view. The layer is written component by component, through descriptors that follow no link.
 
+use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Write};
@@ -11,7 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
 use crate::digest::FieldDigest;
@@ -191,6 +192,8 @@ pub(crate) struct LayerWriter {
     files: OwnedFd,
     /// The layers below, with this one on top.
     pub(crate) view: RootView,
+    /// A directory was created as the layers below have it.
+    follows_lower: Cell<bool>,
 }
 
 impl LayerWriter {
@@ -199,7 +202,7 @@ impl LayerWriter {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let view = RootView::open(layers)?;
         let files = rustix::fs::open(files, flags, Mode::empty())?;
-        let writer = Self { files, view };
+        let writer = Self { files, view, follows_lower: Cell::new(false) };
         // The top layer's root is the image's root: it gets the attributes of the layers below.
         if let Some(top) = lower.last() {
             writer.take_over(&writer.files, &rustix::fs::stat(top)?)?;
@@ -218,18 +221,36 @@ impl LayerWriter {
                     here = dir;
                     continue;
                 }
-                Err(Errno::NOENT) => self.view.entry(&components[..=index])?,
+                Err(Errno::NOENT) => {
+                    self.follows_lower.set(true);
+                    self.view.entry(&components[..=index])?
+                }
+                // Removed from the layers below, and created again by this layer.
+                Err(Errno::NOTDIR) if remove_whiteout(&here, name)? => {
+                    rustix::fs::mkdirat(&here, name, Mode::from_raw_mode(0o700))?;
+                    here = rustix::fs::openat(&here, name, flags, Mode::empty())?;
+                    set_opaque(&here)?;
+                    set_owner_and_mode(&here, owner, mode)?;
+                    continue;
+                }
                 Err(e) => return Err(e.into()),
             };
+            if !matches!(below, Entry::Directory(_) | Entry::Missing) {
+                return Err(Errno::NOTDIR.into());
+            }
             rustix::fs::mkdirat(&here, name, Mode::from_raw_mode(0o700))?;
             here = rustix::fs::openat(&here, name, flags, Mode::empty())?;
             match below {
                 Entry::Directory(stat) => self.take_over(&here, &stat)?,
-                Entry::Missing => set_owner_and_mode(&here, owner, mode)?,
-                _ => return Err(Errno::NOTDIR.into()),
+                _ => set_owner_and_mode(&here, owner, mode)?,
             }
         }
         Ok(here)
+    }
+
+    /// Whether the layer would be another one on other layers.
+    pub(crate) fn follows_lower(&self) -> bool {
+        self.follows_lower.get()
     }
 
     fn take_over(&self, dir: &OwnedFd, stat: &Stat) -> io::Result<()> {
@@ -238,7 +259,22 @@ impl LayerWriter {
     }
 }
 
-fn set_owner_and_mode(node: &OwnedFd, owner: (u32, u32), mode: u32) -> io::Result<()> {
+/// Hides what the layers below have in a directory.
+pub(crate) fn set_opaque(dir: &OwnedFd) -> io::Result<()> {
+    Ok(rustix::fs::fsetxattr(dir, "user.overlay.opaque", b"y", XattrFlags::empty())?)
+}
+
+/// Removes a whiteout; returns whether there was one.
+pub(crate) fn remove_whiteout(parent: &OwnedFd, name: &OsStr) -> io::Result<bool> {
+    let stat = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    let is_whiteout = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == 0;
+    if is_whiteout {
+        rustix::fs::unlinkat(parent, name, AtFlags::empty())?;
+    }
+    Ok(is_whiteout)
+}
+
+pub(crate) fn set_owner_and_mode(node: &OwnedFd, owner: (u32, u32), mode: u32) -> io::Result<()> {
     // The owner first: a change of owner clears set-id bits.
     rustix::fs::fchown(node, Some(Uid::from_raw(owner.0)), Some(Gid::from_raw(owner.1)))?;
     rustix::fs::fchmod(node, Mode::from_raw_mode(mode))?;

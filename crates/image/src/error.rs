@@ -20,6 +20,11 @@ pub enum ImageError {
     /// A file that is not an archive of images, or not a whole one.
     #[error("could not load {path:?}: {reason}")]
     Archive { path: PathBuf, reason: String },
+    /// What a registry refuses, or does wrong.
+    #[error("{reference}: {reason}")]
+    Registry { reference: String, reason: String, hint: Option<String>, code: ErrorCode },
+    #[error("it was cancelled")]
+    Cancelled,
     #[error("the image store is in use by a build or a removal")]
     Busy,
     #[error(transparent)]
@@ -55,7 +60,8 @@ impl ImageError {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::NotFound { .. } => ErrorCode::NotFound,
-            Self::Busy => ErrorCode::Conflict,
+            Self::Busy | Self::Cancelled => ErrorCode::Conflict,
+            Self::Registry { code, .. } => *code,
             Self::Archive { .. } | Self::Parse(_) | Self::Step { .. } | Self::Failed { .. } => ErrorCode::InvalidRequest,
             Self::Timeout { .. } => ErrorCode::Timeout,
             Self::Runner { .. } => ErrorCode::SandboxFailed,
@@ -69,13 +75,16 @@ impl ImageError {
 
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::NotFound { name } => {
-                Some(format!("build it with: arenite image build {name}; see what is there with: arenite image ls"))
-            }
+            Self::NotFound { name } => Some(format!(
+                "build it with: arenite image build {name}; or pull it: arenite image pull {name}; see what is there with: \
+                     arenite image ls"
+            )),
             Self::Damaged { name, .. } => Some(format!("build it again with: arenite image build {name}")),
             Self::Archive { .. } => {
-                Some("save the image again with: arenite image save, and compare the copies with sha256sum".to_owned())
+                Some("if the file may be damaged, save the image again and compare the copies with sha256sum".to_owned())
             }
+            Self::Registry { hint, .. } => hint.clone(),
+            Self::Cancelled => Some("what was downloaded is kept for the next try".to_owned()),
             Self::Busy => Some("try again when it has ended".to_owned()),
             Self::Parse(error) => error.hint.clone(),
             Self::Step { hint, .. } => hint.clone(),

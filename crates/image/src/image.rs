@@ -1,6 +1,6 @@
 //! Images and their configuration.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use arenite_model::ImageName;
@@ -18,6 +18,9 @@ pub struct Image {
     /// Lowest first, at least one.
     pub layers: Vec<Layer>,
     pub config: ImageConfig,
+    /// The registry's reference with the digest of the manifest, if it was pulled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
     pub created_at: Timestamp,
     /// The sum of its layers on disk.
     pub size_bytes: u64,
@@ -26,8 +29,8 @@ pub struct Image {
 /// One sealed layer.
 #[derive(Debug, Clone, Serialize)]
 pub struct Layer {
-    /// SHA-256 over the digest of the layer below and the step that built this one, 64 hexadecimal digits: it identifies the
-    /// whole stack up to here.
+    /// 64 hexadecimal digits. Of a build: SHA-256 over the digest of the layer below and the step that built this one, so it
+    /// identifies the whole stack up to here. Of an archive or a registry: over the layer's content.
     pub digest: String,
     /// Its files, in overlayfs's format: character devices 0/0 are whiteouts, `user.overlay.opaque` marks opaque directories.
     /// Owners are the image's own ids (0, 1000), so that it is mounted through an id map.
@@ -44,11 +47,20 @@ pub struct Layer {
 #[serde(default)]
 pub struct ImageConfig {
     pub env: BTreeMap<String, String>,
-    /// An absolute path that exists as a directory in the image.
+    /// An absolute path. A build checks that it is a directory of the image; other images may lack it.
     pub workdir: Option<String>,
-    /// A name of the image's `/etc/passwd`.
+    /// A name of the image's `/etc/passwd`; of foreign images also `user:group` and numbers, as in Docker.
     pub user: Option<String>,
     pub labels: BTreeMap<String, String>,
+    /// The start of the image's own command, which is recorded and not run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub entrypoint: Vec<String>,
+    /// The rest of that command.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cmd: Vec<String>,
+    /// Such as `8080/tcp`.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub exposed_ports: BTreeSet<String>,
 }
 
 impl ImageConfig {

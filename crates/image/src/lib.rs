@@ -1,7 +1,7 @@
 //! Images: read-only layers plus metadata, the store of images, and their builds.
 //!
-//! Owns the layers on disk, their manifests, Imagefiles, the layered view of an image's root and what is copied into it. Never
-//! starts a sandbox: the engine provides a [`BuildRunner`] for a build's RUN steps. An image's content never leads it elsewhere
+//! Owns the layers on disk, their manifests, Imagefiles, archives, registries, the layered view of an image's root and what is
+//! copied into it. Never starts a sandbox: the engine provides a [`BuildRunner`] for a build's RUN steps. An image's content never leads it elsewhere
 //! on the host: an image's links are resolved inside its own root, component by component.
 //!
 //! ```text
@@ -27,6 +27,7 @@ mod error;
 mod image;
 pub mod imagefile;
 mod output;
+mod registry;
 mod removal;
 mod root;
 mod store;
@@ -38,6 +39,7 @@ pub use build_env::BuildEnv;
 pub use error::ImageError;
 pub use image::{Image, ImageConfig, Layer};
 pub use imagefile::{Imagefile, ParseError};
+pub use registry::{PullEvent, PullRequest, PushEvent, Reference, RegistryOptions, docker_config_file, pull, push};
 pub use removal::remove_tree;
 pub use root::{Entry, Resolved, RootView};
 pub use store::{ImageStore, LayerStorage, PlainDirectories, Removed};

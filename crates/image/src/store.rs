@@ -6,6 +6,7 @@
 //! layers/<digest>/layer.json      what made it, and its size
 //! images/<name>.json              manifests; a `/` of the name is a `%`
 //! building/<n>/{files,work}/      layers that are being made: an overlay's upper and work directory
+//! downloads/<digest>              parts of a registry's images, while they are pulled
 //! trash/<n>/                      layers that are being removed
 //! ```
 //!
@@ -20,6 +21,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use arenite_model::ImageName;
 use jiff::Timestamp;
@@ -85,6 +87,9 @@ struct Manifest {
     /// Lowest first.
     layers: Vec<String>,
     config: ImageConfig,
+    /// The reference that it was pulled from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    source: Option<String>,
     created_at: Timestamp,
 }
 
@@ -132,7 +137,8 @@ impl ImageStore {
     /// Opens or creates a store on a storage with a special kind of directory, such as btrfs subvolumes with a limit. Removes
     /// what a crash left, unless a build is running.
     pub fn open_on(dir: PathBuf, storage: Arc<dyn LayerStorage>) -> Result<Self, ImageError> {
-        for path in [dir.clone(), dir.join("layers"), dir.join("images"), dir.join("building"), dir.join("trash")] {
+        let places = ["layers", "images", "building", "downloads", "trash"].map(|place| dir.join(place));
+        for path in [dir.clone()].into_iter().chain(places) {
             DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(ImageError::io("could not make", &path))?;
         }
         let store = Self { dir: dir.into(), storage };
@@ -191,8 +197,37 @@ impl ImageStore {
     pub fn prune(&self, in_use: &dyn Fn(&str) -> bool) -> Result<Removed, ImageError> {
         let lock = self.try_lock()?.ok_or(ImageError::Busy)?;
         self.sweep(&lock);
+        let downloaded = self.remove_downloads(None);
         let all = self.layer_digests()?;
-        self.drop_unreferenced(&lock, all, in_use)
+        let mut removed = self.drop_unreferenced(&lock, all, in_use)?;
+        removed.freed_bytes += downloaded;
+        Ok(removed)
+    }
+
+    /// Removes what interrupted pulls left, if it was not written for at least `age`. Returns the number of bytes. Leaves what
+    /// a pull is reading or writing.
+    pub(crate) fn remove_downloads(&self, age: Option<Duration>) -> u64 {
+        let mut freed = 0;
+        for entry in fs::read_dir(self.downloads()).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let Ok(file) = File::open(&path) else { continue };
+            let Ok(about) = file.metadata() else { continue };
+            let is_recent =
+                age.is_some_and(|age| about.modified().ok().and_then(|at| at.elapsed().ok()).is_none_or(|old| old < age));
+            if is_recent || rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+                continue;
+            }
+            match fs::remove_file(&path) {
+                Ok(()) => freed += about.len(),
+                Err(error) => tracing::warn!(?path, %error, "could not remove what a pull left"),
+            }
+        }
+        freed
+    }
+
+    /// Where pulls keep what they download.
+    pub(crate) fn downloads(&self) -> PathBuf {
+        self.dir.join("downloads")
     }
 
     fn drop_unreferenced(
@@ -359,14 +394,28 @@ impl ImageStore {
     /// Writes an image's manifest atomically, replacing an older one.
     pub(crate) fn publish(
         &self,
-        _lock: &StoreLock,
+        lock: &StoreLock,
         name: &ImageName,
         digest: String,
         layers: Vec<String>,
         config: ImageConfig,
     ) -> Result<Image, ImageError> {
-        let manifest =
-            Manifest { version: MANIFEST_VERSION, name: canonical(name), digest, layers, config, created_at: Timestamp::now() };
+        self.publish_from(lock, name, digest, layers, config, None)
+    }
+
+    /// Like [`ImageStore::publish`], with the reference that the image was pulled from.
+    pub(crate) fn publish_from(
+        &self,
+        _lock: &StoreLock,
+        name: &ImageName,
+        digest: String,
+        layers: Vec<String>,
+        config: ImageConfig,
+        source: Option<String>,
+    ) -> Result<Image, ImageError> {
+        let name_of_file = canonical(name);
+        let created_at = Timestamp::now();
+        let manifest = Manifest { version: MANIFEST_VERSION, name: name_of_file, digest, layers, config, source, created_at };
         let path = self.manifest_path(name);
         // Removed there by a sweep if the rename is not reached.
         let next = self.scratch("trash");
@@ -404,6 +453,7 @@ impl ImageStore {
             digest: manifest.digest,
             layers,
             config: manifest.config,
+            source: manifest.source,
             created_at: manifest.created_at,
         })
     }
@@ -485,9 +535,25 @@ impl ImageStore {
     }
 }
 
-/// `base` and `base:latest` are the same image.
-fn canonical(name: &ImageName) -> ImageName {
-    name.as_str().strip_suffix(":latest").and_then(|short| short.parse().ok()).unwrap_or_else(|| name.clone())
+/// The name under which an image is kept. `base` and `base:latest` are the same image, and so are `python` and
+/// `docker.io/library/python`. A digest says more than a tag beside it.
+pub(crate) fn canonical(name: &ImageName) -> ImageName {
+    let text = name.as_str();
+    let hub = text.strip_prefix("docker.io/").or_else(|| text.strip_prefix("index.docker.io/"));
+    let text = hub.map_or(text, |path| path.strip_prefix("library/").unwrap_or(path));
+    let short = match text.split_once('@') {
+        Some((tagged, digest)) => format!("{}@{digest}", without_tag(tagged)),
+        None => text.strip_suffix(":latest").unwrap_or(text).to_owned(),
+    };
+    short.parse().unwrap_or_else(|_| name.clone())
+}
+
+/// A `:` before a `/` is that of a port.
+fn without_tag(tagged: &str) -> &str {
+    match tagged.rsplit_once(':') {
+        Some((name, tag)) if !tag.contains('/') => name,
+        _ => tagged,
+    }
 }
 
 fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {

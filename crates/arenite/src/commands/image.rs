@@ -1,4 +1,4 @@
-//! `image build|ls|rm|prune|inspect|save|load`: runs in this process, on the server's data directory, whether or not a server runs.
+//! `image build|ls|rm|prune|inspect|history|save|load`: runs in this process, on the server's data directory, whether or not a server runs.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,9 @@ use arenite_model::{ImageName, SandboxName};
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cli::{BuildArgs, ImageLoadArgs, ImageLsArgs, ImagePruneArgs, ImageRmArgs, ImageSaveArgs, InspectArgs};
+use crate::cli::{
+    BuildArgs, ImageHistoryArgs, ImageLoadArgs, ImageLsArgs, ImagePruneArgs, ImageRmArgs, ImageSaveArgs, InspectArgs,
+};
 use crate::config::values::Size;
 use crate::failure::{Attempt, Failure, Outcome};
 use crate::{output, serve};
@@ -231,8 +233,20 @@ pub(crate) fn inspect(args: &InspectArgs) -> Outcome {
     output::line(format_args!("digest   {}", image.digest));
     output::line(format_args!("built    {}", image.created_at));
     output::line(format_args!("size     {}", Size(image.size_bytes).short()));
-    output::line(format_args!("user     {}", config.user.as_deref().unwrap_or("gem, else root")));
-    output::line(format_args!("workdir  {}", config.workdir.as_deref().unwrap_or("the user's home")));
+    if let Some(source) = &image.source {
+        output::line(format_args!("from     {}", output::harmless(source)));
+    }
+    output::line(format_args!("user     {}", output::harmless(config.user.as_deref().unwrap_or("gem, else root"))));
+    output::line(format_args!("workdir  {}", output::harmless(config.workdir.as_deref().unwrap_or("the user's home"))));
+    for (what, words) in [("entry   ", &config.entrypoint), ("command ", &config.cmd)] {
+        if !words.is_empty() {
+            let words = serde_json::to_string(words).attempt(|| "could not write the image's command".into())?;
+            output::line(format_args!("{what} {}", output::harmless(&words)));
+        }
+    }
+    for port in &config.exposed_ports {
+        output::line(format_args!("port     {}", output::harmless(port)));
+    }
     for (key, value) in &config.env {
         output::line(format_args!("env      {key}={}", output::harmless(value)));
     }
@@ -244,6 +258,26 @@ pub(crate) fn inspect(args: &InspectArgs) -> Outcome {
     for layer in &image.layers {
         let made_by: String = output::harmless(&layer.created_by).chars().take(100).collect();
         rows.add_row([layer.digest.chars().take(12).collect(), Size(layer.bytes).short(), made_by]);
+    }
+    output::rows(&rows);
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn history(args: &ImageHistoryArgs) -> Outcome {
+    let store = open(&args.data_dir.data_dir)?.ok_or_else(|| not_built(&args.image))?;
+    let image = store.get(&args.image).map_err(|error| refused(&error))?;
+    let layers: Vec<_> = image.layers.iter().rev().collect();
+    if args.format.json {
+        let value = serde_json::to_value(&layers).attempt(|| "could not write the layers".into())?;
+        output::json(&serde_json::json!({ "layers": value }));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let now = jiff::Timestamp::now();
+    let mut rows = output::table(&["layer", "added", "size", "made by"]);
+    for layer in layers {
+        let added = format!("{} ago", output::distance(layer.created_at, now));
+        let made_by = output::harmless(&layer.created_by);
+        rows.add_row([layer.digest.chars().take(12).collect(), added, Size(layer.bytes).short(), made_by.to_string()]);
     }
     output::rows(&rows);
     Ok(ExitCode::SUCCESS)
@@ -293,15 +327,31 @@ pub(crate) fn save(args: &ImageSaveArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The images of a data directory, which may be new: its storage is prepared. Counts as a build until it is dropped.
+pub(super) struct Prepared {
+    builder: Builder,
+    _runtime: tokio::runtime::Runtime,
+}
+
+impl Prepared {
+    pub(super) fn new(data_dir: &Path) -> Result<Self, Failure> {
+        must_be_root()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().attempt(|| "could not start".into())?;
+        let config = serve::namespace_config(data_dir)?;
+        let builder = runtime
+            .block_on(Builder::open(config))
+            .map_err(|error| Failure::new(format!("the storage could not be opened: {error}")).maybe_hint(error.hint()))?;
+        Ok(Self { builder, _runtime: runtime })
+    }
+
+    pub(super) fn images(&self) -> &ImageStore {
+        self.builder.images()
+    }
+}
+
 pub(crate) fn load(args: &ImageLoadArgs) -> Outcome {
-    must_be_root()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().attempt(|| "could not start".into())?;
-    let config = serve::namespace_config(&args.data_dir.data_dir)?;
-    // It prepares the storage of a new data directory, and counts as a build meanwhile.
-    let builder = runtime
-        .block_on(Builder::open(config))
-        .map_err(|error| Failure::new(format!("the storage could not be opened: {error}")).maybe_hint(error.hint()))?;
-    for image in arenite_image::load(builder.images(), &args.file).map_err(|error| refused(&error))? {
+    let prepared = Prepared::new(&args.data_dir.data_dir)?;
+    for image in arenite_image::load(prepared.images(), &args.file, args.name.as_ref()).map_err(|error| refused(&error))? {
         output::line(&image.name);
         eprintln!("image {} is loaded: {}, {}", image.name, Size(image.size_bytes).short(), &image.digest[..12]);
     }

@@ -9,6 +9,7 @@ pub(crate) mod logs;
 pub(crate) mod mcp;
 pub(crate) mod quarantine;
 pub(crate) mod rag;
+pub(crate) mod registry;
 mod replay;
 pub(crate) mod reset;
 pub(crate) mod rollout;

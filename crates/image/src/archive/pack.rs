@@ -20,8 +20,8 @@ pub(super) const WHITEOUT: &[u8] = b".wh.";
 /// In a directory that hides what the layers below have in it.
 pub(super) const OPAQUE: &[u8] = b".wh..wh..opq";
 /// overlayfs's attribute of such a directory. Its other attributes refer to this host's layers.
-pub(super) const OPAQUE_ATTRIBUTE: &str = "user.overlay.opaque";
-const OVERLAY_ATTRIBUTES: &[u8] = b"user.overlay.";
+const OPAQUE_ATTRIBUTE: &str = "user.overlay.opaque";
+pub(super) const OVERLAY_ATTRIBUTES: &[u8] = b"user.overlay.";
 /// Key of an extended attribute in a PAX header, before the attribute's name.
 pub(super) const PAX_ATTRIBUTE: &str = "SCHILY.xattr.";
 /// Maximum size of a file's list of attributes, or of the value of one, in bytes.
@@ -67,7 +67,7 @@ fn fill(field: &mut [u8], value: &[u8]) -> bool {
 }
 
 /// Appends a record of a PAX header: its length, which includes the length's own digits, key and value.
-fn push_record(records: &mut Vec<u8>, key: &[u8], value: &[u8]) {
+pub(super) fn push_record(records: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     let rest = key.len() + value.len() + 3;
     let mut length = rest + 1;
     while rest + length.to_string().len() != length {

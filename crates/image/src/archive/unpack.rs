@@ -1,251 +1,316 @@
-//! Unpacks the tar of an OCI image's layer into a layer of overlayfs. Nothing is written outside the layer: names go through its
-//! directories only, and no link is followed.
+//! Unpacks the tar of an image's layer into a layer of overlayfs. Nothing is written outside the layer: links in names are
+//! resolved inside the image, and no link is followed on the host.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
-use tar::{EntryType, Header};
+use tar::EntryType;
 
-use super::pack::{OPAQUE, OPAQUE_ATTRIBUTE, PAX_ATTRIBUTE, WHITEOUT};
-use crate::copy::LayerWriter;
+use super::entries::{self, Entries};
+use super::pack::{OPAQUE, OVERLAY_ATTRIBUTES, WHITEOUT};
+use crate::copy::{LayerWriter, remove_whiteout, set_opaque, set_owner_and_mode};
 use crate::tree::MAX_ENTRIES;
 
-/// Maximum size of the header of one entry, in bytes.
-const MAX_HEADER_BYTES: u64 = 1 << 20;
+/// Maximum size of a file in a layer, with its holes, in bytes.
+const MAX_FILE_BYTES: u64 = super::MAX_LAYER_BYTES;
+/// The kernel's limit on the length of a path.
+const MAX_PATH_BYTES: usize = 4096;
+/// Maximum number of components of a path.
+const MAX_DEPTH: usize = 200;
+/// A sandbox has the ids below this one.
+const IDS: u64 = 65_536;
+/// Empty stretches of this size become holes.
+const HOLE: usize = 64 << 10;
 
-/// Unpacks into the empty layer `files`, on top of the layers `lower` (lowest first).
-pub(super) fn unpack(tar: &mut dyn Read, lower: &[PathBuf], files: &Path) -> io::Result<()> {
-    let mut unpacker = Unpacker { target: LayerWriter::open(lower, files)?, directories: HashMap::new() };
-    let mut archive = tar::Archive::new(tar);
-    let mut extended = Extended::default();
-    let mut entries = 0;
-    for entry in archive.entries()?.raw(true) {
-        let mut entry = entry?;
-        entries += 1;
-        if entries > MAX_ENTRIES {
+/// Unpacks into the empty layer `files`, on top of the layers `lower` (lowest first). Returns whether the layer depends on those
+/// below: it has directories that are not in the tar, which look as they do there.
+pub(super) fn unpack(tar: &mut dyn Read, lower: &[PathBuf], files: &Path) -> io::Result<bool> {
+    let target = LayerWriter::open(lower, files)?;
+    // The image's root: as in Docker, it takes nothing over from the layers below.
+    set_owner_and_mode(&target.directory(&[], 0o755, (0, 0))?, (0, 0), 0o755)?;
+    let mut unpacker = Unpacker { target, directories: HashMap::new(), parent: None, buffer: vec![0; HOLE], linked: false };
+    let mut entries = Entries::new(tar);
+    let mut count = 0;
+    while let Some(entry) = entries.next()? {
+        count += 1;
+        if count > MAX_ENTRIES {
             return Err(io::Error::other(format!("it has more than {MAX_ENTRIES} files")));
         }
-        match entry.header().entry_type() {
-            EntryType::XHeader => extended.add_records(&bounded(&mut entry)?)?,
-            EntryType::GNULongName => extended.path = Some(terminated(bounded(&mut entry)?)),
-            EntryType::GNULongLink => extended.link = Some(terminated(bounded(&mut entry)?)),
-            EntryType::XGlobalHeader => {}
-            kind => {
-                let file = Entry::new(entry.header(), std::mem::take(&mut extended))?;
-                let shown = file.components.iter().collect::<PathBuf>();
-                let put = unpacker.put(kind, file, &mut entry);
-                put.map_err(|error| io::Error::new(error.kind(), format!("{shown:?}: {error}")))?;
-            }
-        }
+        let shown = OsString::from_vec(entry.path.clone());
+        let put = NamedEntry::new(entry).and_then(|entry| unpacker.put(&entry, &mut entries.content()));
+        put.map_err(|error| io::Error::new(error.kind(), format!("{shown:?}: {error}")))?;
     }
     unpacker.finish()
 }
 
-fn bounded(entry: &mut impl Read) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    entry.take(MAX_HEADER_BYTES + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MAX_HEADER_BYTES {
-        return Err(io::Error::other(format!("a header has more than {MAX_HEADER_BYTES} bytes")));
-    }
-    Ok(bytes)
-}
-
-fn terminated(mut name: Vec<u8>) -> Vec<u8> {
-    if let Some(end) = name.iter().position(|byte| *byte == 0) {
-        name.truncate(end);
-    }
-    name
-}
-
-/// What the headers before an entry say about it.
-#[derive(Default)]
-struct Extended {
-    path: Option<Vec<u8>>,
-    link: Option<Vec<u8>>,
-    uid: Option<u64>,
-    gid: Option<u64>,
-    mtime: Option<i64>,
-    attributes: Vec<(OsString, Vec<u8>)>,
-}
-
-impl Extended {
-    /// Adds the records of a PAX header. A value may have any bytes: its length says where it ends.
-    fn add_records(&mut self, mut records: &[u8]) -> io::Result<()> {
-        let malformed = || io::Error::other("an entry has a malformed PAX header");
-        while !records.is_empty() {
-            let space = records.iter().position(|byte| *byte == b' ').ok_or_else(malformed)?;
-            let digits = std::str::from_utf8(&records[..space]).map_err(|_| malformed())?;
-            let length: usize = digits.parse().map_err(|_| malformed())?;
-            let record = records.get(space + 1..length).and_then(|r| r.strip_suffix(b"\n")).ok_or_else(malformed)?;
-            let equals = record.iter().position(|byte| *byte == b'=').ok_or_else(malformed)?;
-            let (key, value) = (&record[..equals], &record[equals + 1..]);
-            let number = || std::str::from_utf8(value).ok().and_then(|text| text.split('.').next()?.parse::<i64>().ok());
-            match key {
-                b"path" => self.path = Some(value.to_vec()),
-                b"linkpath" => self.link = Some(value.to_vec()),
-                b"uid" => self.uid = Some(number().and_then(|n| n.try_into().ok()).ok_or_else(malformed)?),
-                b"gid" => self.gid = Some(number().and_then(|n| n.try_into().ok()).ok_or_else(malformed)?),
-                b"mtime" => self.mtime = Some(number().ok_or_else(malformed)?),
-                b"size" | b"GNU.sparse.major" => return Err(io::Error::other("sparse and very large files are not supported")),
-                _ => {
-                    if let Some(name) = key.strip_prefix(PAX_ATTRIBUTE.as_bytes()) {
-                        self.attributes.push((OsStr::from_bytes(name).to_owned(), value.to_vec()));
-                    }
-                }
-            }
-            records = &records[length..];
-        }
-        Ok(())
-    }
-}
-
-/// A file, directory, or link of the archive.
-struct Entry {
+/// An entry with a checked name and owner.
+struct NamedEntry {
     components: Vec<OsString>,
-    link: Vec<u8>,
     owner: (u32, u32),
-    mode: u32,
-    mtime: i64,
-    attributes: Vec<(OsString, Vec<u8>)>,
+    entry: entries::Entry,
 }
 
-impl Entry {
-    fn new(header: &Header, extended: Extended) -> io::Result<Self> {
-        let path = extended.path.unwrap_or_else(|| header.path_bytes().into_owned());
-        let link = extended.link.or_else(|| header.link_name_bytes().map(|link| link.into_owned()));
-        let id = |id: u64| u32::try_from(id).map_err(|_| io::Error::other("an owner's id has more than 32 bits"));
-        let uid = extended.uid.map_or_else(|| header.uid(), Ok)?;
-        let gid = extended.gid.map_or_else(|| header.gid(), Ok)?;
-        let mtime = extended.mtime.map_or_else(|| header.mtime().map(|time| i64::try_from(time).unwrap_or(0)), Ok)?;
-        Ok(Self {
-            components: components(&path)?,
-            link: link.unwrap_or_default(),
-            owner: (id(uid)?, id(gid)?),
-            mode: header.mode()? & 0o7777,
-            mtime,
-            attributes: extended.attributes,
-        })
+impl NamedEntry {
+    fn new(entry: entries::Entry) -> io::Result<Self> {
+        let id = |id: u64| {
+            let refused = || io::Error::other(format!("its owner has the id {id}, and a sandbox has the ids 0 to {}", IDS - 1));
+            u32::try_from(id).ok().filter(|_| id < IDS).ok_or_else(refused)
+        };
+        Ok(Self { components: components(&entry.path)?, owner: (id(entry.owner.0)?, id(entry.owner.1)?), entry })
     }
 
     fn times(&self) -> Timestamps {
-        let time = Timespec { tv_sec: self.mtime, tv_nsec: 0 };
+        let time = Timespec { tv_sec: self.entry.mtime, tv_nsec: 0 };
         Timestamps { last_access: time, last_modification: time }
     }
 }
 
-/// A path of the archive, from the layer's top.
+/// A path of the tar, from the layer's top.
 fn components(path: &[u8]) -> io::Result<Vec<OsString>> {
+    if path.len() > MAX_PATH_BYTES {
+        return Err(Errno::NAMETOOLONG.into());
+    }
     let parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
-    parts
-        .map(|part| match part {
-            b".." => Err(io::Error::other(format!("{:?} leads out of the layer", OsStr::from_bytes(path)))),
-            _ if part.contains(&0) => Err(io::Error::other("a name has a NUL byte")),
-            _ => Ok(OsString::from_vec(part.to_vec())),
-        })
-        .collect()
+    let parts = parts.map(|part| match part {
+        b".." => Err(io::Error::other("its name leads out of the layer")),
+        _ if part.contains(&0) => Err(io::Error::other("its name has a NUL byte")),
+        _ => Ok(OsString::from_vec(part.to_vec())),
+    });
+    let parts = parts.collect::<io::Result<Vec<_>>>()?;
+    if parts.len() > MAX_DEPTH {
+        return Err(io::Error::other(format!("it is nested more than {MAX_DEPTH} deep")));
+    }
+    Ok(parts)
+}
+
+/// A directory that entries are put into.
+struct Parent {
+    /// As in the tar.
+    given: Vec<OsString>,
+    /// With resolved links.
+    resolved: Vec<OsString>,
+    dir: OwnedFd,
 }
 
 struct Unpacker {
     target: LayerWriter,
     /// Times of directories, which get them last: what is unpacked into them changes them.
     directories: HashMap<Vec<OsString>, Timestamps>,
+    /// That of the last entry: the next one mostly has the same.
+    parent: Option<Rc<Parent>>,
+    buffer: Vec<u8>,
+    /// A name went through a link, which other layers may not have.
+    linked: bool,
 }
 
 impl Unpacker {
-    fn put(&mut self, kind: EntryType, entry: Entry, content: &mut dyn Read) -> io::Result<()> {
-        let Some((name, parents)) = entry.components.split_last() else {
-            return if kind == EntryType::Directory { self.directory(&entry) } else { Err(Errno::ISDIR.into()) };
+    fn put(&mut self, named: &NamedEntry, content: &mut dyn Read) -> io::Result<()> {
+        let kind = named.entry.kind;
+        let Some((name, parents)) = named.components.split_last() else {
+            let top = self.target.directory(&[], 0o755, (0, 0))?;
+            return if kind == EntryType::Directory {
+                self.fill_directory(&top, Vec::new(), named)
+            } else {
+                Err(Errno::ISDIR.into())
+            };
         };
-        if kind == EntryType::Directory {
-            let parent = self.target.directory(parents, 0o755, (0, 0))?;
-            self.clear(&parent, name, true)?;
-            return self.directory(&entry);
+        // Sandboxes have their own /dev.
+        if matches!(kind, EntryType::Char | EntryType::Block) && parents.first().is_some_and(|first| first == "dev") {
+            return Ok(());
         }
-        let parent = self.target.directory(parents, 0o755, (0, 0))?;
+        let parent = self.parent(parents)?;
+        let path = || [&parent.resolved[..], std::slice::from_ref(name)].concat();
+        if kind == EntryType::Directory {
+            let dir = self.directory(&parent.dir, name)?;
+            return self.fill_directory(&dir, path(), named);
+        }
         if name.as_bytes() == OPAQUE {
-            return Ok(rustix::fs::fsetxattr(&parent, OPAQUE_ATTRIBUTE, b"y", XattrFlags::empty())?);
+            return set_opaque(&parent.dir);
         }
         if let Some(removed) = name.as_bytes().strip_prefix(WHITEOUT) {
-            let removed = OsStr::from_bytes(removed);
-            self.directories.remove(&[parents, &[removed.to_owned()]].concat());
-            self.clear(&parent, removed, false)?;
-            return Ok(rustix::fs::mknodat(&parent, removed, FileType::CharacterDevice, Mode::empty(), 0)?);
+            return whiteout(&parent.dir, OsStr::from_bytes(removed));
         }
-        self.directories.remove(&entry.components);
-        self.clear(&parent, name, false)?;
+        clear(&parent.dir, name)?;
+        self.directories.remove(&path());
         match kind {
-            EntryType::Regular | EntryType::Continuous => return file(&parent, name, &entry, content),
-            EntryType::Symlink => rustix::fs::symlinkat(OsStr::from_bytes(&entry.link), &parent, name)?,
-            EntryType::Link => return self.link(&parent, name, &entry),
-            EntryType::Fifo => rustix::fs::mknodat(&parent, name, FileType::Fifo, Mode::from_raw_mode(entry.mode), 0)?,
+            EntryType::Regular | EntryType::Continuous => return self.file(&parent.dir, name, named, content),
+            EntryType::Symlink => rustix::fs::symlinkat(OsStr::from_bytes(&named.entry.link), &parent.dir, name)?,
+            EntryType::Link => return self.link(&parent.dir, name, &named.entry.link),
+            EntryType::Fifo => {
+                rustix::fs::mknodat(&parent.dir, name, FileType::Fifo, Mode::from_raw_mode(named.entry.mode), 0)?;
+            }
             EntryType::Char | EntryType::Block => return Err(io::Error::other("it is a device")),
             other => return Err(io::Error::other(format!("entries of type {other:?} are not supported"))),
         }
-        let (uid, gid) = (Uid::from_raw(entry.owner.0), Gid::from_raw(entry.owner.1));
-        rustix::fs::chownat(&parent, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
-        rustix::fs::utimensat(&parent, name, &entry.times(), AtFlags::SYMLINK_NOFOLLOW)?;
+        let (uid, gid) = (Uid::from_raw(named.owner.0), Gid::from_raw(named.owner.1));
+        rustix::fs::chownat(&parent.dir, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+        rustix::fs::utimensat(&parent.dir, name, &named.times(), AtFlags::SYMLINK_NOFOLLOW)?;
         Ok(())
     }
 
-    fn directory(&mut self, entry: &Entry) -> io::Result<()> {
-        let dir = self.target.directory(&entry.components, entry.mode, entry.owner)?;
-        set_attributes(&dir, entry)?;
-        self.directories.insert(entry.components.clone(), entry.times());
+    /// Opens the directory of an entry, and creates it if it is missing. Links in its path are resolved in the image.
+    fn parent(&mut self, given: &[OsString]) -> io::Result<Rc<Parent>> {
+        if let Some(last) = self.parent.as_ref().filter(|last| last.given == given) {
+            return Ok(Rc::clone(last));
+        }
+        let (resolved, dir) = match self.target.directory(given, 0o755, (0, 0)) {
+            Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NOTDIR | Errno::LOOP)) => {
+                self.linked = true;
+                let resolved = self.target.view.resolve(&given.iter().collect::<PathBuf>(), true)?.components;
+                let dir = self.target.directory(&resolved, 0o755, (0, 0))?;
+                (resolved, dir)
+            }
+            other => (given.to_vec(), other?),
+        };
+        let parent = Rc::new(Parent { given: given.to_vec(), resolved, dir });
+        self.parent = Some(Rc::clone(&parent));
+        Ok(parent)
+    }
+
+    /// Opens a directory of the tar, and creates it in place of what this layer has there.
+    fn directory(&self, parent: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let was_removed = match rustix::fs::openat(parent, name, flags, Mode::empty()) {
+            Ok(dir) => return Ok(dir),
+            Err(Errno::NOENT) => false,
+            Err(Errno::NOTDIR | Errno::LOOP) => {
+                let was_removed = remove_whiteout(parent, name)?;
+                if !was_removed {
+                    rustix::fs::unlinkat(parent, name, AtFlags::empty())?;
+                }
+                was_removed
+            }
+            Err(error) => return Err(error.into()),
+        };
+        rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(0o700))?;
+        let dir = rustix::fs::openat(parent, name, flags, Mode::empty())?;
+        if was_removed {
+            set_opaque(&dir)?;
+        }
+        Ok(dir)
+    }
+
+    fn fill_directory(&mut self, dir: &OwnedFd, path: Vec<OsString>, named: &NamedEntry) -> io::Result<()> {
+        set_attributes(dir, named)?;
+        self.directories.insert(path, named.times());
         Ok(())
+    }
+
+    fn file(&mut self, parent: &OwnedFd, name: &OsStr, named: &NamedEntry, content: &mut dyn Read) -> io::Result<()> {
+        if named.entry.size > MAX_FILE_BYTES {
+            return Err(io::Error::other(format!("it has more than {MAX_FILE_BYTES} bytes")));
+        }
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut file = File::from(rustix::fs::openat(parent, name, flags, Mode::from_raw_mode(0o600))?);
+        for (offset, length) in named.entry.pieces.as_deref().unwrap_or(&[(0, named.entry.size)]) {
+            file.seek(SeekFrom::Start(*offset))?;
+            self.copy(&mut content.take(*length), &mut file)?;
+        }
+        // A hole at the end counts.
+        file.set_len(named.entry.size)?;
+        let file = OwnedFd::from(file);
+        set_attributes(&file, named)?;
+        rustix::fs::futimens(&file, &named.times())?;
+        Ok(())
+    }
+
+    /// Copies to a file's position, with holes in place of empty stretches.
+    fn copy(&mut self, content: &mut dyn Read, file: &mut File) -> io::Result<()> {
+        loop {
+            let mut filled = 0;
+            while filled < self.buffer.len() {
+                match content.read(&mut self.buffer[filled..]) {
+                    Ok(0) => break,
+                    Ok(n) => filled += n,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            let bytes = &self.buffer[..filled];
+            if filled == HOLE && bytes.iter().all(|byte| *byte == 0) {
+                file.seek(SeekFrom::Current(HOLE as i64))?;
+            } else {
+                file.write_all(bytes)?;
+            }
+            if filled < HOLE {
+                return Ok(());
+            }
+        }
     }
 
     /// A second name of a file of this layer.
-    fn link(&self, parent: &OwnedFd, name: &OsStr, entry: &Entry) -> io::Result<()> {
-        let components = components(&entry.link)?;
-        let (first, above) = components.split_last().ok_or(Errno::ISDIR)?;
-        let above = self.target.directory(above, 0o755, (0, 0))?;
-        Ok(rustix::fs::linkat(&above, first, parent, name, AtFlags::empty())?)
+    fn link(&mut self, parent: &OwnedFd, name: &OsStr, target: &[u8]) -> io::Result<()> {
+        let target = components(target)?;
+        let (first, above) = target.split_last().ok_or(Errno::ISDIR)?;
+        let above = self.parent(above)?;
+        rustix::fs::linkat(&above.dir, first, parent, name, AtFlags::empty()).map_err(|error| match error {
+            Errno::NOENT => io::Error::other("the file that it is another name of is not in this layer"),
+            other => other.into(),
+        })
     }
 
-    /// Removes what this layer has under the name; a directory only in place of an empty one, and not for another directory.
-    fn clear(&self, parent: &OwnedFd, name: &OsStr, for_directory: bool) -> io::Result<()> {
-        match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(Errno::ISDIR | Errno::PERM) if for_directory => Ok(()),
-            Err(Errno::ISDIR | Errno::PERM) => Ok(rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)?),
-            Err(error) => Err(error.into()),
+    fn finish(self) -> io::Result<bool> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        for (path, times) in &self.directories {
+            let top = self.target.directory(&[], 0o755, (0, 0))?;
+            let found = path.iter().try_fold(top, |dir, name| rustix::fs::openat(&dir, name, flags, Mode::empty()));
+            match found {
+                Ok(dir) => rustix::fs::futimens(&dir, times)?,
+                // Replaced by a later entry.
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
-    }
-
-    fn finish(self) -> io::Result<()> {
-        for (components, times) in &self.directories {
-            let dir = self.target.directory(components, 0o755, (0, 0))?;
-            rustix::fs::futimens(&dir, times)?;
-        }
-        Ok(())
+        Ok(self.linked || self.target.follows_lower())
     }
 }
 
-fn file(parent: &OwnedFd, name: &OsStr, entry: &Entry, content: &mut dyn Read) -> io::Result<()> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mut file = File::from(rustix::fs::openat(parent, name, flags, Mode::from_raw_mode(0o600))?);
-    io::copy(content, &mut file)?;
-    file.flush()?;
-    let file = OwnedFd::from(file);
-    set_attributes(&file, entry)?;
-    rustix::fs::futimens(&file, &entry.times())?;
-    Ok(())
+/// Removes a name of the layers below. What this layer has under the name stays, wherever it is in the tar.
+fn whiteout(parent: &OwnedFd, name: &OsStr) -> io::Result<()> {
+    if name.as_bytes().starts_with(WHITEOUT) {
+        // Notes of AUFS, which mean nothing to other file systems.
+        return Ok(());
+    }
+    if name.is_empty() || name == "." || name == ".." {
+        return Err(io::Error::other("it removes no name"));
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match rustix::fs::openat(parent, name, flags, Mode::empty()) {
+        Ok(dir) => set_opaque(&dir),
+        Err(Errno::NOENT) => Ok(rustix::fs::mknodat(parent, name, FileType::CharacterDevice, Mode::empty(), 0)?),
+        // It hides what is below already.
+        Err(Errno::NOTDIR | Errno::LOOP) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
-/// Sets owner, mode, and attributes, in this order: a change of owner clears set-id bits and capabilities.
-fn set_attributes(node: &OwnedFd, entry: &Entry) -> io::Result<()> {
-    rustix::fs::fchown(node, Some(Uid::from_raw(entry.owner.0)), Some(Gid::from_raw(entry.owner.1)))?;
-    rustix::fs::fchmod(node, Mode::from_raw_mode(entry.mode))?;
-    for (name, value) in &entry.attributes {
-        rustix::fs::fsetxattr(node, name.as_os_str(), value, XattrFlags::empty())?;
+/// Removes what this layer has under the name of a file; a directory only if it is empty.
+fn clear(parent: &OwnedFd, name: &OsStr) -> io::Result<()> {
+    match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(Errno::ISDIR | Errno::PERM) => Ok(rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)?),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Sets owner, mode, and attributes, in this order: a change of owner clears set-id bits and capabilities. Attributes of other
+/// systems, such as labels of SELinux, are left out, and so are overlayfs's, which would change what sandboxes see.
+fn set_attributes(node: &OwnedFd, named: &NamedEntry) -> io::Result<()> {
+    set_owner_and_mode(node, named.owner, named.entry.mode)?;
+    for (name, value) in &named.entry.attributes {
+        let bytes = name.as_bytes();
+        let is_user = bytes.starts_with(b"user.") && !bytes.starts_with(OVERLAY_ATTRIBUTES);
+        if is_user || bytes == b"security.capability" {
+            rustix::fs::fsetxattr(node, name.as_os_str(), value, XattrFlags::empty())?;
+        }
     }
     Ok(())
 }

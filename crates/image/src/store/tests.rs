@@ -125,3 +125,33 @@ fn the_store_is_closed_to_other_users() {
     let mode = fs::metadata(store.dir()).unwrap().permissions().mode();
     assert_eq!(mode & 0o077, 0);
 }
+
+#[test]
+fn an_image_has_one_name_however_it_is_written() {
+    let digest = format!("sha256:{}", "0".repeat(64));
+    for (given, kept) in [
+        ("base:latest", "base"),
+        ("docker.io/library/python:3.12", "python:3.12"),
+        ("index.docker.io/team/app", "team/app"),
+        ("localhost:5000/app:latest", "localhost:5000/app"),
+        ("localhost:5000/app", "localhost:5000/app"),
+        (&format!("localhost:5000/app@{digest}"), &format!("localhost:5000/app@{digest}")),
+        (&format!("docker.io/library/app:1@{digest}"), &format!("app@{digest}")),
+        ("library/own", "library/own"),
+    ] {
+        assert_eq!(canonical(&name(given)).as_str(), kept, "{given}");
+    }
+}
+
+#[test]
+fn what_a_pull_left_goes_unless_it_is_in_use_or_recent() {
+    let (_scratch, store) = store();
+    for name in ["left", "used"] {
+        fs::write(store.downloads().join(name), "12345").unwrap();
+    }
+    assert_eq!(store.remove_downloads(Some(Duration::from_secs(60))), 0);
+    let used = File::open(store.downloads().join("used")).unwrap();
+    rustix::fs::flock(&used, FlockOperation::LockExclusive).unwrap();
+    assert_eq!(store.prune(&|_| false).unwrap().freed_bytes, 5);
+    assert!(store.downloads().join("used").exists() && !store.downloads().join("left").exists());
+}

@@ -1,0 +1,164 @@
+//! Adds an image that comes from elsewhere to the store: an archive's or a registry's.
+//!
+//! A layer's digest here covers its content alone, so that images share it whatever is below it. A layer with directories that
+//! are not in its tar looks like those below it: its digest covers them too. Neither is ever the digest of a build's step: an
+//! archive could otherwise replace what a later build of that step gives.
+
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use arenite_model::ImageName;
+use sha2::{Digest, Sha256};
+
+use super::compression::plain;
+use super::oci::{Config, hex_of};
+use super::unpack::unpack;
+use super::{HashReader, MAX_LAYER_BYTES};
+use crate::digest::FieldDigest;
+use crate::error::ImageError;
+use crate::image::Image;
+use crate::store::{ImageStore, MAX_LAYERS, OpenLayer, StoreLock};
+
+/// Where an image's layers come from.
+pub(crate) trait LayerSource {
+    /// The error of an image that is not as it should be.
+    fn damaged(&self, reason: String) -> ImageError;
+
+    /// Opens a layer: a tar, perhaps compressed. Called for layers that are not in the store.
+    fn open(&self, index: usize) -> Result<Box<dyn Read + '_>, ImageError>;
+
+    /// The SHA-256 of what is opened, if it was not compared yet, in hexadecimal digits.
+    fn digest(&self, index: usize) -> Option<&str>;
+}
+
+/// The layers of an image from the lowest up, as far as they are known.
+#[derive(Default)]
+pub(crate) struct Stack {
+    digests: Vec<String>,
+}
+
+impl Stack {
+    /// The layer with this tar, if the store has it.
+    pub(crate) fn find(&self, store: &ImageStore, diff: &str) -> Option<String> {
+        let [content, on_these] = self.digests_of(diff);
+        // The kernel refuses a directory that is twice in one stack.
+        let content = Some(content).filter(|digest| !self.digests.contains(digest));
+        content.into_iter().chain([on_these]).find(|digest| store.layer_record(digest).is_some())
+    }
+
+    pub(crate) fn push(&mut self, digest: String) {
+        self.digests.push(digest);
+    }
+
+    /// The digests that a layer may have: for its content alone, and on top of these layers.
+    fn digests_of(&self, diff: &str) -> [String; 2] {
+        let content = FieldDigest::new("archive layer").field("rules", "1").field("tar", diff).hex();
+        let below = self.digests.last().map(String::as_str);
+        [content, FieldDigest::step(below, "archive").field("tar", diff).hex()]
+    }
+}
+
+/// The digests of an image's layers without compression, lowest first, in hexadecimal digits.
+pub(crate) fn diffs(config: &Config, layers: usize) -> Result<Vec<String>, String> {
+    let diffs = &config.rootfs.diff_ids;
+    if layers == 0 || layers > MAX_LAYERS || layers != diffs.len() {
+        return Err(format!("it has {layers} layers and {} digests of layers; at most {MAX_LAYERS} are possible", diffs.len()));
+    }
+    let hex = |diff: &String| hex_of(diff).map(str::to_owned).ok_or_else(|| format!("{diff:?} is not a SHA-256"));
+    diffs.iter().map(hex).collect()
+}
+
+/// Unpacks the layers that the store lacks, and gives the image its names. `source`: the reference that it was pulled from.
+pub(crate) fn install(
+    store: &ImageStore,
+    lock: &StoreLock,
+    names: &[ImageName],
+    config: Config,
+    source: Option<&str>,
+    layers: &dyn LayerSource,
+) -> Result<Vec<Image>, ImageError> {
+    let diffs = diffs(&config, config.rootfs.diff_ids.len()).map_err(|reason| layers.damaged(reason))?;
+    let created_by = config.created_by();
+    let mut stack = Stack::default();
+    for (index, diff) in diffs.iter().enumerate() {
+        if let Some(digest) = stack.find(store, diff) {
+            stack.push(digest);
+            continue;
+        }
+        let open = store.new_layer(lock)?;
+        let text = created_by.get(index).map_or("an archive", String::as_str);
+        let lower: Vec<PathBuf> = stack.digests.iter().map(|digest| store.layer_files(digest)).collect();
+        let sealed = unpack_layer(layers, index, diff, &lower, &open).and_then(|depends_on_lower| {
+            let [content, on_these] = stack.digests_of(diff);
+            let digest = if depends_on_lower || stack.digests.contains(&content) { on_these } else { content };
+            store.seal(lock, &open, &digest, text)?;
+            Ok(digest)
+        });
+        if sealed.is_err() {
+            store.abandon(&open);
+        }
+        stack.push(sealed?);
+    }
+    let config = config.into_image().map_err(|reason| layers.damaged(reason))?;
+    let digest = config.image_digest(stack.digests.last().map_or("", String::as_str));
+    let publish =
+        |name| store.publish_from(lock, name, digest.clone(), stack.digests.clone(), config.clone(), source.map(str::to_owned));
+    names.iter().map(publish).collect()
+}
+
+/// Unpacks a layer and compares its digests. Returns whether it depends on the layers below.
+fn unpack_layer(
+    layers: &dyn LayerSource,
+    index: usize,
+    diff: &str,
+    lower: &[PathBuf],
+    open: &OpenLayer,
+) -> Result<bool, ImageError> {
+    let number = index + 1;
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            ImageError::io("could not unpack into", Path::new(&open.files()))(error)
+        }
+        _ => layers.damaged(format!("could not unpack layer {number}: {error}")),
+    };
+    let mut compressed = HashReader::new(layers.open(index)?);
+    let (depends_on_lower, tar) =
+        plain(&mut compressed).and_then(|tar| unpack_hashed(tar, lower, &open.files())).map_err(failed)?;
+    io::copy(&mut compressed, &mut io::sink()).map_err(failed)?;
+    let compressed = compressed.finish();
+    if tar != diff || layers.digest(index).is_some_and(|digest| digest != compressed) {
+        return Err(layers.damaged(format!("layer {number} does not have its SHA-256: it was changed, or copied in part")));
+    }
+    Ok(depends_on_lower)
+}
+
+/// Unpacks a tar; returns whether it depends on the layers below, and the digest of all its bytes.
+fn unpack_hashed(tar: impl Read, lower: &[PathBuf], files: &Path) -> io::Result<(bool, String)> {
+    let mut tar = HashReader::new(Bounded { inner: tar, left: MAX_LAYER_BYTES });
+    let depends_on_lower = unpack(&mut tar, lower, files)?;
+    // The end of a tar is padded.
+    io::copy(&mut tar, &mut io::sink())?;
+    Ok((depends_on_lower, tar.finish()))
+}
+
+/// A tar that fails when it is too long: a few compressed bytes may stand for any number.
+pub(super) struct Bounded<R> {
+    pub(super) inner: R,
+    pub(super) left: u64,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let n = self.inner.read(buffer)?;
+        self.left = self
+            .left
+            .checked_sub(n as u64)
+            .ok_or_else(|| io::Error::other(format!("it has more than {MAX_LAYER_BYTES} bytes without compression")))?;
+        Ok(n)
+    }
+}
+
+/// The SHA-256 of bytes, in hexadecimal digits.
+pub(crate) fn sha256(bytes: &[u8]) -> String {
+    hex::encode(Sha256::digest(bytes))
+}

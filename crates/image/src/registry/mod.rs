@@ -1,0 +1,84 @@
+//! Registries: pulling images and pushing them, by the protocol of Docker and OCI.
+//!
+//! ```text
+//! reference ─► manifest ─► (index: this host's) ─► config ─► layers that are missing ─► downloads/<digest> ─► unpacked ─► image
+//! ```
+//!
+//! Every part is compared with the digest that names it. A part is in the store's `downloads` until the image exists, so that an
+//! interrupted pull goes on.
+
+mod client;
+mod credentials;
+mod download;
+mod pull;
+mod push;
+mod reference;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use credentials::docker_config_file;
+pub use pull::{PullRequest, pull};
+pub use push::push;
+pub use reference::Reference;
+
+/// How registries are reached.
+#[derive(Debug, Clone)]
+pub struct RegistryOptions {
+    /// Hosts, with or without a port, that may answer without TLS. Those on loopback may always.
+    pub insecure: Vec<String>,
+    /// Docker's `config.json`, with credentials.
+    pub docker_config: Option<PathBuf>,
+    pub connect_timeout: Duration,
+    /// Until an answer begins.
+    pub answer_timeout: Duration,
+    /// Without a single byte.
+    pub stall_timeout: Duration,
+}
+
+impl Default for RegistryOptions {
+    fn default() -> Self {
+        Self {
+            insecure: Vec::new(),
+            docker_config: None,
+            connect_timeout: client::CONNECT_TIMEOUT,
+            answer_timeout: client::ANSWER_TIMEOUT,
+            stall_timeout: client::STALL_TIMEOUT,
+        }
+    }
+}
+
+/// Progress of a pull.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PullEvent {
+    /// The image is known.
+    Resolved {
+        /// Of the manifest, `sha256:…`.
+        digest: String,
+        layers: usize,
+        /// Layers to download.
+        missing: usize,
+        /// Their compressed size.
+        bytes: u64,
+    },
+    /// More bytes of layers arrived, or were there from an earlier pull.
+    Downloaded { bytes: u64 },
+    /// All is downloaded. Waits for a build or a removal that is under way.
+    Unpacking,
+}
+
+/// Progress of a push.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PushEvent {
+    Layer {
+        number: usize,
+        of: usize,
+        /// Compressed.
+        bytes: u64,
+        /// The registry had it already.
+        was_there: bool,
+    },
+}
+
+#[cfg(test)]
+mod tests;
