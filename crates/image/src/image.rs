@@ -61,6 +61,31 @@ pub struct ImageConfig {
     /// Such as `8080/tcp`.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub exposed_ports: BTreeSet<String>,
+    /// Directories that Docker would keep outside the image. A sandbox has one disk, so they are recorded only.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub volumes: BTreeSet<String>,
+    /// Recorded only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop_signal: Option<String>,
+    /// Recorded only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub healthcheck: Option<HealthConfig>,
+    /// The shell of later builds' RUN; empty for `/bin/sh -c`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub shell: Vec<String>,
+}
+
+/// A HEALTHCHECK, with the names and units that Docker's images have. Times are in nanoseconds; 0 is Docker's default.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct HealthConfig {
+    /// `["NONE"]`, `["CMD", …]`, or `["CMD-SHELL", "…"]`.
+    pub test: Vec<String>,
+    pub interval: u64,
+    pub timeout: u64,
+    pub start_period: u64,
+    pub start_interval: u64,
+    pub retries: u32,
 }
 
 impl ImageConfig {

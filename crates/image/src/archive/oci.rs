@@ -276,6 +276,7 @@ impl Config {
             entrypoint,
             cmd,
             exposed_ports: exposed_ports.into_keys().collect(),
+            ..ImageConfig::default()
         })
     }
 }
