@@ -511,7 +511,7 @@ pub(crate) struct DataDir {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ImageCommand {
-    /// Build an image from an Imagefile
+    /// Build an image from a Dockerfile or Imagefile
     Build(BuildArgs),
     /// List images
     Ls(ImageLsArgs),
@@ -535,22 +535,46 @@ pub(crate) enum ImageCommand {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-An Imagefile has the syntax of a Dockerfile with FROM, RUN, COPY, ENV, WORKDIR, USER and LABEL. FROM debootstrap:bookworm starts
-from a fresh Debian, FROM IMAGE from an image of this host. Steps with unchanged input are cached.
+Reads a Dockerfile, which may also be called Imagefile. FROM debootstrap:bookworm starts from a
+fresh Debian, FROM IMAGE from an image of this host. Steps with unchanged input are cached.
+A .dockerignore in the directory hides files from the build. RUN steps use the host's network,
+unless they have --network=none. See docs/DOCKERFILES.md for what is supported.
 
 Examples:
   sudo arenite image build base                    build the image that comes with Arenite
-  sudo arenite image build tools -f Imagefile      use the Imagefile's directory as context
-  sudo arenite image build tools -f ci/Imagefile --context .")]
+  sudo arenite image build tools .                 build ./Imagefile, else ./Dockerfile
+  sudo arenite image build tools -f ci/Dockerfile  use the directory of the file as context
+  sudo arenite image build tools . -f ci/Dockerfile --target test --build-arg VERSION=3
+  sudo arenite image build tools . --secret id=token,src=token.txt
+  sudo arenite image build -t tools .              the same as in Docker")]
 pub(crate) struct BuildArgs {
-    /// Name of the image; 'base' needs no Imagefile
-    pub(crate) name: ImageName,
-    /// The Imagefile
+    /// Name of the image; 'base' needs no file
+    #[arg(value_name = "NAME")]
+    pub(crate) first: Option<String>,
+    /// Directory that COPY copies from [default: the file's]
+    #[arg(value_name = "PATH")]
+    pub(crate) second: Option<PathBuf>,
+    /// Name of the image, in place of NAME
+    #[arg(long, short, value_name = "NAME")]
+    pub(crate) tag: Option<ImageName>,
+    /// The Imagefile or Dockerfile [default: one of these in PATH]
     #[arg(long, short, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
-    /// Directory that COPY copies from [default: the Imagefile's]
+    /// The same as PATH
     #[arg(long, value_name = "DIR")]
     pub(crate) context: Option<PathBuf>,
+    /// Value of an ARG; without a value, this command's variable of that name
+    #[arg(long, value_name = "NAME[=VALUE]")]
+    pub(crate) build_arg: Vec<String>,
+    /// Build this stage, with those that it needs [default: the last one]
+    #[arg(long, value_name = "STAGE")]
+    pub(crate) target: Option<String>,
+    /// Add a label to the image
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) label: Vec<String>,
+    /// A secret for RUN --mount=type=secret, from a file or a variable; it is not kept
+    #[arg(long, value_name = "id=ID,src=FILE|env=NAME")]
+    pub(crate) secret: Vec<String>,
     /// Rebuild every step
     #[arg(long)]
     pub(crate) no_cache: bool,

@@ -261,7 +261,7 @@ fn an_image_without_an_imagefile_is_a_question_of_its_name() {
     let data = dir.path().join("data");
     let data = data.to_str().unwrap();
     let output = run(&["image", "build", "tools", "--data-dir", data]);
-    assert!(stderr(&output).contains("hint: name it: arenite image build tools -f Imagefile"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("hint: name its directory: arenite image build tools PATH"), "{}", stderr(&output));
     // The question alone creates nothing.
     assert_eq!(
         text(&run(&["image", "ls", "--json", "--data-dir", data]).stdout).split_whitespace().collect::<String>(),

@@ -1,4 +1,4 @@
-//! COPY: copies files of the build's context into a new layer.
+//! COPY: copies files of the build's context, of a stage, or of an image into a new layer.
 //!
 //! Both sides are hostile: the context may have links that lead out of it, and the layers below links that lead out of the
 //! image. Sources are opened below the context's root by the kernel's own check. The destination is resolved in the layered
@@ -10,25 +10,150 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
+use crate::add::{self, FoundPacking, Packing};
 use crate::digest::FieldDigest;
-use crate::root::{Entry, Resolved, RootView};
-use crate::tree::{NoSink, TreeSink, WalkError, open_source, walk};
+use crate::glob::{Glob, is_pattern};
+use crate::ignore::IgnoreFile;
+use crate::root::{Entry, Opened, Resolved, RootView};
+use crate::tree::{NoSink, Selection, Top, TreeSink, WalkError, WalkRules, open_source, walk};
 
 /// A COPY with resolved variables and names.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct CopyPlan {
-    pub(crate) sources: Vec<PathBuf>,
+    pub(crate) sources: Vec<PlannedSource>,
     /// Absolute in the image.
     pub(crate) destination: PathBuf,
     /// The destination is written as a directory, whether it exists or not.
     pub(crate) into_directory: bool,
-    pub(crate) owner: (u32, u32),
+    /// Of all copied files; those of their source if it is missing.
+    pub(crate) owner: Option<(u32, u32)>,
+    /// Of what is unpacked; those of the archive if it is missing.
+    pub(crate) archive_owner: Option<(u32, u32)>,
     pub(crate) chmod: Option<u32>,
+    /// What is left out of directories.
+    pub(crate) exclude: IgnoreFile,
+    /// Archives are unpacked, as ADD does.
+    pub(crate) unpacks: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum PlannedSource {
+    /// A path or a pattern of paths.
+    Path(PathBuf),
+    /// A file with this name and content.
+    Inline(String, Vec<u8>),
+}
+
+/// Where the sources of a COPY are.
+#[derive(Debug, Clone)]
+pub(crate) enum Origin {
+    Context {
+        dir: PathBuf,
+        ignore: IgnoreFile,
+    },
+    /// The layers of a stage or an image, lowest first, and its name for messages.
+    Layers {
+        layers: Vec<PathBuf>,
+        name: String,
+    },
+}
+
+/// Maximum number of files that the patterns of a COPY match.
+const MAX_MATCHES: usize = 10_000;
+
+/// An opened origin.
+enum OpenOrigin<'a> {
+    Context(OwnedFd, &'a IgnoreFile),
+    Layers(RootView, &'a str),
+}
+
+impl OpenOrigin<'_> {
+    fn open(origin: &Origin) -> Result<OpenOrigin<'_>, CopyError> {
+        match origin {
+            Origin::Context { dir, ignore } => {
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                let root = rustix::fs::open(dir, flags, Mode::empty())
+                    .map_err(|e| CopyError::host(format!("could not open the context {dir:?}"), e.into()))?;
+                Ok(OpenOrigin::Context(root, ignore))
+            }
+            Origin::Layers { layers, name } => {
+                let view = RootView::open(layers.iter().map(PathBuf::as_path))
+                    .map_err(|e| CopyError::host(format!("could not open {name}"), e))?;
+                Ok(OpenOrigin::Layers(view, name))
+            }
+        }
+    }
+
+    fn top(&self, given: &Path) -> Result<Top, CopyError> {
+        match self {
+            Self::Context(root, _) => {
+                let node = open_source(root.as_fd(), given).map_err(|e| source_error(given, e))?;
+                Top::from_fd(node).map_err(|e| CopyError::host(format!("could not copy {given:?}"), e))
+            }
+            Self::Layers(view, name) => match view.open_node(given) {
+                Ok(Some(Opened::Directory(directory))) => Ok(Top::Directory(directory)),
+                Ok(Some(Opened::File(file))) => Ok(Top::File(file)),
+                Ok(None) => Err(CopyError::new(format!("{given:?} is not a file or directory of {name}"))),
+                Err(e) => Err(CopyError::host(format!("could not open {given:?} of {name}"), e)),
+            },
+        }
+    }
+
+    fn ignore(&self) -> Option<&IgnoreFile> {
+        match self {
+            Self::Context(_, ignore) => Some(*ignore).filter(|ignore| !ignore.is_empty()),
+            Self::Layers(..) => None,
+        }
+    }
+
+    /// The paths that a pattern matches, in the order of their names; a path without a pattern is itself.
+    fn matches(&self, given: &Path) -> Result<Vec<PathBuf>, CopyError> {
+        if !given.to_str().is_some_and(is_pattern) {
+            return Ok(vec![given.to_owned()]);
+        }
+        let mut found = vec![PathBuf::new()];
+        for part in given.components() {
+            let name = match part {
+                Component::Normal(name) => name,
+                Component::ParentDir => OsStr::new(".."),
+                _ => continue,
+            };
+            let text = name.to_str().unwrap_or_default();
+            if !is_pattern(text) {
+                found.iter_mut().for_each(|path| path.push(name));
+                continue;
+            }
+            let glob = Glob::parse(text).ok_or_else(|| CopyError::new(format!("the pattern {given:?} is not valid")))?;
+            let mut next = Vec::new();
+            for path in found {
+                let top = if path.as_os_str().is_empty() { Path::new(".") } else { &path };
+                // What is not a directory has nothing in it.
+                let Ok(Top::Directory(directory)) = self.top(top) else { continue };
+                let names = directory.names().map_err(|e| CopyError::host(format!("could not read {top:?}"), e))?;
+                next.extend(names.iter().filter(|name| glob.matches(&name.to_string_lossy())).map(|name| path.join(name)));
+                if next.len() > MAX_MATCHES {
+                    return Err(CopyError::new(format!("{given:?} matches more than {MAX_MATCHES} files")));
+                }
+            }
+            found = next;
+        }
+        let is_there = |path: &PathBuf| {
+            let is_ignored = self.ignore().is_some_and(|ignore| ignore.select(path) == Selection::Excluded);
+            !is_ignored && self.top(path).is_ok()
+        };
+        found.retain(is_there);
+        if found.is_empty() {
+            let mut error = CopyError::new(format!("{given:?} matches no file"));
+            error.hint = Some("patterns are relative to the context's directory, and .dockerignore hides files".to_owned());
+            return Err(error);
+        }
+        Ok(found)
+    }
 }
 
 /// Why a COPY failed.
@@ -54,9 +179,19 @@ impl CopyError {
 #[derive(Debug)]
 struct SourceTree {
     given: PathBuf,
-    node: OwnedFd,
-    is_directory: bool,
+    content: Content,
     digest: String,
+    /// Paths of the context that the build does not see; none for other origins.
+    ignore: Option<IgnoreFile>,
+    exclude: IgnoreFile,
+    with_owners: bool,
+}
+
+#[derive(Debug)]
+enum Content {
+    Tree(Top),
+    Archive(OwnedFd, Packing),
+    Inline(Vec<u8>),
 }
 
 /// The sources of a COPY, read once for their digests.
@@ -65,39 +200,73 @@ pub(crate) struct Sources(Vec<SourceTree>);
 
 impl Sources {
     /// Opens and digests all sources of a plan.
-    pub(crate) fn read(context: &Path, plan: &CopyPlan) -> Result<Self, CopyError> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::open(context, flags, Mode::empty())
-            .map_err(|e| CopyError::host(format!("could not open the context {context:?}"), e.into()))?;
+    pub(crate) fn read(origin: &Origin, plan: &CopyPlan) -> Result<Self, CopyError> {
+        let opened = OpenOrigin::open(origin)?;
         let mut trees = Vec::new();
-        for given in &plan.sources {
-            let node = open_source(root.as_fd(), given).map_err(|e| source_error(given, e))?;
-            let stat = rustix::fs::fstat(&node).map_err(|e| CopyError::host(format!("could not read {given:?}"), e.into()))?;
-            let digest = walk(&node, &mut NoSink).map_err(|e| walk_error(given, e))?;
-            trees.push(SourceTree {
-                given: given.clone(),
-                is_directory: FileType::from_raw_mode(stat.st_mode) == FileType::Directory,
-                node,
-                digest,
-            });
+        for source in &plan.sources {
+            match source {
+                PlannedSource::Path(given) => {
+                    for path in opened.matches(given)? {
+                        trees.push(SourceTree::read(&opened, path, plan)?);
+                    }
+                }
+                PlannedSource::Inline(name, content) => trees.push(SourceTree {
+                    given: name.into(),
+                    digest: FieldDigest::new("inline").field("content", content).hex(),
+                    content: Content::Inline(content.clone()),
+                    ignore: None,
+                    exclude: IgnoreFile::default(),
+                    with_owners: false,
+                }),
+            }
         }
         Ok(Self(trees))
+    }
+
+    /// Whether the patterns matched several files, which need a directory.
+    pub(crate) fn are_several(&self) -> bool {
+        self.0.len() > 1
+    }
+
+    /// The digest of the content alone.
+    pub(crate) fn content_digest(&self) -> String {
+        let mut digest = FieldDigest::new("sources");
+        for tree in &self.0 {
+            digest.add("tree", &tree.digest);
+        }
+        digest.hex()
+    }
+
+    /// Whether the only source is a file.
+    pub(crate) fn is_file(&self) -> bool {
+        matches!(&self.0[..], [tree] if !tree.is_directory())
     }
 
     /// The digest of the step on the layer `below`.
     pub(crate) fn digest(&self, below: &str, plan: &CopyPlan) -> String {
         let mut digest = FieldDigest::step(Some(below), "copy")
             .field("destination", plan.destination.as_os_str().as_bytes())
-            .field("into directory", [u8::from(plan.into_directory)])
-            .field("uid", plan.owner.0.to_le_bytes())
-            .field("gid", plan.owner.1.to_le_bytes());
+            .field("into directory", [u8::from(plan.into_directory)]);
+        match plan.owner {
+            Some((uid, gid)) => {
+                digest.add("uid", uid.to_le_bytes());
+                digest.add("gid", gid.to_le_bytes());
+            }
+            None => digest.add("owners", "kept"),
+        }
         if let Some(mode) = plan.chmod {
             digest.add("chmod", mode.to_le_bytes());
         }
         for tree in &self.0 {
             // A directory's own name is not copied, a file's is.
-            let name = (!tree.is_directory).then(|| tree.given.file_name()).flatten();
+            let name = (!tree.is_directory()).then(|| tree.given.file_name()).flatten();
             digest.add("name", name.unwrap_or_default().as_bytes());
+            if let Content::Archive(..) = tree.content {
+                digest.add("is", "unpacked");
+                let (uid, gid) = plan.archive_owner.unwrap_or((u32::MAX, u32::MAX));
+                digest.add("uid", uid.to_le_bytes());
+                digest.add("gid", gid.to_le_bytes());
+            }
             digest.add("tree", &tree.digest);
         }
         digest.hex()
@@ -109,11 +278,23 @@ impl Sources {
             LayerWriter::open(lower, files).map_err(|e| CopyError::host("could not open the image's layers".to_owned(), e))?;
         for tree in &self.0 {
             let at = target.view.resolve(&plan.destination, true).map_err(|e| destination_error(&plan.destination, e))?;
+            if let Content::Archive(file, packing) = &tree.content {
+                if !matches!(at.entry, Entry::Directory(_) | Entry::Missing) {
+                    return Err(not_a_directory(&plan.destination));
+                }
+                let failed = |e| CopyError::host(format!("could not unpack {:?}", tree.given), e);
+                add::unpack(&mut target, &at.components, file, *packing, plan.archive_owner).map_err(failed)?;
+                continue;
+            }
             let place = tree.place(plan, at)?;
-            let digest = {
-                let mut sink = CopySink { target: &mut target, place, plan, directories: Vec::new(), open: None };
-                rewind(&tree.node).map_err(|e| CopyError::host(format!("could not read {:?} again", tree.given), e))?;
-                walk(&tree.node, &mut sink).map_err(|e| walk_error(&tree.given, e))?
+            let mut sink = CopySink { target: &mut target, place, plan, directories: Vec::new(), open: None };
+            let digest = match &tree.content {
+                Content::Tree(top) => tree.walk(top, &mut sink)?,
+                Content::Inline(content) => {
+                    sink.inline(content).map_err(|e| CopyError::host(format!("could not write {:?}", tree.given), e))?;
+                    continue;
+                }
+                Content::Archive(..) => continue,
             };
             if digest != tree.digest {
                 let mut error = CopyError::new(format!("{:?} changed while it was copied", tree.given));
@@ -126,16 +307,77 @@ impl Sources {
 }
 
 impl SourceTree {
+    fn read(origin: &OpenOrigin<'_>, given: PathBuf, plan: &CopyPlan) -> Result<Self, CopyError> {
+        let top = origin.top(&given)?;
+        let is_ignored = |ignore: &IgnoreFile| match ignore.select(&given) {
+            Selection::Included => false,
+            Selection::Descend => !top.is_directory(),
+            Selection::Excluded => true,
+        };
+        if origin.ignore().is_some_and(is_ignored) {
+            let mut error = CopyError::new(format!("{given:?} is excluded by .dockerignore"));
+            error.hint = Some(format!("add a line to it: !{}", given.display()));
+            return Err(error);
+        }
+        let packing = match &top {
+            Top::File(file) if plan.unpacks => {
+                add::packing(file).map_err(|e| CopyError::host(format!("could not read {given:?}"), e))?
+            }
+            _ => FoundPacking::None,
+        };
+        if let FoundPacking::Unsupported(kind) = packing {
+            let mut error = CopyError::new(format!("not supported: ADD of {given:?}, which is compressed by {kind}"));
+            error.hint = Some(format!("COPY it and unpack it with RUN tar, or compress it with gzip instead of {kind}"));
+            return Err(error);
+        }
+        let mut tree = Self {
+            given,
+            content: Content::Inline(Vec::new()),
+            digest: String::new(),
+            ignore: origin.ignore().cloned(),
+            exclude: plan.exclude.clone(),
+            with_owners: plan.owner.is_none(),
+        };
+        tree.digest = tree.walk(&top, &mut NoSink)?;
+        tree.content = match (top, packing) {
+            (Top::File(file), FoundPacking::Some(packing)) => Content::Archive(file, packing),
+            (top, _) => Content::Tree(top),
+        };
+        Ok(tree)
+    }
+
+    fn is_directory(&self) -> bool {
+        matches!(&self.content, Content::Tree(top) if top.is_directory())
+    }
+
+    fn walk(&self, top: &Top, sink: &mut dyn TreeSink) -> Result<String, CopyError> {
+        let select = |path: &Path| self.select(path, top.is_directory());
+        let has_rules = self.ignore.is_some() || !self.exclude.is_empty();
+        let rules = WalkRules { select: if has_rules { Some(&select) } else { None }, with_owners: self.with_owners };
+        walk(top, rules, sink).map_err(|e| walk_error(&self.given, e))
+    }
+
+    fn select(&self, path: &Path, is_below_directory: bool) -> Selection {
+        let ignored = self.ignore.as_ref().map_or(Selection::Included, |ignore| ignore.select(&self.given.join(path)));
+        let name = self.given.file_name().map(Path::new).filter(|_| !is_below_directory);
+        let excluded = self.exclude.select(name.unwrap_or(path));
+        match (ignored, excluded) {
+            (Selection::Included, other) | (other, Selection::Included) => other,
+            (Selection::Descend, Selection::Descend) => Selection::Descend,
+            _ => Selection::Excluded,
+        }
+    }
+
     /// The path in the image of this source's top.
     fn place(&self, plan: &CopyPlan, at: Resolved) -> Result<Vec<OsString>, CopyError> {
         let exists_as_directory = matches!(at.entry, Entry::Directory(_));
         let is_missing = matches!(at.entry, Entry::Missing);
         let mut place = at.components;
-        if self.is_directory || plan.into_directory {
+        if self.is_directory() || plan.into_directory {
             if !exists_as_directory && !is_missing {
-                return Err(CopyError::new(format!("the destination {:?} is not a directory in the image", plan.destination)));
+                return Err(not_a_directory(&plan.destination));
             }
-            if self.is_directory {
+            if self.is_directory() {
                 return Ok(place);
             }
         }
@@ -150,10 +392,8 @@ impl SourceTree {
     }
 }
 
-/// Rewinds the descriptor: a walk reads from its current position.
-fn rewind(node: &OwnedFd) -> io::Result<()> {
-    rustix::fs::seek(node, rustix::fs::SeekFrom::Start(0))?;
-    Ok(())
+fn not_a_directory(destination: &Path) -> CopyError {
+    CopyError::new(format!("the destination {destination:?} is not a directory in the image"))
 }
 
 fn source_error(given: &Path, errno: Errno) -> CopyError {
@@ -327,6 +567,18 @@ impl CopySink<'_> {
         }
     }
 
+    fn owner(&self, stat: &Stat) -> (u32, u32) {
+        self.plan.owner.unwrap_or((stat.st_uid, stat.st_gid))
+    }
+
+    /// Writes the top as a file.
+    fn inline(&mut self, content: &[u8]) -> io::Result<()> {
+        let (parent, name) = self.slot(Path::new(""))?;
+        let mut file = new_file(&parent, &name)?;
+        file.write_all(content)?;
+        set_owner_and_mode(&OwnedFd::from(file), self.plan.owner.unwrap_or((0, 0)), self.plan.chmod.unwrap_or(0o644))
+    }
+
     fn mode(&self, stat: &Stat, is_directory: bool) -> u32 {
         match self.plan.chmod {
             // A readable directory must be searchable to be useful.
@@ -335,6 +587,12 @@ impl CopySink<'_> {
             None => stat.st_mode & 0o7777,
         }
     }
+}
+
+/// Creates a file in a directory of the layer.
+pub(crate) fn new_file(parent: &OwnedFd, name: &OsStr) -> io::Result<File> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(File::from(rustix::fs::openat(parent, name, flags, Mode::from_raw_mode(0o600))?))
 }
 
 fn joined(components: &[OsString], name: &OsStr) -> Vec<OsString> {
@@ -360,7 +618,7 @@ impl TreeSink for CopySink<'_> {
         };
         let parents = resolved.components.len().saturating_sub(1);
         self.target.directory(&resolved.components[..parents], 0o755, (0, 0))?;
-        let fd = self.target.directory(&resolved.components, self.mode(stat, true), self.plan.owner)?;
+        let fd = self.target.directory(&resolved.components, self.mode(stat, true), self.owner(stat))?;
         self.directories.push(OpenDirectory { fd, components: resolved.components, is_new });
         Ok(())
     }
@@ -372,14 +630,15 @@ impl TreeSink for CopySink<'_> {
         }
     }
 
-    fn symlink(&mut self, path: &Path, target: &OsStr) -> io::Result<()> {
+    fn symlink(&mut self, path: &Path, stat: &Stat, target: &OsStr) -> io::Result<()> {
         let (parent, name) = self.slot(path)?;
+        let owner = self.owner(stat);
         rustix::fs::symlinkat(target, &parent, &name)?;
         rustix::fs::chownat(
             &parent,
             &name,
-            Some(Uid::from_raw(self.plan.owner.0)),
-            Some(Gid::from_raw(self.plan.owner.1)),
+            Some(Uid::from_raw(owner.0)),
+            Some(Gid::from_raw(owner.1)),
             AtFlags::SYMLINK_NOFOLLOW,
         )?;
         Ok(())
@@ -387,9 +646,7 @@ impl TreeSink for CopySink<'_> {
 
     fn file(&mut self, path: &Path, _: &Stat) -> io::Result<()> {
         let (parent, name) = self.slot(path)?;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
-        let file = rustix::fs::openat(&parent, &name, flags | OFlags::CLOEXEC, Mode::from_raw_mode(0o600))?;
-        self.open = Some(File::from(file));
+        self.open = Some(new_file(&parent, &name)?);
         Ok(())
     }
 
@@ -404,7 +661,7 @@ impl TreeSink for CopySink<'_> {
         match self.open.take() {
             Some(file) => {
                 let file = OwnedFd::from(file);
-                set_owner_and_mode(&file, self.plan.owner, self.mode(stat, false))?;
+                set_owner_and_mode(&file, self.owner(stat), self.mode(stat, false))?;
                 set_times(&file, stat)
             }
             None => Ok(()),

@@ -27,6 +27,12 @@ pub enum ImageError {
     Cancelled,
     #[error("the image store is in use by a build or a removal")]
     Busy,
+    /// A `.dockerignore` that can't be read as one.
+    #[error("{path:?}: {reason}")]
+    Ignore { path: PathBuf, reason: String },
+    /// A build argument, secret or label of the request.
+    #[error("{reason}")]
+    Option { reason: String, hint: Option<String> },
     #[error(transparent)]
     Parse(#[from] ParseError),
     /// A step that can't be executed as written.
@@ -62,7 +68,12 @@ impl ImageError {
             Self::NotFound { .. } => ErrorCode::NotFound,
             Self::Busy | Self::Cancelled => ErrorCode::Conflict,
             Self::Registry { code, .. } => *code,
-            Self::Archive { .. } | Self::Parse(_) | Self::Step { .. } | Self::Failed { .. } => ErrorCode::InvalidRequest,
+            Self::Archive { .. }
+            | Self::Ignore { .. }
+            | Self::Option { .. }
+            | Self::Parse(_)
+            | Self::Step { .. }
+            | Self::Failed { .. } => ErrorCode::InvalidRequest,
             Self::Timeout { .. } => ErrorCode::Timeout,
             Self::Runner { .. } => ErrorCode::SandboxFailed,
             Self::MissingTool { .. } => ErrorCode::Unsupported,
@@ -87,7 +98,7 @@ impl ImageError {
             Self::Cancelled => Some("what was downloaded is kept for the next try".to_owned()),
             Self::Busy => Some("try again when it has ended".to_owned()),
             Self::Parse(error) => error.hint.clone(),
-            Self::Step { hint, .. } => hint.clone(),
+            Self::Step { hint, .. } | Self::Option { hint, .. } => hint.clone(),
             Self::MissingTool { tool } => Some(format!("install it with: apt-get install {tool}")),
             Self::Timeout { .. } => {
                 Some("the step is waiting for something that does not come, such as input or a network".to_owned())

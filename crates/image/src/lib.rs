@@ -17,13 +17,17 @@
 
 #![forbid(unsafe_code)]
 
+mod add;
 mod archive;
 mod build;
 mod build_env;
+mod cache;
 mod copy;
 mod debian;
 mod digest;
 mod error;
+mod glob;
+mod ignore;
 mod image;
 pub mod imagefile;
 mod output;
@@ -34,10 +38,14 @@ mod store;
 mod tree;
 
 pub use archive::{load, save};
-pub use build::{BuildEvent, BuildRequest, BuildRunner, RunStep, RunnerError, StepOutput, build};
+pub use build::{
+    BuildEvent, BuildOptions, BuildRequest, BuildRunner, MountContent, RunStep, RunnerError, StepMount, StepOutput, StepSecret,
+    build,
+};
 pub use build_env::BuildEnv;
 pub use error::ImageError;
-pub use image::{Image, ImageConfig, Layer};
+pub use ignore::IgnoreFile;
+pub use image::{HealthConfig, Image, ImageConfig, Layer};
 pub use imagefile::{Imagefile, ParseError};
 pub use registry::{PullEvent, PullRequest, PushEvent, Reference, RegistryOptions, docker_config_file, pull, push};
 pub use removal::remove_tree;

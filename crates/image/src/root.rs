@@ -4,7 +4,7 @@
 //! resolved here, inside the image's root. So if a layer's `/app` points to `/etc` or `../../..`, the target is the image's
 //! `/etc` and root, never the host's.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,7 +12,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 /// Maximum number of links in one path, as in the kernel.
@@ -34,7 +34,7 @@ pub enum Entry {
     Directory(Stat),
     File(Stat),
     /// Its target, unresolved.
-    Symlink(OsString),
+    Symlink(OsString, Stat),
     /// A device, a FIFO or a socket.
     Special(Stat),
 }
@@ -58,7 +58,14 @@ impl Resolved {
 
 /// A directory of the view: its visible directories in the layers, top first.
 #[derive(Debug, Clone)]
-struct Merged(Vec<Arc<OwnedFd>>);
+pub(crate) struct Merged(Vec<Arc<OwnedFd>>);
+
+/// An opened entry of the view.
+#[derive(Debug)]
+pub(crate) enum Opened {
+    Directory(Merged),
+    File(OwnedFd),
+}
 
 impl RootView {
     /// Opens the layers' directories, lowest first as in an [`crate::Image`].
@@ -101,7 +108,7 @@ impl RootView {
             }
             let here = stack.last().expect("the root is never popped");
             let (found, directory) = here.lookup(&name)?;
-            if let Entry::Symlink(target) = &found
+            if let Entry::Symlink(target, _) = &found
                 && (follow || !todo.is_empty())
             {
                 links += 1;
@@ -183,6 +190,21 @@ impl RootView {
         Ok(None)
     }
 
+    /// Opens a file or directory by its path, through links. None if there is neither.
+    pub(crate) fn open_node(&self, path: &Path) -> io::Result<Option<Opened>> {
+        let resolved = self.resolve(path, true)?;
+        let mut here = self.root();
+        for (index, name) in resolved.components.iter().enumerate() {
+            let is_last = index + 1 == resolved.components.len();
+            match here.open(name)? {
+                Some(Opened::Directory(directory)) => here = directory,
+                found if is_last => return Ok(found),
+                _ => return Ok(None),
+            }
+        }
+        Ok(Some(Opened::Directory(here)))
+    }
+
     fn root(&self) -> Merged {
         let mut shown = Vec::new();
         for layer in &self.layers {
@@ -208,8 +230,64 @@ impl RootView {
 }
 
 impl Merged {
+    /// A directory outside of any image: it has one layer.
+    pub(crate) fn plain(dir: OwnedFd) -> Self {
+        Self(vec![Arc::new(dir)])
+    }
+
+    /// The top layer's attributes.
+    pub(crate) fn stat(&self) -> io::Result<Stat> {
+        Ok(rustix::fs::fstat(self.0.first().ok_or(Errno::NOENT)?)?)
+    }
+
+    /// All visible names, sorted.
+    pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
+        let mut names = BTreeSet::new();
+        for layer in &self.0 {
+            for entry in Dir::read_from(layer)? {
+                let entry = entry?;
+                let name = OsStr::from_bytes(entry.file_name().to_bytes());
+                if name != "." && name != ".." && !names.contains(name) {
+                    names.insert(name.to_owned());
+                }
+            }
+        }
+        if self.0.len() == 1 {
+            return Ok(names.into_iter().collect());
+        }
+        // Without what an upper layer removed.
+        let mut visible = Vec::with_capacity(names.len());
+        for name in names {
+            if !matches!(self.lookup(&name)?.0, Entry::Missing) {
+                visible.push(name);
+            }
+        }
+        Ok(visible)
+    }
+
+    /// Opens a file or directory by its name here, without following a link. None if there is neither.
+    pub(crate) fn open(&self, name: &OsStr) -> io::Result<Option<Opened>> {
+        let (entry, directory) = self.lookup(name)?;
+        match (entry, directory) {
+            (_, Some(directory)) => Ok(Some(Opened::Directory(directory))),
+            (Entry::File(_), None) => {
+                for layer in &self.0 {
+                    // NONBLOCK: if it has become a FIFO since, opening it must not wait for a writer.
+                    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+                    match rustix::fs::openat(layer, name, flags, Mode::empty()) {
+                        Ok(file) => return Ok(Some(Opened::File(file))),
+                        Err(Errno::NOENT) => {}
+                        Err(e) => return Err(e.into()),
+                    }
+                }
+                Ok(None)
+            }
+            _ => Ok(None),
+        }
+    }
+
     /// Looks up a name in this directory; also returns the directory, if it is one.
-    fn lookup(&self, name: &OsStr) -> io::Result<(Entry, Option<Merged>)> {
+    pub(crate) fn lookup(&self, name: &OsStr) -> io::Result<(Entry, Option<Merged>)> {
         let mut shown: Vec<Arc<OwnedFd>> = Vec::new();
         let mut first: Option<Stat> = None;
         for layer in &self.0 {
@@ -235,7 +313,7 @@ impl Merged {
                 let entry = match FileType::from_raw_mode(stat.st_mode) {
                     FileType::Symlink => {
                         let target = rustix::fs::readlinkat(layer, name, Vec::new())?;
-                        Entry::Symlink(OsString::from_vec(target.into_bytes()))
+                        Entry::Symlink(OsString::from_vec(target.into_bytes()), stat)
                     }
                     FileType::RegularFile => Entry::File(stat),
                     _ => Entry::Special(stat),

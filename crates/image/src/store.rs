@@ -7,6 +7,7 @@
 //! images/<name>.json              manifests; a `/` of the name is a `%`
 //! building/<n>/{files,work}/      layers that are being made: an overlay's upper and work directory
 //! downloads/<digest>              parts of a registry's images, while they are pulled
+//! caches/<hash>/                  directories of RUN --mount=type=cache
 //! trash/<n>/                      layers that are being removed
 //! ```
 //!
@@ -151,6 +152,10 @@ impl ImageStore {
     /// The store's directory.
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    pub(crate) fn storage(&self) -> &dyn LayerStorage {
+        &*self.storage
     }
 
     /// A local image with all its layers.

@@ -1,9 +1,9 @@
 //! A tree of files read in a fixed order: for its digest, and to copy it while the digest is computed again.
 
-use std::ffi::{CStr, CString, OsStr, OsString};
-use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::ffi::{CString, OsStr};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 
 use crate::ImageError;
 use crate::digest::FieldDigest;
+use crate::root::{Entry, Merged, Opened};
 
 /// Maximum depth of a copied tree.
 pub(crate) const MAX_DEPTH: usize = 100;
@@ -23,7 +24,7 @@ pub(crate) trait TreeSink {
     /// A directory; its entries follow, then [`TreeSink::leave`].
     fn enter(&mut self, path: &Path, stat: &Stat) -> io::Result<()>;
     fn leave(&mut self, path: &Path, stat: &Stat) -> io::Result<()>;
-    fn symlink(&mut self, path: &Path, target: &OsStr) -> io::Result<()>;
+    fn symlink(&mut self, path: &Path, stat: &Stat, target: &OsStr) -> io::Result<()>;
     /// A file, before its content.
     fn file(&mut self, path: &Path, stat: &Stat) -> io::Result<()>;
     fn content(&mut self, bytes: &[u8]) -> io::Result<()>;
@@ -40,7 +41,7 @@ impl TreeSink for NoSink {
     fn leave(&mut self, _: &Path, _: &Stat) -> io::Result<()> {
         Ok(())
     }
-    fn symlink(&mut self, _: &Path, _: &OsStr) -> io::Result<()> {
+    fn symlink(&mut self, _: &Path, _: &Stat, _: &OsStr) -> io::Result<()> {
         Ok(())
     }
     fn file(&mut self, _: &Path, _: &Stat) -> io::Result<()> {
@@ -59,7 +60,12 @@ impl TreeSink for NoSink {
 pub fn sha256_tree(path: &Path) -> Result<String, ImageError> {
     let at = || ImageError::io("could not read", path);
     let file = rustix::fs::open(path, source_flags(), Mode::empty()).map_err(|e| at()(e.into()))?;
-    walk(&file, &mut NoSink).map_err(|e| ImageError::Io { what: "could not read", path: path.join(e.path), source: e.source })
+    let top = Top::from_fd(file).map_err(at())?;
+    walk(&top, WalkRules::ALL, &mut NoSink).map_err(|e| ImageError::Io {
+        what: "could not read",
+        path: path.join(e.path),
+        source: e.source,
+    })
 }
 
 /// Opens a source of COPY below the context's root. Links on the way can't lead out of the context.
@@ -99,10 +105,68 @@ pub(crate) struct WalkError {
     pub(crate) source: io::Error,
 }
 
+/// Which entries a walk passes over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Selection {
+    Included,
+    /// Not itself, but what is in it may be. A directory comes with the first such entry.
+    Descend,
+    Excluded,
+}
+
+/// The rules of a walk.
+#[derive(Clone, Copy)]
+pub(crate) struct WalkRules<'a> {
+    /// Selects entries by their path below the top.
+    pub(crate) select: Option<&'a dyn Fn(&Path) -> Selection>,
+    /// The digest covers owners.
+    pub(crate) with_owners: bool,
+}
+
+impl WalkRules<'_> {
+    /// All entries, without their owners.
+    pub(crate) const ALL: WalkRules<'static> = WalkRules { select: None, with_owners: false };
+}
+
+/// The top of a walk.
+#[derive(Debug)]
+pub(crate) enum Top {
+    Directory(Merged),
+    File(OwnedFd),
+}
+
+impl Top {
+    /// From a descriptor, which is a file's or a directory's.
+    pub(crate) fn from_fd(node: OwnedFd) -> io::Result<Self> {
+        let stat = rustix::fs::fstat(&node)?;
+        Ok(match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => Self::Directory(Merged::plain(node)),
+            FileType::RegularFile => Self::File(node),
+            kind => return Err(not_copyable(kind)),
+        })
+    }
+
+    pub(crate) fn is_directory(&self) -> bool {
+        matches!(self, Self::Directory(_))
+    }
+}
+
 /// Walks a tree from its opened top, passes its entries to the sink and returns its digest.
-pub(crate) fn walk(top: &OwnedFd, sink: &mut dyn TreeSink) -> Result<String, WalkError> {
-    let mut walk = Walk { sink, digest: FieldDigest::new("tree"), path: PathBuf::new(), entries: 0, buffer: vec![0; 128 << 10] };
-    match walk.node(top, 0) {
+pub(crate) fn walk(top: &Top, rules: WalkRules<'_>, sink: &mut dyn TreeSink) -> Result<String, WalkError> {
+    let mut walk = Walk {
+        sink,
+        rules,
+        digest: FieldDigest::new("tree"),
+        path: PathBuf::new(),
+        entries: 0,
+        pending: Vec::new(),
+        buffer: vec![0; 128 << 10],
+    };
+    let walked = match top {
+        Top::Directory(directory) => walk.directory(directory, 0),
+        Top::File(file) => walk.count().and_then(|()| walk.file(file)),
+    };
+    match walked {
         Ok(()) => Ok(walk.digest.hex()),
         Err(source) => Err(WalkError { path: walk.path, source }),
     }
@@ -110,23 +174,16 @@ pub(crate) fn walk(top: &OwnedFd, sink: &mut dyn TreeSink) -> Result<String, Wal
 
 struct Walk<'a> {
     sink: &'a mut dyn TreeSink,
+    rules: WalkRules<'a>,
     digest: FieldDigest,
     path: PathBuf,
     entries: u64,
+    /// Directories around the current entry that the sink does not have yet.
+    pending: Vec<(PathBuf, Stat)>,
     buffer: Vec<u8>,
 }
 
 impl Walk<'_> {
-    fn node(&mut self, node: &OwnedFd, depth: usize) -> io::Result<()> {
-        self.count()?;
-        let stat = rustix::fs::fstat(node)?;
-        match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => self.directory(node, &stat, depth),
-            FileType::RegularFile => self.file(node, &stat),
-            kind => Err(not_copyable(kind)),
-        }
-    }
-
     fn count(&mut self) -> io::Result<()> {
         self.entries += 1;
         if self.entries > MAX_ENTRIES {
@@ -135,50 +192,94 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn head(&mut self, kind: &str, mode: u32) {
-        self.digest.add(kind, self.path.as_os_str().as_bytes());
-        self.digest.add("mode", (mode & 0o7777).to_le_bytes());
+    fn selection(&self) -> Selection {
+        self.rules.select.map_or(Selection::Included, |select| select(&self.path))
     }
 
-    fn directory(&mut self, dir: &OwnedFd, stat: &Stat, depth: usize) -> io::Result<()> {
+    fn head(&mut self, kind: &str, path: &Path, stat: &Stat, mode: u32) {
+        self.digest.add(kind, path.as_os_str().as_bytes());
+        self.digest.add("mode", (mode & 0o7777).to_le_bytes());
+        if self.rules.with_owners {
+            self.digest.add("uid", stat.st_uid.to_le_bytes());
+            self.digest.add("gid", stat.st_gid.to_le_bytes());
+        }
+    }
+
+    /// Passes on the directories around an entry that is included.
+    fn enter_pending(&mut self) -> io::Result<()> {
+        for (path, stat) in std::mem::take(&mut self.pending) {
+            self.head("directory", &path, &stat, stat.st_mode);
+            self.sink.enter(&path, &stat)?;
+        }
+        Ok(())
+    }
+
+    fn directory(&mut self, directory: &Merged, depth: usize) -> io::Result<()> {
+        self.count()?;
         if depth >= MAX_DEPTH {
             return Err(io::Error::other(format!("directories are nested more than {MAX_DEPTH} deep")));
         }
-        self.head("directory", stat.st_mode);
-        self.sink.enter(&self.path, stat)?;
-        for name in sorted_names(dir.as_fd())? {
-            self.path.push(OsStr::from_bytes(name.to_bytes()));
-            self.child(dir.as_fd(), &name, depth)?;
+        let selection = self.selection();
+        if selection == Selection::Excluded {
+            return Ok(());
+        }
+        let stat = directory.stat()?;
+        self.pending.push((self.path.clone(), stat));
+        if selection == Selection::Included {
+            self.enter_pending()?;
+        }
+        for name in directory.names()? {
+            self.path.push(&name);
+            self.child(directory, &name, depth)?;
             self.path.pop();
         }
-        self.sink.leave(&self.path, stat)
-    }
-
-    fn child(&mut self, dir: BorrowedFd<'_>, name: &CStr, depth: usize) -> io::Result<()> {
-        let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
-        match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Symlink => {
-                self.count()?;
-                let target = rustix::fs::readlinkat(dir, name, Vec::new())?;
-                let target = OsString::from_vec(target.into_bytes());
-                self.head("link", 0);
-                self.digest.add("target", target.as_bytes());
-                self.sink.symlink(&self.path, &target)
-            }
-            FileType::Directory | FileType::RegularFile => {
-                let flags = source_flags() | OFlags::NOFOLLOW;
-                let node = rustix::fs::openat(dir, name, flags, Mode::empty())?;
-                self.node(&node, depth + 1)
-            }
-            kind => Err(not_copyable(kind)),
+        // It is still there if nothing in it was included.
+        match self.pending.pop() {
+            Some(_) => Ok(()),
+            None => self.sink.leave(&self.path, &stat),
         }
     }
 
-    fn file(&mut self, file: &OwnedFd, stat: &Stat) -> io::Result<()> {
-        self.head("file", stat.st_mode);
-        self.sink.file(&self.path, stat)?;
+    fn child(&mut self, parent: &Merged, name: &OsStr, depth: usize) -> io::Result<()> {
+        if self.selection() == Selection::Excluded {
+            return Ok(());
+        }
+        match parent.lookup(name)? {
+            (_, Some(directory)) => self.directory(&directory, depth + 1),
+            (Entry::Missing | Entry::Directory(_), None) => Ok(()),
+            _ if self.selection() != Selection::Included => Ok(()),
+            (Entry::Symlink(target, stat), None) => {
+                self.count()?;
+                self.enter_pending()?;
+                let path = self.path.clone();
+                self.head("link", &path, &stat, 0);
+                self.digest.add("target", target.as_bytes());
+                self.sink.symlink(&path, &stat, &target)
+            }
+            (Entry::File(_), None) => match parent.open(name)? {
+                Some(Opened::File(file)) => {
+                    self.count()?;
+                    self.file(&file)
+                }
+                _ => Err(Errno::NOENT.into()),
+            },
+            (Entry::Special(stat), None) => Err(not_copyable(FileType::from_raw_mode(stat.st_mode))),
+        }
+    }
+
+    fn file(&mut self, file: &OwnedFd) -> io::Result<()> {
+        let stat = rustix::fs::fstat(file)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(not_copyable(FileType::from_raw_mode(stat.st_mode)));
+        }
+        self.enter_pending()?;
+        let path = self.path.clone();
+        self.head("file", &path, &stat, stat.st_mode);
+        self.sink.file(&path, &stat)?;
         let mut content = Sha256::new();
         let mut reader = std::fs::File::from(file.try_clone()?);
+        // A top is walked twice, for its digest and to copy it.
+        reader.seek(SeekFrom::Start(0))?;
         loop {
             let n = match reader.read(&mut self.buffer) {
                 Ok(0) => break,
@@ -190,7 +291,7 @@ impl Walk<'_> {
             self.sink.content(&self.buffer[..n])?;
         }
         self.digest.add("content", content.finalize());
-        self.sink.end_file(&self.path, stat)
+        self.sink.end_file(&path, &stat)
     }
 }
 

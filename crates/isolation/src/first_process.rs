@@ -54,6 +54,8 @@ pub struct Begin {
     pub command: Option<String>,
     /// Files and directories to bind, in their order: their targets.
     pub binds: Vec<Bind>,
+    /// Directories that get an empty file system of their own after that, with their size in bytes.
+    pub tmpfs: Vec<(String, u64)>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -332,8 +334,17 @@ fn begin_with(begin: &Begin, given: Vec<OwnedFd>, staged: Prepared) -> Staged<Gi
     for (bind, mount) in begin.binds.iter().zip(&binds) {
         let target = Path::new(&bind.target);
         fs::create_dir_all(target.parent().unwrap_or(target)).at("bind")?;
-        if bind.directory { make_dir(&bind.target) } else { fs::File::create(target).map(drop) }.at("bind")?;
+        // Opening a file of the image for writing would copy it.
+        if bind.directory {
+            make_dir(&bind.target).at("bind")?;
+        } else if !target.exists() {
+            fs::File::create(target).at("bind")?;
+        }
         attach(mount.as_fd(), target).at("bind")?;
+    }
+    for (dir, bytes) in &begin.tmpfs {
+        fs::create_dir_all(dir).at("tmpfs")?;
+        mount("tmpfs", dir, "tmpfs", libc::MS_NOSUID | libc::MS_NODEV, &format!("mode=1777,size={bytes}")).at("tmpfs")?;
     }
     if begin.shm_bytes != PREPARED_SHM {
         let flags = libc::MS_REMOUNT | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;

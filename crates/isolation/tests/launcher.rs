@@ -118,6 +118,7 @@ fn test() {
         scratch: Vec::new(),
         command: Some("/bin/again".to_owned()),
         binds: Vec::new(),
+        tmpfs: Vec::new(),
     };
     let started = Instant::now();
     let given = [lowest.as_fd(), lower.as_fd(), upper_mount.as_fd(), answer.as_fd()];

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use arenite_engine::namespace::storage::{Storage, StorageConfig};
 use arenite_engine::namespace::{Builder, RecordedSandbox, RecordsError, recorded_sandboxes};
-use arenite_image::{BuildEnv, BuildEvent, BuildRequest, Image, ImageError, ImageStore, Imagefile};
+use arenite_image::{BuildEnv, BuildEvent, BuildOptions, BuildRequest, IgnoreFile, Image, ImageError, ImageStore, Imagefile};
 use arenite_model::{ImageName, SandboxName};
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::signal::unix::{SignalKind, signal};
@@ -40,12 +40,11 @@ pub(super) fn must_be_root() -> Result<(), Failure> {
 
 pub(crate) fn build(args: &BuildArgs) -> Outcome {
     must_be_root()?;
-    let (imagefile, beside) = read(args)?;
-    let context = args.context.clone().unwrap_or(beside);
+    let wanted = Wanted::find(args)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().attempt(|| "could not start".into())?;
     let image = runtime.block_on(async {
         tokio::select! {
-            built = build_in(args, &imagefile, &context) => built,
+            built = build_in(args, &wanted) => built,
             () = interrupted() => Err(Failure::new("the build was interrupted; the steps that were done are kept").exit_code(130)),
         }
     })?;
@@ -66,34 +65,141 @@ pub(super) async fn interrupted() {
     }
 }
 
-/// The Imagefile and the directory that it is in.
-fn read(args: &BuildArgs) -> Result<(Imagefile, PathBuf), Failure> {
-    let Some(path) = &args.file else {
-        if args.name.as_str() != "base" {
-            return Err(Failure::new(format!("no Imagefile is given for image \"{}\"", args.name))
-                .hint(format!("name it: arenite image build {} -f Imagefile; only base comes with Arenite", args.name))
-                .exit_code(2));
+/// What a build's arguments ask for.
+struct Wanted {
+    name: ImageName,
+    imagefile: Imagefile,
+    context: PathBuf,
+    options: BuildOptions,
+}
+
+impl Wanted {
+    fn find(args: &BuildArgs) -> Result<Self, Failure> {
+        // With --tag, as in Docker, the only word is the directory.
+        let (name, path) = match (&args.tag, &args.first, &args.second) {
+            (Some(name), path, None) => (name.clone(), path.as_ref().map(PathBuf::from)),
+            (None, Some(name), path) => {
+                let name = name.parse().map_err(|error: arenite_model::IdError| {
+                    let hint = "write the name first: arenite image build NAME PATH";
+                    Failure::new(error.to_string()).hint(hint).exit_code(2)
+                })?;
+                (name, path.clone())
+            }
+            (Some(_), _, Some(_)) => return Err(Failure::new("the image has two names: NAME and --tag").exit_code(2)),
+            (None, None, _) => {
+                let hint = "name it: arenite image build NAME PATH";
+                return Err(Failure::new("no name is given for the image").hint(hint).exit_code(2));
+            }
+        };
+        if path.is_some() && args.context.is_some() {
+            return Err(Failure::new("the context is given twice: by PATH and by --context").exit_code(2));
         }
-        let imagefile = Imagefile::parse(BASE.as_bytes()).map_err(|error| refused(&error.into()))?;
-        // It copies nothing, so any directory will do.
-        return Ok((imagefile, ".".into()));
+        let context = path.or_else(|| args.context.clone());
+        let file = match (&args.file, &context) {
+            (Some(file), _) => Some(file.clone()),
+            (None, Some(dir)) => Some(file_in(dir)?),
+            (None, None) => None,
+        };
+        let Some(file) = file else {
+            if name.as_str() != "base" {
+                return Err(Failure::new(format!("no Imagefile or Dockerfile is given for image \"{name}\""))
+                    .hint(format!("name its directory: arenite image build {name} PATH; only base comes with Arenite"))
+                    .exit_code(2));
+            }
+            let imagefile = Imagefile::parse(BASE.as_bytes()).map_err(|error| refused(&error.into()))?;
+            // It copies nothing, so any directory will do.
+            return Ok(Self { name, imagefile, context: ".".into(), options: options(args)? });
+        };
+        let imagefile = Imagefile::read(&file).map_err(|error| {
+            let failure = refused(&error);
+            Failure::new(format!("{}: {failure}", file.display())).maybe_hint(error.hint())
+        })?;
+        let beside = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let context = context.unwrap_or_else(|| beside.to_owned());
+        let mut options = options(args)?;
+        options.ignore = IgnoreFile::read(&context, Some(&file)).map_err(|error| refused(&error))?;
+        Ok(Self { name, imagefile, context, options })
+    }
+}
+
+/// The file of a context.
+fn file_in(dir: &Path) -> Result<PathBuf, Failure> {
+    let found = ["Imagefile", "Dockerfile"].map(|name| dir.join(name)).into_iter().find(|path| path.is_file());
+    found.ok_or_else(|| {
+        Failure::new(format!("there is no Imagefile or Dockerfile in {}", dir.display()))
+            .hint("name the file: -f FILE")
+            .exit_code(2)
+    })
+}
+
+fn options(args: &BuildArgs) -> Result<BuildOptions, Failure> {
+    let mut options = BuildOptions { target: args.target.clone(), ..BuildOptions::default() };
+    for text in &args.build_arg {
+        match text.split_once('=') {
+            Some((name, value)) => drop(options.build_args.insert(name.to_owned(), value.to_owned())),
+            // As in Docker: one that is not set is left to its ARG.
+            None => options.build_args.extend(std::env::var(text).ok().map(|value| (text.clone(), value))),
+        }
+    }
+    for text in &args.label {
+        let (name, value) = text.split_once('=').unwrap_or((text, ""));
+        options.labels.insert(name.to_owned(), value.to_owned());
+    }
+    for text in &args.secret {
+        let (id, content) = secret(text)?;
+        options.secrets.insert(id, content);
+    }
+    Ok(options)
+}
+
+/// Maximum number of bytes that are read of a secret: the build refuses shorter ones than that already.
+const MAX_SECRET_BYTES: u64 = 1 << 20;
+
+/// Reads `id=ID,src=FILE`, `id=ID,env=NAME`, or `id=ID`, which is the variable or file of that name.
+fn secret(text: &str) -> Result<(String, Vec<u8>), Failure> {
+    use std::io::Read;
+    let invalid = |reason: String| {
+        Failure::new(format!("--secret: {reason}")).hint("write --secret id=ID,src=FILE or --secret id=ID,env=NAME").exit_code(2)
     };
-    let imagefile = Imagefile::read(path).map_err(|error| {
-        let failure = refused(&error);
-        Failure::new(format!("{}: {failure}", path.display())).maybe_hint(error.hint())
-    })?;
-    let beside = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    Ok((imagefile, beside.to_owned()))
+    let (mut id, mut file, mut variable) = (None, None, None);
+    for field in text.split(',') {
+        match field.split_once('=') {
+            Some(("id", value)) => id = Some(value.to_owned()),
+            Some(("src" | "source", value)) => file = Some(PathBuf::from(value)),
+            Some(("env", value)) => variable = Some(value.to_owned()),
+            Some(("type", "file" | "env")) => {}
+            _ => return Err(invalid(format!("{field:?} is not valid"))),
+        }
+    }
+    let id = id.filter(|id| !id.is_empty()).ok_or_else(|| invalid("it has no id".to_owned()))?;
+    let variable = variable.or_else(|| (file.is_none() && std::env::var_os(&id).is_some()).then(|| id.clone()));
+    if let Some(name) = variable.filter(|_| file.is_none()) {
+        let value = std::env::var_os(&name).ok_or_else(|| invalid(format!("the variable {name} is not set")))?;
+        return Ok((id, std::os::unix::ffi::OsStringExt::into_vec(value)));
+    }
+    let path = file.unwrap_or_else(|| PathBuf::from(&id));
+    let mut content = Vec::new();
+    std::fs::File::open(&path)
+        .and_then(|file| file.take(MAX_SECRET_BYTES).read_to_end(&mut content))
+        .attempt(|| format!("could not read the secret {}", path.display()))?;
+    Ok((id, content))
 }
 
 /// Runs a build: the engine runs its steps, the image crate does the rest.
-async fn build_in(args: &BuildArgs, imagefile: &Imagefile, context: &Path) -> Result<Image, Failure> {
+async fn build_in(args: &BuildArgs, wanted: &Wanted) -> Result<Image, Failure> {
     let config = serve::namespace_config(&args.data_dir.data_dir)?;
     let builder = Builder::open(config)
         .await
         .map_err(|error| Failure::new(format!("the build could not begin: {error}")).maybe_hint(error.hint()))?;
     let env = BuildEnv::of_host();
-    let request = BuildRequest { imagefile, context_dir: context, name: &args.name, env: &env, use_cache: !args.no_cache };
+    let request = BuildRequest {
+        imagefile: &wanted.imagefile,
+        context_dir: &wanted.context,
+        name: &wanted.name,
+        env: &env,
+        use_cache: !args.no_cache,
+        options: &wanted.options,
+    };
     let mut progress = Progress::new(args.verbose);
     let built = arenite_image::build(builder.images(), request, &builder, &mut |event| progress.show(&event)).await;
     progress.end();
@@ -143,6 +249,7 @@ impl Progress {
                 }
                 format!("  {line}")
             }
+            BuildEvent::Warning { line, text } => format!("  warning: line {line}: {text}"),
             BuildEvent::StepDone { .. } if self.cached => return,
             BuildEvent::StepDone { took, bytes } => {
                 self.bar.set_message("");
@@ -249,6 +356,15 @@ pub(crate) fn inspect(args: &InspectArgs) -> Outcome {
     }
     for (key, value) in &config.env {
         output::line(format_args!("env      {key}={}", output::harmless(value)));
+    }
+    let commands = [("entry", &config.entrypoint), ("cmd", &config.cmd)];
+    for (name, argv) in commands.into_iter().filter(|(_, argv)| !argv.is_empty()) {
+        let shown = serde_json::to_string(argv).unwrap_or_default();
+        output::line(format_args!("{name:<8} {}", output::harmless(&shown)));
+    }
+    if !config.exposed_ports.is_empty() {
+        let ports: Vec<String> = config.exposed_ports.iter().map(|port| output::harmless(port).to_string()).collect();
+        output::line(format_args!("ports    {}", ports.join(" ")));
     }
     for (key, value) in &config.labels {
         output::line(format_args!("label    {}={}", output::harmless(key), output::harmless(value)));
@@ -363,7 +479,8 @@ pub(crate) fn prune(args: &ImagePruneArgs) -> Outcome {
         let used = layers_of(&records(&args.data_dir.data_dir)?);
         let removed = store.prune(&|digest| used.contains(digest)).map_err(|error| refused(&error))?;
         removed.layers.iter().for_each(output::line);
-        eprintln!("freed {}", Size(removed.freed_bytes).short());
+        let caches = store.remove_caches().map_err(|error| refused(&error))?;
+        eprintln!("freed {}", Size(removed.freed_bytes + caches).short());
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 
 use arenite_engine::namespace::{Builder, KvmVerdict, VM_LABEL, WithKvm, kvm_opens};
 use arenite_guest::vm::{KEEP_READY, PROBE_KVM};
-use arenite_image::{BuildEnv, BuildRequest, BuildRunner, Image, ImageError, Imagefile};
+use arenite_image::{BuildEnv, BuildOptions, BuildRequest, BuildRunner, Image, ImageError, Imagefile};
 use arenite_model::ImageName;
 use serde_json::json;
 
@@ -104,7 +104,8 @@ impl<'a> Work<'a> {
         use_cache: bool,
     ) -> Result<Image, ImageError> {
         eprintln!("image {name}");
-        let request = BuildRequest { imagefile: file, context_dir: context, name, env: &self.env, use_cache };
+        let options = BuildOptions::default();
+        let request = BuildRequest { imagefile: file, context_dir: context, name, env: &self.env, use_cache, options: &options };
         let mut progress = image::Progress::new(self.verbose);
         let built = arenite_image::build(self.builder.images(), request, runner, &mut |event| progress.show(&event)).await;
         progress.end();

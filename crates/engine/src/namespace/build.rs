@@ -1,22 +1,23 @@
-//! RUN steps of image builds, each in a separate sandbox: with the host's network, and nothing else of the host.
+//! RUN steps of image builds, each in a separate sandbox: with the host's network or none, and nothing else of the host.
 
 use std::fs;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use arenite_image::{BuildEnv, BuildRunner, ImageStore, RunStep, RunnerError, StepOutput};
+use arenite_image::{BuildEnv, BuildRunner, ImageStore, MountContent, RunStep, RunnerError, StepOutput, StepSecret};
 use arenite_isolation::mounts::{self, Attributes};
 use arenite_isolation::{Begin, Bind};
 use arenite_model::protocol::{self, GuestConfig};
-use arenite_model::{NetworkMode, Resources, SandboxId};
+use arenite_model::{Resources, SandboxId};
 use async_trait::async_trait;
 use tokio::io::AsyncReadExt;
 
 use super::engine::config_file;
-use super::slot::{Slot, cgroup, kill, wait_end};
+use super::slot::{IdRanges, Slot, cgroup, kill, wait_end};
 use super::{Host, NamespaceConfig, Role, at};
 use crate::EngineError;
 
@@ -74,7 +75,7 @@ impl Builder {
     }
 
     async fn step(&self, step: RunStep, output: &mut StepOutput<'_>, kvm: bool) -> Result<i32, RunnerError> {
-        let slot = self.host.prepare(SandboxId::random(), NetworkMode::Host, kvm).await?;
+        let slot = self.host.prepare_step(SandboxId::random(), step.is_offline, kvm).await?;
         let (read, write) = io::pipe()?;
         let (mut status, status_write) = io::pipe()?;
         let running = self.start(slot, &step, write.into(), status_write.into())?;
@@ -130,11 +131,29 @@ impl Builder {
             fs::write(&file, content).map_err(|e| at("build files", e))?;
             files.push((file, target.clone()));
         }
-        let bound: Vec<OwnedFd> = files
+        for (number, secret) in step.secrets.iter().enumerate() {
+            let file = running.scratch.join(format!("secret-{number}"));
+            // Its owner is the sandbox's own id on the host: the file system of the scratch directory may have no id maps.
+            let base = IdRanges::base(slot.uid_index);
+            write_secret(&file, secret, base).map_err(|e| at("build secrets", e))?;
+            files.push((file, secret.target.clone()));
+        }
+        let mut bound: Vec<OwnedFd> = files
             .iter()
             .map(|(file, _)| mounts::detached(&file.canonicalize()?, Attributes { read_only: true, ..Attributes::default() }))
             .collect::<io::Result<_>>()
             .map_err(|e| at("build files", e))?;
+        let mut binds: Vec<Bind> = files.into_iter().map(|(_, target)| Bind { target, directory: false }).collect();
+        let mut tmpfs = Vec::new();
+        for mount in &step.mounts {
+            match &mount.content {
+                MountContent::Bind { path, is_directory, is_read_only } => {
+                    bound.push(mapped(path, *is_read_only).map_err(|e| at("build mount", e))?);
+                    binds.push(Bind { target: mount.target.clone(), directory: *is_directory });
+                }
+                MountContent::Tmpfs { bytes } => tmpfs.push((mount.target.clone(), *bytes)),
+            }
+        }
 
         let begin = Begin {
             layers: layers.len(),
@@ -146,7 +165,8 @@ impl Builder {
             given: [protocol::OUTPUT, protocol::STATUS, protocol::CONFIG].map(str::to_owned).into(),
             scratch: vec!["/run".to_owned()],
             command: None,
-            binds: files.into_iter().map(|(_, target)| Bind { target, directory: false }).collect(),
+            binds,
+            tmpfs,
         };
         let given: Vec<_> = layers
             .iter()
@@ -157,6 +177,14 @@ impl Builder {
         slot.begin(&begin, &given)?;
         Ok(running)
     }
+}
+
+/// Writes a secret that only its owner in the sandbox can read.
+fn write_secret(path: &Path, secret: &StepSecret, base: u32) -> io::Result<()> {
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(&secret.content)?;
+    std::os::unix::fs::fchown(&file, Some(base + secret.owner.0), Some(base + secret.owner.1))?;
+    file.set_permissions(fs::Permissions::from_mode(secret.mode))
 }
 
 /// The path of a directory relative to the layer.

@@ -309,6 +309,7 @@ impl EngineShared {
             scratch: Vec::new(),
             command,
             binds: binds.iter().map(|(bind, _)| bind.clone()).collect(),
+            tmpfs: Vec::new(),
         };
         slot.begin(&begin, &given)?;
         stages.done("start");

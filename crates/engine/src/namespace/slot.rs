@@ -18,6 +18,7 @@ use arenite_isolation::{Report, descriptors};
 use arenite_model::{NetworkMode, Resources, SandboxId};
 
 use super::data_dir::{make_shared_dir, write_shared_file};
+use super::network::Network;
 use super::{Host, at, command, restart};
 use crate::EngineError;
 
@@ -108,7 +109,12 @@ impl IdRanges {
 impl Host {
     /// Prepares a sandbox under an id. On failure nothing of it is left.
     pub(super) async fn prepare(self: &Arc<Self>, id: SandboxId, mode: NetworkMode, kvm: bool) -> Result<Slot, EngineError> {
-        self.prepare_on(id, mode, kvm, None).await
+        self.prepare_on(id, (mode, false), kvm, None).await
+    }
+
+    /// Prepares a sandbox for a step of a build, on the host's network or with only loopback.
+    pub(super) async fn prepare_step(self: &Arc<Self>, id: SandboxId, is_offline: bool, kvm: bool) -> Result<Slot, EngineError> {
+        self.prepare_on(id, (NetworkMode::Host, is_offline), kvm, None).await
     }
 
     /// The same for a sandbox that restarts on its disk. On failure the disk stays.
@@ -119,13 +125,13 @@ impl Host {
         kvm: bool,
         kept: Kept,
     ) -> Result<Slot, EngineError> {
-        self.prepare_on(id, mode, kvm, Some(Box::new(kept))).await
+        self.prepare_on(id, (mode, false), kvm, Some(Box::new(kept))).await
     }
 
     async fn prepare_on(
         self: &Arc<Self>,
         id: SandboxId,
-        mode: NetworkMode,
+        (mode, is_offline): (NetworkMode, bool),
         kvm: bool,
         kept: Option<Box<Kept>>,
     ) -> Result<Slot, EngineError> {
@@ -137,9 +143,9 @@ impl Host {
             _ => self.ids.take().ok_or_else(|| at("user ids", io::Error::other("all ranges are in use")))?,
         };
         let (netns, net_index, gateway) = match mode {
-            NetworkMode::Host => (None, None, None),
-            NetworkMode::None => {
-                (Some(self.network()?.prepare_closed().map_err(|e| at("network", io::Error::other(e)))?), None, None)
+            NetworkMode::Host if !is_offline => (None, None, None),
+            NetworkMode::Host | NetworkMode::None => {
+                (Some(Network::prepare_closed().map_err(|e| at("network", io::Error::other(e)))?), None, None)
             }
             NetworkMode::Open => {
                 let net = match self.network()?.prepare().await {

@@ -150,7 +150,7 @@ fn a_prepared_network_is_ready_and_closed_means_loopback_only() {
     on_a_host(|_outside| async move {
         let network = Network::open(config("ready")).await.unwrap();
         let net = network.prepare().await.unwrap();
-        let closed = network.prepare_closed().unwrap();
+        let closed = Network::prepare_closed().unwrap();
         let settings = || {
             let read = |path: &str| std::fs::read_to_string(path).unwrap();
             assert_eq!(read("/proc/sys/net/ipv4/ip_unprivileged_port_start").trim(), "0");

@@ -1,4 +1,4 @@
-//! Builds an image from an Imagefile, one layer at a time.
+//! Builds an image from an Imagefile or Dockerfile, one layer at a time.
 //!
 //! A step's digest covers the digest of the layer below and everything that determines the step's outcome, as far as it is
 //! known in advance: for RUN the command, environment, user and directory; for COPY the content of its sources; for a fresh
@@ -6,6 +6,9 @@
 //! advance: without [`BuildRequest::use_cache`], every layer is built, even one that exists.
 
 mod accounts;
+mod config;
+mod mounts;
+mod options;
 mod steps;
 
 use std::collections::BTreeMap;
@@ -22,9 +25,11 @@ use crate::copy::LayerWriter;
 use crate::digest::FieldDigest;
 use crate::error::ImageError;
 use crate::image::{Image, ImageConfig};
-use crate::imagefile::{Imagefile, Instruction, Source};
+use crate::imagefile::{Base, Imagefile, Instruction, Plan, Source};
 use crate::root::RootView;
 use crate::store::{ImageStore, LayerRecord, MAX_LAYERS, OpenLayer, StoreLock};
+
+pub use self::options::BuildOptions;
 
 /// Timeout of one step.
 pub(crate) const STEP_LIMIT: Duration = Duration::from_secs(30 * 60);
@@ -66,6 +71,45 @@ pub struct RunStep {
     pub ca_file: Option<PathBuf>,
     /// Mounted read-only at their paths, likewise.
     pub files: Vec<(String, Vec<u8>)>,
+    /// Mounted for this step, in their order.
+    pub mounts: Vec<StepMount>,
+    /// Mounted read-only for this step. They are never in the layers' directories.
+    pub secrets: Vec<StepSecret>,
+    /// The step has its own loopback instead of the host's network.
+    pub is_offline: bool,
+}
+
+/// A directory or file that only one step sees.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StepMount {
+    /// An absolute path in the image.
+    pub target: String,
+    pub content: MountContent,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MountContent {
+    /// A path on the host, on the layers' file system. Owners are the sandbox's own ids.
+    Bind { path: PathBuf, is_directory: bool, is_read_only: bool },
+    /// An empty file system in memory with at most so many bytes.
+    Tmpfs { bytes: u64 },
+}
+
+/// A file with a secret.
+#[derive(Clone, PartialEq, Eq)]
+pub struct StepSecret {
+    /// An absolute path in the image.
+    pub target: String,
+    pub content: Vec<u8>,
+    pub mode: u32,
+    /// The sandbox's own ids.
+    pub owner: (u32, u32),
+}
+
+impl std::fmt::Debug for StepSecret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StepSecret").field("target", &self.target).finish_non_exhaustive()
+    }
 }
 
 /// An image to build.
@@ -78,6 +122,7 @@ pub struct BuildRequest<'a> {
     pub env: &'a BuildEnv,
     /// If false, no layer is reused, not even a base's own.
     pub use_cache: bool,
+    pub options: &'a BuildOptions,
 }
 
 /// Progress of a build.
@@ -99,6 +144,11 @@ pub enum BuildEvent<'a> {
     /// A line of the step's output, without control characters, 4 KiB at most.
     Output {
         line: &'a str,
+    },
+    /// Something in the file that is probably a mistake.
+    Warning {
+        line: usize,
+        text: &'a str,
     },
     StepDone {
         took: Duration,
@@ -124,6 +174,9 @@ pub async fn build(
     progress: Progress<'_>,
 ) -> Result<Image, ImageError> {
     let started = Instant::now();
+    let options = request.options;
+    options.check()?;
+    let plan = request.imagefile.plan(options.target.as_deref(), &options.build_args)?;
     let mut building = Building {
         lock: Arc::new(acquire(store, progress).await?),
         store: store.clone(),
@@ -131,9 +184,17 @@ pub async fn build(
         runner,
         layers: Vec::new(),
         config: ImageConfig::default(),
+        arguments: BTreeMap::new(),
+        has_own_cmd: false,
+        done: BTreeMap::new(),
+        stage: 0,
+        globals: plan.globals.clone(),
+        warnings: Vec::new(),
         built: 0,
     };
-    building.steps(progress).await?;
+    building.remove_old_caches().await?;
+    building.stages(&plan, progress).await?;
+    building.config.labels.extend(options.labels.clone());
     let built = building.built;
     let image = building.publish().await?;
     progress(BuildEvent::Done { digest: &image.digest, took: started.elapsed(), size_bytes: image.size_bytes, built });
@@ -174,33 +235,93 @@ struct Building<'a> {
     /// Digests, lowest first.
     layers: Vec<String>,
     config: ImageConfig,
+    /// The values of this stage's ARGs.
+    arguments: BTreeMap<String, String>,
+    /// This stage has a CMD, and not only its base.
+    has_own_cmd: bool,
+    /// Finished stages, by their index.
+    done: BTreeMap<usize, FinishedStage>,
+    /// The current stage's index.
+    stage: usize,
+    /// The values of ARGs before the first FROM.
+    globals: BTreeMap<String, String>,
+    /// Lines and texts that were not reported yet.
+    warnings: Vec<(usize, String)>,
     built: usize,
 }
 
+/// What a stage leaves for later ones.
+#[derive(Clone)]
+struct FinishedStage {
+    layers: Vec<String>,
+    config: ImageConfig,
+    arguments: BTreeMap<String, String>,
+}
+
 impl Building<'_> {
-    async fn steps(&mut self, progress: Progress<'_>) -> Result<(), ImageError> {
+    /// Builds the stages of a plan. The last one's result is the image.
+    async fn stages(&mut self, plan: &Plan, progress: Progress<'_>) -> Result<(), ImageError> {
         let file = self.request.imagefile;
-        let of = file.steps.len() + 1;
-        let begin = |progress: Progress<'_>, index: usize, text: &str| {
-            progress(BuildEvent::StepStarted { number: index + 1, of, text });
+        let of = plan.stages.iter().map(|(index, _)| file.stages[*index].steps.len() + 1).sum();
+        let mut number = 0;
+        self.warn_of_unused_arguments();
+        for (index, base) in &plan.stages {
+            self.stage = *index;
+            self.layers.clear();
+            self.config = ImageConfig::default();
+            self.arguments.clear();
+            self.has_own_cmd = false;
+            self.steps(base, (&mut number, of), progress).await?;
+            let arguments = self.arguments.clone();
+            self.done.insert(*index, FinishedStage { layers: self.layers.clone(), config: self.config.clone(), arguments });
+        }
+        Ok(())
+    }
+
+    async fn steps(&mut self, base: &Base, (number, of): (&mut usize, usize), progress: Progress<'_>) -> Result<(), ImageError> {
+        let stage = &self.request.imagefile.stages[self.stage];
+        let mut begin = |progress: Progress<'_>, text: &str| {
+            *number += 1;
+            progress(BuildEvent::StepStarted { number: *number, of, text });
             Instant::now()
         };
-        let started = begin(progress, 0, &file.from_source.text);
-        let bytes = self.from(&file.from, &file.from_source, progress).await?;
+        let started = begin(progress, &stage.source.text);
+        let bytes = self.from(base, &stage.source, progress).await?;
+        self.report_warnings(progress);
         progress(BuildEvent::StepDone { took: started.elapsed(), bytes });
-        for (index, step) in file.steps.iter().enumerate() {
-            let started = begin(progress, index + 1, &step.source.text);
+        for step in &stage.steps {
+            let started = begin(progress, &step.source.text);
+            let source = &step.source;
             let bytes = match &step.instruction {
-                Instruction::Run(argv) => self.run(argv, &step.source, progress).await?,
-                Instruction::Copy(copy) => self.copy(copy, &step.source, progress).await?,
-                Instruction::Workdir(path) => self.workdir(path, &step.source, progress).await?,
-                Instruction::Env(pairs) => self.env(pairs, &step.source)?,
-                Instruction::Label(pairs) => self.label(pairs, &step.source)?,
-                Instruction::User(user) => self.user(user, &step.source).await?,
+                Instruction::Run(run) => self.run(run, source, progress).await?,
+                Instruction::Copy(copy) => self.copy(copy, source, progress).await?,
+                Instruction::Workdir(path) => self.workdir(path, source, progress).await?,
+                Instruction::User(user) => self.user(user, source).await?,
+                Instruction::Env(pairs) => self.env(pairs, source)?,
+                Instruction::Arg(arguments) => self.arg(arguments, source)?,
+                Instruction::Label(pairs) => self.label(pairs, source)?,
+                Instruction::Shell(shell) => self.shell(shell),
+                Instruction::Entrypoint(command) => self.entrypoint(command, source)?,
+                Instruction::Cmd(command) => self.cmd(command, source)?,
+                Instruction::Expose(ports) => self.expose(ports, source)?,
+                Instruction::Volume(paths) => self.volume(paths, source)?,
+                Instruction::StopSignal(signal) => self.stop_signal(signal, source)?,
+                Instruction::Healthcheck(check) => self.healthcheck(check.as_ref(), source)?,
+                Instruction::Maintainer => {
+                    self.warnings.push((source.line, "MAINTAINER has no effect: use LABEL maintainer=\"…\"".to_owned()));
+                    0
+                }
             };
+            self.report_warnings(progress);
             progress(BuildEvent::StepDone { took: started.elapsed(), bytes });
         }
         Ok(())
+    }
+
+    fn report_warnings(&mut self, progress: Progress<'_>) {
+        for (line, text) in self.warnings.drain(..) {
+            progress(BuildEvent::Warning { line, text: &text });
+        }
     }
 
     /// Reads from the current state of the image.

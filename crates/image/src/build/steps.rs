@@ -5,11 +5,14 @@ use std::path::{Path, PathBuf};
 
 use super::accounts::{accounts, number};
 use super::{BuildEvent, Building, Found, Progress, RunStep, STEP_LIMIT, blocking, refused};
-use crate::copy::{CopyError, CopyPlan, LayerWriter, Sources};
+use crate::copy::{CopyError, CopyPlan, LayerWriter, Origin, PlannedSource, Sources};
 use crate::debian::{AptSources, BootstrapError, RECIPE, bootstrap};
 use crate::digest::FieldDigest;
 use crate::error::ImageError;
-use crate::imagefile::{Base, Chown, CopyStep, Source, Suite, Text};
+use crate::ignore::IgnoreFile;
+use crate::imagefile::{
+    Base, Chown, Command, CopySource, CopyStep, Run, Source, StageSource, Suite, Text, is_account, parse_mode,
+};
 use crate::output::OutputLines;
 use crate::removal::remove_tree;
 use crate::root::Entry;
@@ -19,7 +22,9 @@ use crate::store::OpenLayer;
 const MAX_ACCOUNTS_BYTES: u64 = 1 << 20;
 /// Maximum size of an image's environment, or of its labels, in bytes.
 const MAX_CONFIG_BYTES: usize = 128 << 10;
-/// The default `PATH` of a fresh Debian.
+/// The path in a step's sandbox of a here-document with its own interpreter.
+const SCRIPT_PATH: &str = "/run/arenite/script";
+/// The default `PATH` of a fresh Debian, and of an empty image.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 impl Building<'_> {
@@ -31,6 +36,23 @@ impl Building<'_> {
                 self.layers = image.layers.into_iter().map(|l| l.digest).collect();
                 self.config = image.config;
                 Ok(image.size_bytes)
+            }
+            Base::Stage(index) => {
+                let stage = self.done.get(index).expect("a plan has a stage's base before it").clone();
+                self.layers = stage.layers;
+                self.config = stage.config;
+                self.arguments = stage.arguments;
+                Ok(0)
+            }
+            Base::Scratch => {
+                self.config.env.insert("PATH".to_owned(), DEFAULT_PATH.to_owned());
+                match self.reuse(FieldDigest::step(None, "scratch"), progress).await? {
+                    Found::Layer(bytes) => Ok(bytes),
+                    Found::Nothing(digest) => {
+                        let layer = self.new_layer(source).await?;
+                        self.end(Ok(()), layer, digest, source).await
+                    }
+                }
             }
             Base::Debootstrap(suite) => {
                 let path = DEFAULT_PATH.to_owned();
@@ -75,36 +97,65 @@ impl Building<'_> {
         }
     }
 
-    pub(super) async fn run(&mut self, argv: &[String], source: &Source, progress: Progress<'_>) -> Result<u64, ImageError> {
+    pub(super) async fn run(&mut self, run: &Run, source: &Source, progress: Progress<'_>) -> Result<u64, ImageError> {
         let user = self.config.user.clone().unwrap_or_else(|| "root".to_owned());
         let workdir = self.config.workdir.clone().unwrap_or_else(|| "/".to_owned());
+        let mut argv = self.argv(&run.command);
+        if run.script.is_some() {
+            argv.push(SCRIPT_PATH.to_owned());
+        }
         let mut digest = self.digest("run").field("user", &user).field("workdir", &workdir);
-        for arg in argv {
+        for arg in &argv {
             digest.add("argument", arg);
         }
         for (name, value) in &self.config.env {
             digest.add("variable", name);
             digest.add("value", value);
         }
+        // Only if they are used: a layer's digest stays what it was before there were ARGs, mounts, and the like.
+        for (name, value) in self.arguments.iter().filter(|(name, _)| !self.config.env.contains_key(*name)) {
+            digest.add("build argument", name);
+            digest.add("value", value);
+        }
+        if let Some(script) = &run.script {
+            digest.add("script", script);
+        }
+        if run.is_offline {
+            digest.add("network", "none");
+        }
+        let mounts = self.mounts(&run.mounts, source).await?;
+        mounts.add_to(&mut digest);
         let digest = match self.reuse(digest, progress).await? {
             Found::Layer(bytes) => return Ok(bytes),
             Found::Nothing(digest) => digest,
         };
         let layer = self.new_layer(source).await?;
+        let mounted = match self.prepare(mounts, &layer, source).await {
+            Ok(mounted) => mounted,
+            Err(error) => return self.end(Err(error), layer, digest, source).await,
+        };
         let host = self.request.env;
         let mut env = host.env.clone();
+        env.extend(self.request.options.proxies());
+        env.extend(self.arguments.clone());
         env.extend(self.config.env.clone());
+        env.extend(mounted.env.clone());
+        let mut files = host.files.clone();
+        files.extend(run.script.as_ref().map(|script| (SCRIPT_PATH.to_owned(), script.clone().into_bytes())));
         let step = RunStep {
             lower: self.lower(),
             layer: layer.dir.clone(),
             upper: layer.files(),
             work: layer.work(),
-            argv: argv.to_vec(),
+            argv,
             env,
             workdir,
             user,
             ca_file: host.ca_file.clone(),
-            files: host.files.clone(),
+            files,
+            mounts: mounted.mounts.clone(),
+            secrets: mounted.secrets.clone(),
+            is_offline: run.is_offline,
         };
         let result = {
             let mut show = |line: &str| progress(BuildEvent::Output { line });
@@ -118,9 +169,10 @@ impl Building<'_> {
                 Err(_) => Err(timeout("the command", source)),
             }
         };
+        let removed = self.release(mounted, &layer).await;
         // The mount points of the build's own files are not part of the command's result.
         let files = layer.files();
-        let result = match result {
+        let result = match result.and(removed) {
             Ok(()) => blocking(move || drop_mount_points(&files)).await,
             Err(error) => Err(error),
         };
@@ -128,35 +180,60 @@ impl Building<'_> {
     }
 
     pub(super) async fn copy(&mut self, step: &CopyStep, source: &Source, progress: Progress<'_>) -> Result<u64, ImageError> {
-        let mut paths = Vec::new();
-        for text in &step.sources {
-            let given = self.expand(text, source)?;
-            if given.contains(['*', '?', '[']) {
-                return Err(refused(
-                    source,
-                    format!("not supported: wildcards, as in {given:?}"),
-                    Some("name the files, or copy the directory".to_owned()),
-                ));
-            }
-            check_path(&given, source)?;
-            paths.push(PathBuf::from(given));
+        let mut sources = Vec::new();
+        for given in &step.sources {
+            sources.push(match given {
+                CopySource::Path(text) => {
+                    let path = self.expand(text, source)?;
+                    check_path(&path, source)?;
+                    if step.is_add {
+                        check_local(&path, source)?;
+                    }
+                    PlannedSource::Path(PathBuf::from(path))
+                }
+                CopySource::Inline { name, content } => {
+                    PlannedSource::Inline(name.clone(), self.expand(content, source)?.into_bytes())
+                }
+            });
         }
         let destination = self.expand(&step.destination, source)?;
         check_path(&destination, source)?;
         let into_directory =
-            paths.len() > 1 || destination.ends_with('/') || matches!(destination.rsplit('/').next(), Some("." | ".."));
-        let owner = match &step.chown {
-            Some(chown) => self.owner(chown, source).await?,
-            None => (0, 0),
+            sources.len() > 1 || destination.ends_with('/') || matches!(destination.rsplit('/').next(), Some("." | ".."));
+        let given_owner = match &step.chown {
+            Some(chown) => {
+                let owner = self.expand(chown, source)?;
+                Some(self.owner(&Chown::parse(source.line, &owner)?, source).await?)
+            }
+            None => None,
         };
+        let chmod = match &step.chmod {
+            Some(mode) => Some(parse_mode(source.line, &self.expand(mode, source)?)?),
+            None => None,
+        };
+        let mut exclude = Vec::new();
+        for pattern in &step.exclude {
+            exclude.push(self.expand(pattern, source)?);
+        }
         let base = self.config.workdir.as_deref().unwrap_or("/");
-        let plan =
-            CopyPlan { sources: paths, destination: Path::new(base).join(destination), into_directory, owner, chmod: step.chmod };
-        let context = self.request.context_dir.to_owned();
+        let mut plan = CopyPlan {
+            sources,
+            destination: Path::new(base).join(destination),
+            into_directory,
+            // Files of a stage keep their owners; those of the context are the host's, and become root's.
+            owner: given_owner.or(step.from.is_none().then_some((0, 0))),
+            archive_owner: given_owner,
+            chmod,
+            exclude: IgnoreFile::of_patterns(&exclude)
+                .map_err(|reason| refused(source, format!("--exclude is not valid: {reason}"), None))?,
+            unpacks: step.is_add,
+        };
+        let origin = self.origin(step.from.as_deref(), source).await?;
         let below = self.top().to_owned();
         let line = source.line;
         let (plan, sources, digest) = blocking(move || {
-            let sources = Sources::read(&context, &plan).map_err(|e| copy_error(line, e))?;
+            let sources = Sources::read(&origin, &plan).map_err(|e| copy_error(line, e))?;
+            plan.into_directory |= sources.are_several();
             let digest = sources.digest(&below, &plan);
             Ok((plan, sources, digest))
         })
@@ -169,6 +246,26 @@ impl Building<'_> {
         let (lower, files) = (self.lower(), layer.files());
         let copied = blocking(move || sources.copy(&plan, &lower, &files).map_err(|e| copy_error(line, e))).await;
         self.end(copied, layer, digest, source).await
+    }
+
+    /// The place of a COPY's sources: a stage, an image, or the context.
+    pub(super) async fn origin(&self, from: Option<&str>, source: &Source) -> Result<Origin, ImageError> {
+        let Some(name) = from else {
+            let ignore = self.request.options.ignore.clone();
+            return Ok(Origin::Context { dir: self.request.context_dir.to_owned(), ignore });
+        };
+        let layers = match self.request.imagefile.source_of(source.line, name, self.stage)? {
+            StageSource::Stage(index) => {
+                let stage = self.done.get(&index).expect("a plan has the stages that are copied from before");
+                stage.layers.iter().map(|digest| self.store.layer_files(digest)).collect()
+            }
+            StageSource::Image(image) => {
+                let store = self.store.clone();
+                let image = blocking(move || store.get(&image)).await?;
+                image.layers.into_iter().map(|layer| layer.dir).collect()
+            }
+        };
+        Ok(Origin::Layers { layers, name: format!("{name:?}") })
     }
 
     pub(super) async fn workdir(&mut self, path: &Text, source: &Source, progress: Progress<'_>) -> Result<u64, ImageError> {
@@ -184,7 +281,13 @@ impl Building<'_> {
         let bytes = match resolved.entry {
             Entry::Directory(_) => 0,
             Entry::Missing => {
-                let digest = self.digest("workdir").field("path", &dir);
+                // As in Docker, it belongs to USER.
+                let owner = self.own_ids().await?;
+                let mut digest = self.digest("workdir").field("path", &dir);
+                if owner != (0, 0) {
+                    digest.add("uid", owner.0.to_le_bytes());
+                    digest.add("gid", owner.1.to_le_bytes());
+                }
                 match self.reuse(digest, progress).await? {
                     Found::Layer(bytes) => bytes,
                     Found::Nothing(digest) => {
@@ -192,7 +295,7 @@ impl Building<'_> {
                         let files = layer.files();
                         let made = blocking(move || {
                             LayerWriter::open(&lower, &files)
-                                .and_then(|w| w.directory(&resolved.components, 0o755, (0, 0)))
+                                .and_then(|w| w.directory(&resolved.components, 0o755, owner))
                                 .map(drop)
                                 .map_err(ImageError::io("could not make", resolved.path()))
                         })
@@ -210,30 +313,19 @@ impl Building<'_> {
         Ok(bytes)
     }
 
-    pub(super) fn env(&mut self, pairs: &[(String, Text)], source: &Source) -> Result<u64, ImageError> {
-        // All values of one ENV see the environment before it.
-        let mut values = Vec::with_capacity(pairs.len());
-        for (name, value) in pairs {
-            values.push((name.clone(), self.expand(value, source)?));
+    /// `user` or `user:group`.
+    pub(super) async fn user(&mut self, user: &Text, source: &Source) -> Result<u64, ImageError> {
+        let given = self.expand(user, source)?;
+        let (user, group) = given.split_once(':').map_or((given.as_str(), None), |(user, group)| (user, Some(group)));
+        if !is_account(user) || !group.is_none_or(is_account) {
+            let hint = "give one user, optionally with :group, each a name or a number";
+            return Err(refused(source, format!("USER {given:?} is not valid"), Some(hint.to_owned())));
         }
-        self.config.env.extend(values);
-        check_size(&self.config.env, "environment", source)
-    }
-
-    pub(super) fn label(&mut self, pairs: &[(Text, Text)], source: &Source) -> Result<u64, ImageError> {
-        for (name, value) in pairs {
-            let pair = (self.expand(name, source)?, self.expand(value, source)?);
-            self.config.labels.extend([pair]);
-        }
-        check_size(&self.config.labels, "labels", source)
-    }
-
-    pub(super) async fn user(&mut self, user: &str, source: &Source) -> Result<u64, ImageError> {
         let passwd = self.accounts("/etc/passwd").await?;
         let known = accounts(&passwd).find(|a| a.name == user || a.id.to_string() == user);
-        self.config.user = Some(match known {
-            Some(account) => account.name.to_owned(),
-            None if user == "root" || user == "0" => "root".to_owned(),
+        let (name, own_group) = match known {
+            Some(account) => (account.name.to_owned(), account.group),
+            None if user == "root" || user == "0" => ("root".to_owned(), Some(0)),
             None => {
                 return Err(refused(
                     source,
@@ -241,11 +333,33 @@ impl Building<'_> {
                     Some(format!("add it before: RUN useradd --create-home {user}")),
                 ));
             }
-        });
+        };
+        if let Some(group) = group {
+            let groups = self.accounts("/etc/group").await?;
+            let found = accounts(&groups).find(|a| a.name == group).map(|a| a.id).or_else(|| number(group));
+            if found.is_none() || found != own_group {
+                return Err(refused(
+                    source,
+                    format!("not supported: USER with the group {group:?}, which is not the own one of {name:?}"),
+                    Some(format!("change its group before: RUN usermod --gid {group} {name}")),
+                ));
+            }
+        }
+        self.config.user = Some(name);
         Ok(0)
     }
 
-    async fn owner(&self, chown: &Chown, source: &Source) -> Result<(u32, u32), ImageError> {
+    /// The ids of USER.
+    async fn own_ids(&self) -> Result<(u32, u32), ImageError> {
+        let Some(user) = self.config.user.as_deref().filter(|user| *user != "root") else {
+            return Ok((0, 0));
+        };
+        let passwd = self.accounts("/etc/passwd").await?;
+        let found = accounts(&passwd).find(|a| a.name == user);
+        Ok(found.map_or((0, 0), |account| (account.id, account.group.unwrap_or(account.id))))
+    }
+
+    pub(super) async fn owner(&self, chown: &Chown, source: &Source) -> Result<(u32, u32), ImageError> {
         let passwd = self.accounts("/etc/passwd").await?;
         let user = accounts(&passwd).find(|a| a.name == chown.user);
         let unknown = |kind, name: &str| {
@@ -278,22 +392,48 @@ impl Building<'_> {
         Ok(String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned())
     }
 
-    fn expand(&self, text: &Text, source: &Source) -> Result<String, ImageError> {
-        text.expand(&self.config.env).map_err(|name| {
-            refused(
-                source,
-                format!("the variable {name} is not set by an earlier ENV"),
-                Some("write \\$ for a dollar sign".to_owned()),
-            )
-        })
+    /// Replaces variables of ENV and ARG. ENV goes before ARG.
+    pub(super) fn expand(&mut self, text: &Text, source: &Source) -> Result<String, ImageError> {
+        let mut variables = self.arguments.clone();
+        variables.extend(self.config.env.clone());
+        for name in text.plain_variables().filter(|name| !variables.contains_key(*name)) {
+            let warning = format!("the variable {name} is not set, and so empty; write \\$ for a dollar sign");
+            if !self.warnings.iter().any(|(line, text)| *line == source.line && *text == warning) {
+                self.warnings.push((source.line, warning));
+            }
+        }
+        text.expand(&variables).map_err(|message| refused(source, message, None))
     }
+
+    /// The argument vector of a command: the shell form is the shell's argument.
+    pub(super) fn argv(&self, command: &Command) -> Vec<String> {
+        match command {
+            Command::Exec(argv) => argv.clone(),
+            Command::Shell(text) if self.config.shell.is_empty() => ["/bin/sh", "-c", text].map(str::to_owned).into(),
+            Command::Shell(text) => self.config.shell.iter().cloned().chain([text.clone()]).collect(),
+        }
+    }
+}
+
+/// ADD takes files of the context only.
+fn check_local(path: &str, source: &Source) -> Result<(), ImageError> {
+    let lower = path.to_ascii_lowercase();
+    let is_git = lower.starts_with("git@") || lower.starts_with("git://") || lower.starts_with("ssh://");
+    if !is_git && !lower.starts_with("http://") && !lower.starts_with("https://") {
+        return Ok(());
+    }
+    let hint = match is_git || lower.ends_with(".git") {
+        true => format!("clone it with RUN git clone {path}"),
+        false => format!("download it with RUN curl -fsSLO {path}"),
+    };
+    Err(refused(source, format!("not supported: ADD of the address {path:?}"), Some(hint)))
 }
 
 fn timeout(what: &str, source: &Source) -> ImageError {
     ImageError::Timeout { line: source.line, what: what.to_owned(), limit: STEP_LIMIT }
 }
 
-fn copy_error(line: usize, error: CopyError) -> ImageError {
+pub(super) fn copy_error(line: usize, error: CopyError) -> ImageError {
     match error.source {
         // The kind of the host's error distinguishes a full disk from a mistake.
         Some(source) if matches!(source.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded) => {
@@ -303,7 +443,7 @@ fn copy_error(line: usize, error: CopyError) -> ImageError {
     }
 }
 
-fn check_path(path: &str, source: &Source) -> Result<(), ImageError> {
+pub(super) fn check_path(path: &str, source: &Source) -> Result<(), ImageError> {
     if path.is_empty() || path.len() > 4096 || path.contains('\0') {
         let reason = "a path is empty, longer than 4096 bytes or holds a NUL byte";
         return Err(refused(source, reason.to_owned(), None));
@@ -311,7 +451,7 @@ fn check_path(path: &str, source: &Source) -> Result<(), ImageError> {
     Ok(())
 }
 
-fn check_size(map: &BTreeMap<String, String>, what: &str, source: &Source) -> Result<u64, ImageError> {
+pub(super) fn check_size(map: &BTreeMap<String, String>, what: &str, source: &Source) -> Result<u64, ImageError> {
     let bytes: usize = map.iter().map(|(k, v)| k.len() + v.len() + 2).sum();
     if bytes > MAX_CONFIG_BYTES || map.values().any(|v| v.contains('\0')) {
         let reason = format!("the {what} is longer than {MAX_CONFIG_BYTES} bytes or holds a NUL byte");
@@ -321,7 +461,7 @@ fn check_size(map: &BTreeMap<String, String>, what: &str, source: &Source) -> Re
 }
 
 /// Resolves `.` and `..` by text alone, like a shell's `cd`.
-fn lexical(path: &Path) -> String {
+pub(super) fn lexical(path: &Path) -> String {
     let mut parts: Vec<String> = Vec::new();
     for part in path.to_string_lossy().split('/') {
         match part {

@@ -51,6 +51,7 @@ struct Bench {
     store: ImageStore,
     runner: RecordingRunner,
     env: BuildEnv,
+    options: BuildOptions,
     events: Vec<String>,
 }
 
@@ -78,7 +79,7 @@ impl Bench {
         env.env.insert("http_proxy".into(), "http://secret@proxy.example".into());
         env.env.insert("PATH".into(), "/host".into());
         env.files.push(("/run/arenite/apt.conf".into(), b"x".to_vec()));
-        Self { scratch, store, runner: RecordingRunner::default(), env, events: Vec::new() }
+        Self { scratch, store, runner: RecordingRunner::default(), env, options: BuildOptions::default(), events: Vec::new() }
     }
 
     async fn build(&mut self, name: &str, text: &str) -> Result<Image, ImageError> {
@@ -94,6 +95,7 @@ impl Bench {
             name: &name.parse().unwrap(),
             env: &self.env,
             use_cache,
+            options: &self.options,
         };
         let events = &mut self.events;
         build(&self.store, request, &self.runner, &mut |event| {
@@ -102,6 +104,7 @@ impl Bench {
                 BuildEvent::StepStarted { number, of, text } => format!("{number}/{of} {text}"),
                 BuildEvent::Cached { .. } => "cached".to_owned(),
                 BuildEvent::Output { line } => format!("> {line}"),
+                BuildEvent::Warning { line, text } => format!("warning {line}: {text}"),
                 BuildEvent::StepDone { .. } => "ok".to_owned(),
                 BuildEvent::Done { built, .. } => format!("built {built}"),
             });
@@ -251,8 +254,8 @@ async fn steps_that_can_not_be_carried_out_say_so_with_their_line() {
         ("USER 4242", "there is no user \"4242\""),
         ("WORKDIR /etc/passwd/x", "can't be a directory in the image"),
         ("WORKDIR /etc/passwd", "is not a directory in the image"),
-        ("ENV A=$NOPE", "the variable NOPE is not set"),
-        ("COPY *.txt /x/", "wildcards"),
+        ("ENV A=${NOPE:?give it}", "the variable NOPE: give it"),
+        ("COPY *.txt /x/", "matches no file"),
         ("COPY missing /x", "is not in the context"),
         ("COPY --chown=nobody . /x", "there is no user \"nobody\""),
         ("COPY --chown=gem:nogroup . /x", "there is no group \"nogroup\""),
@@ -291,7 +294,14 @@ async fn a_second_build_waits_for_the_first() {
     let (name, env, context) = ("new".parse().unwrap(), bench.env.clone(), bench.scratch.path().to_owned());
     let second = tokio::spawn(async move {
         let imagefile: Imagefile = "FROM base\nRUN write one".parse().unwrap();
-        let request = BuildRequest { imagefile: &imagefile, context_dir: &context, name: &name, env: &env, use_cache: true };
+        let request = BuildRequest {
+            imagefile: &imagefile,
+            context_dir: &context,
+            name: &name,
+            env: &env,
+            use_cache: true,
+            options: &BuildOptions::default(),
+        };
         let mut waits = Some(waits);
         build(&store, request, &RecordingRunner::default(), &mut |event| {
             if event == BuildEvent::Waiting {
@@ -305,4 +315,137 @@ async fn a_second_build_waits_for_the_first() {
     second.await.unwrap().unwrap();
     bench.build("new", "FROM base\nRUN write one").await.unwrap();
     assert!(bench.events.contains(&"cached".to_owned()));
+}
+
+#[tokio::test]
+async fn stages_are_built_in_order_and_copied_from() {
+    let mut bench = Bench::new();
+    let text = "ARG B=base\nFROM $B AS one\nARG A=1\nENV E=$A\nWORKDIR /home/gem\nRUN write a\nCMD [\"x\"]\n\
+                FROM base AS unused\nRUN fail 1\nFROM one AS two\nRUN write b\nENTRYPOINT [\"y\"]\n\
+                FROM base\nCOPY --from=two /a /b /c/\nRUN write c\n";
+    let image = bench.build("new", text).await.unwrap();
+    assert_eq!(bench.events.iter().filter(|e| e.contains('/') && e.contains(' ')).count(), 12, "{:?}", bench.events);
+    assert!(bench.events[0].starts_with("1/12 "), "{:?}", bench.events);
+    let steps = bench.runner.taken();
+    assert_eq!(steps.iter().map(|s| s.argv[2].as_str()).collect::<Vec<_>>(), ["write a", "write b", "write c"]);
+    // A stage that starts from another has its ARGs, directory, and variables; others do not.
+    assert_eq!(
+        (steps[1].env.get("A"), steps[1].env.get("E"), steps[1].workdir.as_str()),
+        (Some(&"1".into()), Some(&"1".into()), "/home/gem")
+    );
+    assert_eq!((steps[2].env.get("A"), steps[2].env.get("E"), steps[2].workdir.as_str()), (None, None, "/"));
+    assert_eq!(image.layers.len(), 3);
+    assert_eq!(fs::read_to_string(image.layers[1].dir.join("c/b")).unwrap(), "b");
+    assert_eq!(image.config.env.keys().collect::<Vec<_>>(), ["PATH"]);
+
+    bench.options.target = Some("Two".to_owned());
+    let image = bench.build("new", text).await.unwrap();
+    assert!(bench.runner.taken().is_empty());
+    // An ENTRYPOINT resets the base's CMD.
+    assert_eq!((image.config.entrypoint, image.config.cmd), (vec!["y".to_owned()], Vec::new()));
+    bench.options.target = Some("none".to_owned());
+    assert!(bench.build("new", text).await.unwrap_err().to_string().contains("no stage \"none\""));
+}
+
+#[tokio::test]
+async fn build_arguments_are_in_the_digest_and_secrets_are_not() {
+    let mut bench = Bench::new();
+    let text = "FROM base\nARG A=1\nRUN --mount=type=secret,id=s --mount=type=secret,id=v,env=V write x\n";
+    bench.options.secrets.insert("s".into(), b"t0p".to_vec());
+    bench.options.secrets.insert("v".into(), b"value".to_vec());
+    bench.options.build_args.insert("https_proxy".into(), "http://given".into());
+    let first = bench.build("new", text).await.unwrap();
+    let step = bench.runner.taken().remove(0);
+    assert_eq!(
+        (step.env["A"].as_str(), step.env["V"].as_str(), step.env["https_proxy"].as_str()),
+        ("1", "value", "http://given")
+    );
+    assert_eq!(step.secrets.len(), 1);
+    assert_eq!((step.secrets[0].target.as_str(), step.secrets[0].content.as_slice()), ("/run/secrets/s", &b"t0p"[..]));
+    assert!(!format!("{step:?}").contains("t0p") && !format!("{:?}", bench.options).contains("value"));
+    bench.options.secrets.insert("s".into(), b"two".to_vec());
+    bench.options.build_args.insert("https_proxy".into(), "http://other".into());
+    assert_eq!(bench.build("new", text).await.unwrap().digest, first.digest);
+    bench.options.build_args.insert("A".into(), "2".into());
+    assert_ne!(bench.build("new", text).await.unwrap().digest, first.digest);
+    bench.options.build_args.insert("TYPO".into(), "2".into());
+    bench.build("new", text).await.unwrap();
+    assert!(bench.events.contains(&"warning 1: the build argument TYPO is not declared by any ARG".to_owned()));
+    bench.options.secrets.insert("big".into(), vec![0; 600 << 10]);
+    assert!(bench.build("new", text).await.unwrap_err().to_string().contains("\"big\" has more than"));
+}
+
+#[tokio::test]
+async fn mounts_are_there_for_one_step_and_leave_nothing() {
+    let mut bench = Bench::new();
+    bench.context("f", "x");
+    let text = "FROM base\nRUN --mount=type=bind,source=f,target=/m/f --mount=type=cache,target=cache --mount=target=/all \
+                --mount=type=tmpfs,target=/t,size=1k --network=none write out\n";
+    bench.build("new", text).await.unwrap();
+    let step = bench.runner.taken().remove(0);
+    assert!(step.is_offline);
+    let targets: Vec<&str> = step.mounts.iter().map(|m| m.target.as_str()).collect();
+    assert_eq!(targets, ["/m/f", "/cache", "/all", "/t"]);
+    assert_eq!(step.mounts[3].content, MountContent::Tmpfs { bytes: 1024 });
+    let path = |index: usize| match &step.mounts[index].content {
+        MountContent::Bind { path, .. } => path.clone(),
+        other => panic!("{other:?}"),
+    };
+    // Copies are gone, the cache stays.
+    assert!(!path(0).exists() && !path(2).exists() && path(1).is_dir());
+    assert!(path(1).starts_with(bench.store.dir().join("caches")));
+    assert_eq!(bench.unfinished(), 0);
+    bench.build("new", text).await.unwrap();
+    assert!(bench.runner.taken().is_empty());
+    bench.context("f", "y");
+    bench.build("new", text).await.unwrap();
+    assert_eq!(
+        path(1),
+        match &bench.runner.taken()[0].mounts[1].content {
+            MountContent::Bind { path, .. } => path.clone(),
+            other => panic!("{other:?}"),
+        }
+    );
+    for (mount, message) in [
+        ("type=bind,source=nope,target=/x", "not in the context"),
+        ("type=bind,source=../..,target=/x", "leads out of the context"),
+        ("type=tmpfs,target=/", "target can't be"),
+        ("type=tmpfs,target=/dev/../proc/x", "target can't be"),
+        ("type=tmpfs,target=/etc/passwd/x", "can't mount at"),
+        ("type=secret,id=x,required", "\"x\" is required"),
+    ] {
+        let error = bench.build("new", &format!("FROM base\nRUN --mount={mount} write x")).await.unwrap_err().to_string();
+        assert!(error.starts_with("line 2: ") && error.contains(message), "{mount}: {error}");
+        assert_eq!(bench.unfinished(), 0, "{mount}");
+    }
+}
+
+#[tokio::test]
+async fn configuration_is_recorded_as_docker_does() {
+    let mut bench = Bench::new();
+    bench.options.labels.insert("of".into(), "the command".into());
+    let text = "FROM base\nSHELL [\"/bin/bash\", \"-c\"]\nCMD echo $A\nENTRYPOINT [\"e\"]\nEXPOSE 80 90-91/UDP\nVOLUME /a/../b c\n\
+                STOPSIGNAL 9\nHEALTHCHECK --interval=1s CMD [\"x\"]\nMAINTAINER me\nENV A=$NONE\nUSER gem:1001\nWORKDIR new\nRUN write x\n";
+    let config = bench.build("new", text).await.unwrap().config;
+    assert_eq!((config.cmd, config.entrypoint), (vec!["/bin/bash".into(), "-c".into(), "echo $A".into()], vec!["e".to_owned()]));
+    assert_eq!(config.exposed_ports.into_iter().collect::<Vec<_>>(), ["80/tcp", "90/udp", "91/udp"]);
+    assert_eq!(config.volumes.into_iter().collect::<Vec<_>>(), ["/b", "/c"]);
+    assert_eq!((config.stop_signal.as_deref(), config.labels["of"].as_str()), (Some("9"), "the command"));
+    let check = config.healthcheck.unwrap();
+    assert_eq!((check.test, check.interval), (vec!["CMD".to_owned(), "x".to_owned()], 1_000_000_000));
+    assert_eq!(bench.runner.taken()[0].argv[0], "/bin/bash");
+    let warnings: Vec<&String> = bench.events.iter().filter(|e| e.starts_with("warning")).collect();
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    for (step, message) in [
+        ("EXPOSE 0", "EXPOSE \"0\""),
+        ("EXPOSE 70000", "not valid"),
+        ("EXPOSE 1-65535", "more than 1000 ports"),
+        ("STOPSIGNAL x/y", "not valid"),
+        ("USER gem:web", "not supported: USER with the group"),
+        ("ADD https://example.org/a.tar /x", "not supported: ADD of the address"),
+        ("COPY --chown=$NONE . /x", "not valid"),
+    ] {
+        let error = bench.build("new", &format!("FROM base\n{step}")).await.unwrap_err().to_string();
+        assert!(error.starts_with("line 2: ") && error.contains(message), "{step}: {error}");
+    }
 }

@@ -1,6 +1,8 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 
+use rustix::fs::FileType;
+
 use super::*;
 
 /// A context, two layers below and a new layer.
@@ -29,12 +31,19 @@ impl Bench {
 
     fn plan(sources: &[&str], destination: &str) -> CopyPlan {
         CopyPlan {
-            sources: sources.iter().map(PathBuf::from).collect(),
+            sources: sources.iter().map(|path| PlannedSource::Path(path.into())).collect(),
             destination: Path::new("/").join(destination),
             into_directory: destination.ends_with('/') || sources.len() > 1,
-            owner: (0, 0),
+            owner: Some((0, 0)),
+            archive_owner: None,
             chmod: None,
+            exclude: IgnoreFile::default(),
+            unpacks: false,
         }
+    }
+
+    fn origin(&self) -> Origin {
+        Origin::Context { dir: self.scratch.path().join("context"), ignore: IgnoreFile::default() }
     }
 
     fn run(&self, plan: &CopyPlan) -> Result<String, String> {
@@ -42,7 +51,7 @@ impl Bench {
         remove(&new);
         fs::create_dir(&new).unwrap();
         let below: Vec<_> = ["0", "1"].iter().map(|n| self.scratch.path().join(n)).collect();
-        let sources = Sources::read(&self.scratch.path().join("context"), plan).map_err(|e| e.reason)?;
+        let sources = Sources::read(&self.origin(), plan).map_err(|e| e.reason)?;
         sources.copy(plan, &below, &new).map_err(|e| e.reason)?;
         Ok(sources.digest("below", plan))
     }
@@ -193,7 +202,7 @@ fn owners_and_modes_are_the_images_for_what_it_has_and_the_steps_for_what_is_new
     assert_eq!(of("home/gem/new/d/run"), (0, 0, 0o755));
 
     let mut plan = Bench::plan(&["d"], "home/gem");
-    plan.owner = (1000, 7);
+    plan.owner = Some((1000, 7));
     plan.chmod = Some(0o4640);
     bench.run(&plan).unwrap();
     assert_eq!(of("home/gem"), (1000, 1000, 0o700));
@@ -219,7 +228,7 @@ fn the_digest_follows_all_that_the_outcome_depends_on() {
     differs(bench.copy(&["a"], "x").unwrap());
     differs(bench.copy(&["a", "b"], "x/").unwrap());
     let mut plan = Bench::plan(&["a"], "x/");
-    plan.owner = (1, 0);
+    plan.owner = Some((1, 0));
     differs(bench.run(&plan).unwrap());
     plan.chmod = Some(0o600);
     differs(bench.run(&plan).unwrap());
@@ -232,9 +241,59 @@ fn a_source_that_changes_meanwhile_is_refused() {
     let bench = Bench::new();
     bench.file("context/a", "x");
     let plan = Bench::plan(&["a"], "x");
-    let sources = Sources::read(&bench.path("context"), &plan).unwrap();
+    let sources = Sources::read(&bench.origin(), &plan).unwrap();
     bench.file("context/a", "other");
     fs::create_dir(bench.path("new")).unwrap();
     let error = sources.copy(&plan, &[bench.path("0")], &bench.path("new")).unwrap_err();
     assert!(error.reason.contains("changed"), "{}", error.reason);
+}
+
+#[test]
+fn files_of_layers_are_seen_as_in_a_sandbox_and_keep_their_owners() {
+    let bench = Bench::new();
+    for (name, content) in
+        [("a/x/old", "old"), ("a/x/gone", "gone"), ("a/whole/lower", "l"), ("b/x/old", "new"), ("b/whole/upper", "u")]
+    {
+        bench.file(name, content);
+    }
+    chown(bench.path("b/x/old"), Some(7), Some(8)).unwrap();
+    symlink("/x", bench.path("b/link")).unwrap();
+    let whiteout = bench.path("b/x/gone");
+    rustix::fs::mknodat(rustix::fs::CWD, &whiteout, FileType::CharacterDevice, Mode::empty(), 0).unwrap();
+    let opaque = rustix::fs::open(bench.path("b/whole"), OFlags::RDONLY, Mode::empty()).unwrap();
+    rustix::fs::fsetxattr(&opaque, "user.overlay.opaque", b"y", rustix::fs::XattrFlags::empty()).unwrap();
+    let layers = vec![bench.scratch.path().join("a"), bench.scratch.path().join("b")];
+    let origin = Origin::Layers { layers, name: "\"b\"".to_owned() };
+    let mut plan = Bench::plan(&["/link", "/who*/*"], "new/");
+    plan.owner = None;
+    let new = bench.scratch.path().join("new");
+    fs::create_dir(&new).unwrap();
+    let sources = Sources::read(&origin, &plan).unwrap();
+    let digest = sources.digest("below", &plan);
+    sources.copy(&plan, &[], &new).unwrap();
+    assert_eq!(bench.made(), ["new/", "new/old", "new/upper"]);
+    let meta = fs::metadata(new.join("new/old")).unwrap();
+    assert_eq!((meta.uid(), meta.gid()), (7, 8));
+    // An owner is a part of what is copied.
+    chown(bench.path("b/x/old"), Some(9), Some(8)).unwrap();
+    assert_ne!(Sources::read(&origin, &plan).unwrap().digest("below", &plan), digest);
+    for missing in ["/x/gone", "/whole/lower", "/nothing"] {
+        let error = Sources::read(&origin, &Bench::plan(&[missing], "new")).unwrap_err();
+        assert!(error.reason.contains("of \"b\""), "{missing}: {}", error.reason);
+    }
+}
+
+#[test]
+fn patterns_never_leave_the_context() {
+    let bench = Bench::new();
+    bench.file("secret", "x");
+    bench.file("context/a", "a");
+    bench.file("context/.hidden", "h");
+    symlink("..", bench.path("context/up")).unwrap();
+    for pattern in ["../*", "up/*", "/../s*", "*/secret", "nothing*", "["] {
+        let error = bench.copy(&[pattern], "x/").unwrap_err();
+        assert!(error.contains("matches no file") || error.contains("not valid"), "{pattern}: {error}");
+    }
+    bench.copy(&["?", ".h*"], "x/").unwrap();
+    assert_eq!(bench.made(), ["x/", "x/.hidden", "x/a"]);
 }

@@ -4,6 +4,11 @@ use std::collections::BTreeMap;
 
 use super::{ParseError, is_variable_name};
 
+/// Maximum size of a text after its variables were replaced, in bytes.
+pub(super) const MAX_EXPANDED_BYTES: usize = 1 << 20;
+/// Maximum depth of variables in the defaults of variables: `${a:-${b:-${c}}}` has 3.
+const MAX_DEPTH: usize = 16;
+
 /// A word with resolved quotes and unresolved variables.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Text {
@@ -13,7 +18,26 @@ pub struct Text {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Part {
     Literal(String),
-    Variable(String),
+    Variable { name: String, otherwise: Option<Otherwise> },
+}
+
+/// The part after a variable's name in braces.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Otherwise {
+    kind: OtherwiseKind,
+    /// `:`: an empty value counts as unset.
+    empty_is_unset: bool,
+    word: Text,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OtherwiseKind {
+    /// `-`: the word stands for an unset variable.
+    Default,
+    /// `+`: the word stands for a set variable.
+    Alternative,
+    /// `?`: an unset variable is an error with the word as its message.
+    Required,
 }
 
 impl Text {
@@ -22,16 +46,37 @@ impl Text {
         Self { parts: vec![Part::Literal(text.into())] }
     }
 
-    /// Inserts the variables' values; an unset variable's name is the error.
+    /// Inserts the variables' values; an unset variable is empty. The error says why it can't.
     pub fn expand(&self, env: &BTreeMap<String, String>) -> Result<String, String> {
         let mut out = String::new();
+        self.expand_into(env, &mut out)?;
+        Ok(out)
+    }
+
+    fn expand_into(&self, env: &BTreeMap<String, String>, out: &mut String) -> Result<(), String> {
         for part in &self.parts {
             match part {
                 Part::Literal(text) => out.push_str(text),
-                Part::Variable(name) => out.push_str(env.get(name).ok_or_else(|| name.clone())?),
+                Part::Variable { name, otherwise: None } => out.push_str(env.get(name).map_or("", String::as_str)),
+                Part::Variable { name, otherwise: Some(Otherwise { kind, empty_is_unset, word }) } => {
+                    let value = env.get(name).filter(|value| !(*empty_is_unset && value.is_empty()));
+                    match (kind, value) {
+                        (OtherwiseKind::Default | OtherwiseKind::Required, Some(value)) => out.push_str(value),
+                        (OtherwiseKind::Default, None) | (OtherwiseKind::Alternative, Some(_)) => word.expand_into(env, out)?,
+                        (OtherwiseKind::Alternative, None) => {}
+                        (OtherwiseKind::Required, None) => {
+                            let message = word.expand(env)?;
+                            let message = if message.is_empty() { "it must be set" } else { &message };
+                            return Err(format!("the variable {name}: {message}"));
+                        }
+                    }
+                }
+            }
+            if out.len() > MAX_EXPANDED_BYTES {
+                return Err(format!("the text has more than {MAX_EXPANDED_BYTES} bytes with its variables"));
             }
         }
-        Ok(out)
+        Ok(())
     }
 
     /// The text, if it has no variable.
@@ -43,8 +88,12 @@ impl Text {
         }
     }
 
-    pub(super) fn starts_with(&self, prefix: &str) -> bool {
-        matches!(self.parts.first(), Some(Part::Literal(text)) if text.starts_with(prefix))
+    /// Names of variables without a default.
+    pub fn plain_variables(&self) -> impl Iterator<Item = &str> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Variable { name, otherwise: None } => Some(name.as_str()),
+            _ => None,
+        })
     }
 
     fn push(&mut self, c: char) {
@@ -56,9 +105,13 @@ impl Text {
 }
 
 /// Splits a line into words.
-struct Scanner<'a> {
+pub(super) struct Scanner<'a> {
     line: usize,
+    escape: char,
     rest: std::iter::Peekable<std::str::Chars<'a>>,
+    /// In a here-document, quotes are part of the text.
+    quotes: bool,
+    depth: usize,
 }
 
 /// The end of a word outside quotes.
@@ -66,12 +119,13 @@ struct Scanner<'a> {
 enum Until {
     Space,
     SpaceOrEquals,
+    Brace,
     EndOfLine,
 }
 
 impl<'a> Scanner<'a> {
-    fn new(line: usize, text: &'a str) -> Self {
-        Self { line, rest: text.chars().peekable() }
+    pub(super) fn new(line: usize, escape: char, text: &'a str) -> Self {
+        Self { line, escape, rest: text.chars().peekable(), quotes: true, depth: 0 }
     }
 
     /// Skips white space; false at the end of the line.
@@ -87,6 +141,7 @@ impl<'a> Scanner<'a> {
             let ends = match until {
                 Until::Space => c.is_whitespace(),
                 Until::SpaceOrEquals => c.is_whitespace() || c == '=',
+                Until::Brace => c == '}',
                 Until::EndOfLine => false,
             };
             if quote.is_none() && ends {
@@ -96,7 +151,7 @@ impl<'a> Scanner<'a> {
             match (quote, c) {
                 (Some(q), _) if c == q => quote = None,
                 (Some('\''), _) => text.push(c),
-                (None, '\'' | '"') => {
+                (None, '\'' | '"') if self.quotes => {
                     quote = Some(c);
                     // An empty pair of quotes is a word too.
                     if text.parts.is_empty() {
@@ -104,14 +159,11 @@ impl<'a> Scanner<'a> {
                     }
                 }
                 (_, '$') => self.variable(&mut text)?,
-                (Some(_), '\\') => match self.rest.next_if(|n| matches!(n, '"' | '\\' | '$')) {
-                    Some(escaped) => text.push(escaped),
-                    None => text.push('\\'),
-                },
-                (None, '\\') => match self.rest.next() {
-                    Some(escaped) => text.push(escaped),
-                    None => text.push('\\'),
-                },
+                (Some(_), _) if c == self.escape => {
+                    let escape = self.escape;
+                    text.push(self.rest.next_if(|n| matches!(n, '"' | '$') || *n == escape).unwrap_or(escape));
+                }
+                (None, _) if c == self.escape => text.push(self.rest.next().unwrap_or(c)),
                 _ => text.push(c),
             }
         }
@@ -122,41 +174,73 @@ impl<'a> Scanner<'a> {
     }
 
     fn variable(&mut self, text: &mut Text) -> Result<(), ParseError> {
-        let in_name = |c: &char| c.is_ascii_alphanumeric() || *c == '_';
+        let in_braces = self.rest.next_if_eq(&'{').is_some();
         let mut name = String::new();
-        if self.rest.next_if_eq(&'{').is_some() {
-            loop {
-                match self.rest.next() {
-                    Some('}') => break,
-                    Some(c) => name.push(c),
-                    None => {
-                        return Err(ParseError::new(self.line, "the brace of ${ is not closed"));
-                    }
-                }
+        while let Some(c) = self.rest.next_if(|c| c.is_ascii_alphanumeric() || *c == '_') {
+            // `$1` is one character: its text goes on after it.
+            if !in_braces && name.is_empty() && c.is_ascii_digit() {
+                text.push('$');
+                text.push(c);
+                return Ok(());
             }
-            if !is_variable_name(&name) {
-                return Err(ParseError::new(
-                    self.line,
-                    format!("not supported: ${{{}}}", name.chars().take(40).collect::<String>()),
-                )
-                .hint("write $NAME or ${NAME}, or \\$ for a dollar sign"));
+            name.push(c);
+        }
+        if !in_braces {
+            if name.is_empty() {
+                text.push('$');
+            } else {
+                text.parts.push(Part::Variable { name, otherwise: None });
             }
-        } else if self.rest.peek().is_some_and(|c| c.is_ascii_alphabetic() || *c == '_') {
-            while let Some(c) = self.rest.next_if(in_name) {
-                name.push(c);
-            }
-        } else {
-            text.push('$');
             return Ok(());
         }
-        text.parts.push(Part::Variable(name));
+        let otherwise = self.otherwise(&name)?;
+        text.parts.push(Part::Variable { name, otherwise });
         Ok(())
+    }
+
+    /// The rest of `${name…}`.
+    fn otherwise(&mut self, name: &str) -> Result<Option<Otherwise>, ParseError> {
+        let open = || ParseError::new(self.line, "the brace of ${ is not closed");
+        let next = self.rest.peek().copied().ok_or_else(open)?;
+        if next == '}' && is_variable_name(name) {
+            self.rest.next();
+            return Ok(None);
+        }
+        let empty_is_unset = self.rest.next_if_eq(&':').is_some();
+        let kind = match self.rest.next() {
+            Some('-') => OtherwiseKind::Default,
+            Some('+') => OtherwiseKind::Alternative,
+            Some('?') => OtherwiseKind::Required,
+            other => return Err(self.unsupported(name, next, other)),
+        };
+        if !is_variable_name(name) {
+            return Err(self.unsupported(name, next, None));
+        }
+        self.depth += 1;
+        if self.depth > MAX_DEPTH {
+            return Err(ParseError::new(self.line, format!("variables are nested more than {MAX_DEPTH} deep")));
+        }
+        let word = self.word(Until::Brace)?;
+        self.depth -= 1;
+        if self.rest.next().is_none() {
+            return Err(ParseError::new(self.line, "the brace of ${ is not closed"));
+        }
+        Ok(Some(Otherwise { kind, empty_is_unset, word }))
+    }
+
+    fn unsupported(&mut self, name: &str, first: char, second: Option<char>) -> ParseError {
+        let mut shown: String = name.chars().take(40).collect();
+        shown.push(first);
+        shown.extend(second.filter(|_| first == ':'));
+        shown.extend(self.rest.by_ref().take_while(|c| *c != '}').take(40));
+        ParseError::new(self.line, format!("not supported: ${{{shown}}}"))
+            .hint("write $NAME, ${NAME}, ${NAME:-default} or ${NAME:+text}, or \\$ for a dollar sign")
     }
 }
 
 /// All words of a line.
-pub(super) fn split_words(line: usize, text: &str) -> Result<Vec<Text>, ParseError> {
-    let mut scanner = Scanner::new(line, text);
+pub(super) fn split_words(line: usize, escape: char, text: &str) -> Result<Vec<Text>, ParseError> {
+    let mut scanner = Scanner::new(line, escape, text);
     let mut words = Vec::new();
     while scanner.more() {
         words.push(scanner.word(Until::Space)?);
@@ -165,13 +249,18 @@ pub(super) fn split_words(line: usize, text: &str) -> Result<Vec<Text>, ParseErr
 }
 
 /// The whole line as one word: spaces stay.
-pub(super) fn rest_of_line(line: usize, text: &str) -> Result<Text, ParseError> {
-    Scanner::new(line, text).word(Until::EndOfLine)
+pub(super) fn rest_of_line(line: usize, escape: char, text: &str) -> Result<Text, ParseError> {
+    Scanner::new(line, escape, text).word(Until::EndOfLine)
+}
+
+/// The text of a here-document, in which quotes mean nothing.
+pub(super) fn document(line: usize, text: &str) -> Result<Text, ParseError> {
+    Scanner { quotes: false, ..Scanner::new(line, '\\', text) }.word(Until::EndOfLine)
 }
 
 /// `K=V K2="a b"`, or `K the rest of the line`.
-pub(super) fn pairs(line: usize, instruction: &str, text: &str) -> Result<Vec<(Text, Text)>, ParseError> {
-    let mut scanner = Scanner::new(line, text);
+pub(super) fn pairs(line: usize, escape: char, instruction: &str, text: &str) -> Result<Vec<(Text, Text)>, ParseError> {
+    let mut scanner = Scanner::new(line, escape, text);
     let mut pairs = Vec::new();
     while scanner.more() {
         let key = scanner.word(Until::SpaceOrEquals)?;
@@ -189,4 +278,19 @@ pub(super) fn pairs(line: usize, instruction: &str, text: &str) -> Result<Vec<(T
         }
     }
     Ok(pairs)
+}
+
+/// `K`, `K=V`: the declarations of ARG.
+pub(super) fn declarations(line: usize, escape: char, text: &str) -> Result<Vec<(Text, Option<Text>)>, ParseError> {
+    let mut scanner = Scanner::new(line, escape, text);
+    let mut found = Vec::new();
+    while scanner.more() {
+        let key = scanner.word(Until::SpaceOrEquals)?;
+        let value = match scanner.rest.next_if_eq(&'=') {
+            Some(_) => Some(scanner.word(Until::Space)?),
+            None => None,
+        };
+        found.push((key, value));
+    }
+    Ok(found)
 }

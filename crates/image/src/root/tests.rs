@@ -118,7 +118,7 @@ fn links_stay_inside_the_image() {
         assert_eq!(resolved.path(), Path::new(path), "{given}");
     }
     assert_eq!(read(&view, "/host"), None);
-    assert!(matches!(view.resolve(Path::new("top"), false).unwrap().entry, Entry::Symlink(_)));
+    assert!(matches!(view.resolve(Path::new("top"), false).unwrap().entry, Entry::Symlink(..)));
     assert!(matches!(view.resolve(Path::new("new/x"), true).unwrap().entry, Entry::Missing));
     assert!(matches!(view.resolve(Path::new("a/new/.."), true).unwrap().entry, Entry::Directory(_)));
     assert!(view.resolve(Path::new("loop/x"), true).is_err());

@@ -130,7 +130,7 @@ impl Network {
     }
 
     /// Prepares a network with only loopback. Usually blocks for less than a millisecond.
-    pub fn prepare_closed(&self) -> Result<OwnedFd> {
+    pub fn prepare_closed() -> Result<OwnedFd> {
         let (netns, ()) = netns::create(|_| {
             configure_namespace()?;
             let mut inside = Rtnl::open().map_err(NetworkError::netlink("open a netlink socket"))?;
