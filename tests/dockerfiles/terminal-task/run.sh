@@ -1,0 +1,2 @@
+#!/bin/bash
+wc -l < task-deps/data.csv
