@@ -28,6 +28,9 @@ const MAX_LINE_BYTES: usize = 1 << 20;
 /// Steps of one sandbox per second, over [`RATE_WINDOW`]; beyond this, reading pauses, and the guest drops and counts.
 const MAX_RATE: u32 = 100;
 const RATE_WINDOW: Duration = Duration::from_secs(10);
+/// Time until a new sandbox's stream is opened, so that the guest serves the first call before it. Until then, the guest keeps
+/// its steps.
+const FIRST_READ: Duration = Duration::from_millis(20);
 /// Pauses before a broken stream is reopened: from the first to the last, doubling.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LAST_PAUSE: Duration = Duration::from_secs(60);
@@ -112,6 +115,7 @@ fn start(gateway: &Arc<Gateway>, whose: Whose) -> CancellationToken {
 /// Reads, and reopens the stream when it ends, until it is cancelled or the guest has no such stream.
 async fn read_on(gateway: &Gateway, whose: &Whose) {
     let mut pause = FIRST_PAUSE;
+    tokio::time::sleep(FIRST_READ).await;
     loop {
         match read(gateway, whose).await {
             Ok(true) => pause = FIRST_PAUSE,
