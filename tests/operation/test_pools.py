@@ -1,7 +1,10 @@
-"""Warm pools under load: many more creates at once than there are ready sandboxes all succeed, and the pool fills again."""
+"""Warm pools under load: many more creates at once than there are ready sandboxes all succeed, and the pool fills again. A server
+that is killed in the middle of claims leaves each sandbox as its client's, or not at all."""
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,10 +24,10 @@ def ready(server: Server) -> int:
     return next(int(float(line.split()[1])) for line in lines if line.startswith("arenite_sandbox_pool "))
 
 
-def wait_until_full(server: Server) -> None:
+def wait_until_full(server: Server, number: int = READY) -> None:
     deadline = time.monotonic() + 120
-    while ready(server) < READY:
-        assert time.monotonic() < deadline, f"{ready(server)} of {READY} are ready"
+    while ready(server) < number:
+        assert time.monotonic() < deadline, f"{ready(server)} of {number} are ready"
         time.sleep(0.1)
 
 
@@ -48,3 +51,45 @@ def test_two_hundred_claims_of_a_pool_of_fifty(own_server: Callable[..., Server]
         assert len(set(ids)) == CLAIMS
         assert api.get("/api/v2/sandboxes").json()["sandboxes"] == []
     wait_until_full(server)
+
+
+def test_a_server_that_is_killed_in_claims(own_server: Callable[..., Server]) -> None:
+    server = own_server(args=("--default-image", "tiny", "--pool", "tiny=12"))
+    server.start()
+    tiny_image(server.data_dir / "pool")
+    answered: dict[str, str] = {}
+    some = threading.Semaphore(0)
+
+    def claim(number: int) -> None:
+        name = f"claim-{number}"
+        # The kill cuts connections, and later ones are refused.
+        with contextlib.suppress(httpx.TransportError):
+            answer = httpx.post(f"{server.url}/api/v2/sandboxes", json={"name": name, "env": {"NUMBER": str(number)}}, timeout=60)
+            assert answer.status_code == 201, answer.text
+            answered[name] = answer.json()["id"]
+            some.release()
+
+    for kill in range(4):
+        wait_until_full(server, 12)
+        with ThreadPoolExecutor(4) as claims:
+            running = [claims.submit(claim, kill * 12 + number) for number in range(12)]
+            for _ in range(1 + kill):
+                assert some.acquire(timeout=30)
+            server.kill()
+            for one in running:
+                one.result()
+        server.start()
+        with server.api() as api:
+            listed = api.get("/api/v2/sandboxes").json()["sandboxes"]
+            assert {sandbox["state"] for sandbox in listed} == {"running"}, listed
+            assert answered.items() <= {sandbox["name"]: sandbox["id"] for sandbox in listed}.items()
+            for sandbox in listed:
+                assert sandbox["isolation"], sandbox
+                live = LiveSandbox(server.url, sandbox["name"])
+                number, *names = live.output("echo $NUMBER $HOSTNAME; cat /etc/hostname").split()
+                assert (f"claim-{number}", *names) == (sandbox["name"],) * 3
+                live.delete()
+            assert api.get("/api/v2/quarantine").json()["quarantine"] == []
+        answered.clear()
+        while some.acquire(blocking=False):
+            pass

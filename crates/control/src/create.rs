@@ -304,13 +304,18 @@ impl Control {
             Err(error) => {
                 // An engine error leaves nothing behind.
                 let left = is_ahead || !matches!(error, ControlError::Engine(_));
+                if is_ahead {
+                    self.unwrite(&entry.sandbox()).await;
+                }
                 self.discard(&entry, left).await;
                 Err(error)
             }
         }
     }
 
-    /// Writes the row, creates the sandbox, and updates the row, so that a crash never leaves a sandbox without a row.
+    /// Writes the row, creates the sandbox, and updates the row, so that a crash never leaves a sandbox without a row. The row of one
+    /// from a pool is written once, as that of a running sandbox: if the server ends before the engine has assigned it, the next
+    /// start finds it unclaimed.
     async fn build(
         &self,
         reservation: &NameReservation,
@@ -325,22 +330,28 @@ impl Control {
         self.check_group(&entry.tenant, creating.provenance.group.as_ref())?;
         self.check_ancestors(&creating)?;
         let limits = self.tenant_limits(&entry.tenant);
-        self.store.insert_within(&creating, &limits).await.map_err(|error| match error {
+        let claimed = is_ahead.then(|| self.running(entry));
+        let row = claimed.as_ref().unwrap_or(&creating);
+        self.store.insert_within(row, &limits).await.map_err(|error| match error {
             StoreError::Taken => ControlError::AlreadyExists { name: entry.name.clone() },
             error => ControlError::store("remember a new sandbox")(error),
         })?;
         stage(&mut stages, "store", &mut since);
         let create = self.begin(entry, &creating, is_ahead);
-        let created = self.bounded("the creation", &entry.name, create).await?;
+        let (created, is_claimed) = self.bounded("the creation", &entry.name, create).await?;
         reservation.cancelled(&entry.name)?;
         let engine = created.stages.into_iter();
         stages.extend(engine.map(|(name, time)| (name.to_owned(), time.as_secs_f64() * 1e3)));
         since = Instant::now();
-        let mut running = self.in_state(entry, SandboxState::Running, None);
-        running.last_used_at = running.state_since;
-        running.isolation = created.isolation;
-        self.store.update(&running).await.map_err(ControlError::store("remember a running sandbox"))?;
-        stage(&mut stages, "store", &mut since);
+        let mut running = match claimed {
+            Some(claimed) if is_claimed => Sandbox { isolation: created.isolation, ..claimed },
+            _ => {
+                let running = Sandbox { isolation: created.isolation, ..self.running(entry) };
+                self.store.update(&running).await.map_err(ControlError::store("remember a running sandbox"))?;
+                stage(&mut stages, "store", &mut since);
+                running
+            }
+        };
         running.stages = stages;
         entry.used_at(running.state_since);
         self.show(entry, running.clone());
@@ -348,8 +359,14 @@ impl Control {
         Ok(running)
     }
 
-    /// Makes the engine create the sandbox, or takes one from a pool.
-    async fn begin(&self, entry: &Entry, creating: &Sandbox, is_ahead: bool) -> Result<Created, EngineError> {
+    /// The new sandbox when it runs, without its isolation.
+    fn running(&self, entry: &Entry) -> Sandbox {
+        let running = self.in_state(entry, SandboxState::Running, None);
+        Sandbox { last_used_at: running.state_since, ..running }
+    }
+
+    /// Takes the sandbox from its pool, or makes the engine create it. Returns whether it was from the pool.
+    async fn begin(&self, entry: &Entry, creating: &Sandbox, is_ahead: bool) -> Result<(Created, bool), EngineError> {
         let row = memo::row(creating);
         let spec = self.spec_for_engine(creating).map_err(|error| EngineError::Host {
             what: "could not make the sandbox's token".to_owned(),
@@ -361,16 +378,24 @@ impl Control {
                 Ok(created) => {
                     count(&self.tally.adopted);
                     self.announce(creating, EventKind::Claimed);
-                    return Ok(created);
+                    return Ok((created, true));
                 }
                 Err(error) => {
                     tracing::warn!(id = %row.id, %error, "a sandbox made ahead could not be given away; making another");
+                    self.unwrite(creating).await;
                     self.engine.destroy(&row.id).await?;
                     self.forget_meter(&entry.id);
                 }
             }
         }
-        self.engine.create(&row, &spec).await
+        Ok((self.engine.create(&row, &spec).await?, false))
+    }
+
+    /// Changes the row of a claim that failed back: until the sandbox runs or the row is removed, a start undoes the create.
+    async fn unwrite(&self, creating: &Sandbox) {
+        if let Err(error) = self.store.update(creating).await {
+            tracing::error!(id = %creating.id, %error, "the row of a sandbox that does not run says that it does");
+        }
     }
 
     /// Undoes a started create.

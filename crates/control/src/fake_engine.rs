@@ -438,8 +438,10 @@ impl Engine for FakeEngine {
         live.retain(|id, live| {
             let is_known = known.iter().any(|row| row.id == *id);
             let memo = memos.get(id).cloned();
+            let is_here = !matches!(live, Live::Lost(death) if death.reason == DeathReason::HostLost);
             match found_state(live) {
-                Some(_) if memo.is_none() && !is_known => {
+                Some(_) if memo.is_none() && (!is_known || is_here) => {
+                    recovery.unclaimed.extend(is_known.then(|| id.clone()));
                     recovery.removed.push(format!("sandbox {id}, made ahead, prepared and never used"));
                     return false;
                 }

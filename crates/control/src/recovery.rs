@@ -30,25 +30,37 @@ struct Tally {
 impl Control {
     pub(crate) async fn recover(&self) -> Result<(), ControlError> {
         let rows = self.store.load().await.map_err(ControlError::store("read the sandboxes"))?;
-        let (half, settled): (Vec<Sandbox>, Vec<Sandbox>) =
+        let (mut half, settled): (Vec<Sandbox>, Vec<Sandbox>) =
             rows.into_iter().partition(|row| matches!(row.state, SandboxState::Creating | SandboxState::Deleting));
         let known: Vec<Row> = settled.iter().map(memo::row).collect();
-        let Recovery { found, quarantined, removed } = self.engine.recover(&known).await?;
+        let Recovery { found, quarantined, unclaimed, removed } = self.engine.recover(&known).await?;
         for removed in &removed {
             tracing::info!(%removed, "removed a leftover");
         }
         let mut found: HashMap<SandboxId, Found> = found.into_iter().map(|found| (found.id.clone(), found)).collect();
         let mut quarantined: HashMap<SandboxId, _> = quarantined.into_iter().map(|q| (q.id.clone(), q)).collect();
         let mut tally = Tally::default();
-        for row in settled {
+        for mut row in settled {
+            if unclaimed.contains(&row.id) {
+                row.state = SandboxState::Creating;
+                half.push(row);
+                continue;
+            }
             if let Some(quarantined) = quarantined.remove(&row.id) {
                 self.set_apart(quarantined, Some(Memo::from_sandbox(&row)), true);
                 tally.quarantined += 1;
                 continue;
             }
-            let (state, died) = found
-                .remove(&row.id)
-                .map_or_else(|| (SandboxState::Lost, Some(Death::new(DeathReason::RecordLost))), |found| state_of(found.state));
+            let (state, died) = match found.remove(&row.id) {
+                Some(found) => {
+                    if row.isolation.is_empty() {
+                        // The row of a claim is written before the sandbox is claimed.
+                        row.isolation = found.isolation;
+                    }
+                    state_of(found.state)
+                }
+                None => (SandboxState::Lost, Some(Death::new(DeathReason::RecordLost))),
+            };
             self.adopt(row, state, died, &mut tally).await;
         }
         for row in half {

@@ -9,14 +9,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arenite_control::fake_engine::{EngineCall, FakeEngine, Point};
+use arenite_control::store::Store;
 use arenite_control::{Control, CreateRequest, ResourcesOverlay, SpecOverlay};
-use arenite_model::SandboxId;
-use support::{config, name, named, runtime, start, tenant};
+use arenite_model::{SandboxId, SandboxState};
+use support::{HaltingStore, Moment, config, name, named, runtime, start, start_on, tenant};
 
 async fn with_pool(engine: &Arc<FakeEngine>, number: usize) -> Arc<Control> {
+    with_pool_on(engine, number, Arc::new(HaltingStore::default())).await
+}
+
+async fn with_pool_on(engine: &Arc<FakeEngine>, number: usize, store: Arc<dyn Store>) -> Arc<Control> {
     let mut config = config();
     config.pools = vec![("base".to_owned(), number)];
-    let control = start(config, engine).await;
+    let control = start_on(config, engine, store).await;
     filled(&control, number).await;
     control
 }
@@ -106,4 +111,59 @@ fn pools_end_with_the_server_and_do_not_outlive_a_crash() {
     crashed.shutdown_timeout(Duration::from_secs(10));
     runtime().block_on(start(config(), &engine));
     assert!(engine.ids().is_empty(), "in no row, so they are leftovers");
+}
+
+/// A claim's row is written once, before the engine assigns the sandbox, and says that it runs.
+#[test]
+fn a_death_in_a_claim_leaves_nothing_and_an_answered_claim_survives() {
+    for halted in [Some(Moment::BeforeInsert), Some(Moment::AfterInsert), None] {
+        let (engine, store) = (FakeEngine::new(), Arc::new(HaltingStore::default()));
+        let crashed = runtime();
+        let answered = crashed.block_on(async {
+            let control = with_pool_on(&engine, 2, Arc::<HaltingStore>::clone(&store)).await;
+            let answered = control.create(&tenant(), named("answered")).await.unwrap();
+            let in_engine = halted.is_none().then(|| engine.halt(Point::Adopt));
+            store.halt(halted);
+            let reached = async {
+                match &in_engine {
+                    Some(point) => point.notified().await,
+                    None => store.reached.notified().await,
+                }
+            };
+            let tenant = tenant();
+            tokio::select! {
+                () = reached => {}
+                made = control.create(&tenant, named("unanswered")) => panic!("{halted:?}: {made:?}"),
+            }
+            let row = store.load().await.unwrap().into_iter().find(|row| row.name == name("unanswered"));
+            assert_eq!(row.map(|row| row.state), (halted != Some(Moment::BeforeInsert)).then_some(SandboxState::Running));
+            answered
+        });
+        crashed.shutdown_timeout(Duration::from_secs(10));
+        engine.heal();
+        store.halt(None);
+        runtime().block_on(async {
+            let control = start_on(config(), &engine, Arc::<HaltingStore>::clone(&store)).await;
+            let left = control.list(&tenant()).await.unwrap();
+            assert_eq!(left.len(), 1, "{halted:?}: {left:?}");
+            assert_eq!((&left[0].id, left[0].state), (&answered.id, SandboxState::Running));
+            assert_eq!(left[0].isolation, answered.isolation);
+            assert_eq!(engine.ids(), [answered.id.clone()], "{halted:?}");
+            assert_eq!(store.load().await.unwrap().len(), 1);
+        });
+    }
+}
+
+#[tokio::test]
+async fn the_row_of_a_claim_that_fails_says_again_that_it_is_being_created() {
+    let (engine, store) = (FakeEngine::new(), Arc::new(HaltingStore::default()));
+    let control = with_pool_on(&engine, 1, Arc::<HaltingStore>::clone(&store)).await;
+    engine.fail(Point::Adopt, 1);
+    let created = engine.halt(Point::AfterCreate);
+    let tenant = tenant();
+    tokio::select! {
+        () = created.notified() => {}
+        made = control.create(&tenant, named("mine")) => panic!("{made:?}"),
+    }
+    assert_eq!(store.load().await.unwrap()[0].state, SandboxState::Creating);
 }

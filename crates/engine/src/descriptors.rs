@@ -5,7 +5,7 @@ use std::io;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The most that a create holds: layers, cgroup descriptors, its network, sockets. Afterwards a sandbox holds one.
+/// The most that a create holds: layers, cgroup descriptors, its network, sockets. Afterwards a sandbox holds one, and a pooled one two.
 const OF_A_CREATE: u64 = 48;
 
 /// The number of descriptors that this process has open, and its limit.

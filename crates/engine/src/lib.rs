@@ -55,7 +55,7 @@ pub trait Engine: Send + Sync + 'static {
     }
 
     /// Applies a spec to a prepared sandbox: its name, host name, environment, directory and main command. Image, resources and
-    /// network stay those that it was prepared with. After a failure, destroy it.
+    /// network stay those that it was prepared with. Until this returns, a start removes it. After a failure, destroy it.
     async fn adopt(&self, row: &Row, _spec: &SandboxSpec) -> Result<Created, EngineError> {
         Err(EngineError::NotFound { id: row.id.clone() })
     }
@@ -159,10 +159,12 @@ pub struct Row {
 /// The result of a recovery.
 #[derive(Debug, Clone, Default)]
 pub struct Recovery {
-    /// All known sandboxes except those in quarantine, and others with sound records.
+    /// All known sandboxes except those in quarantine or unclaimed, and others with sound records.
     pub found: Vec<Found>,
     /// What can't be explained, with the reason. It stays unchanged until [`Engine::take_back`] or [`Engine::destroy`].
     pub quarantined: Vec<Quarantined>,
+    /// Pooled sandboxes with a known row: the server ended before [`Engine::adopt`] returned. They were removed.
+    pub unclaimed: Vec<SandboxId>,
     /// Descriptions of what was removed, for the log.
     pub removed: Vec<String>,
 }

@@ -167,6 +167,12 @@ impl ImageStore {
         }
     }
 
+    /// Whether an image is still the local one of its name. Reads one file, and [`Self::get`] one for each layer.
+    pub fn is_current(&self, image: &Image) -> Result<bool, ImageError> {
+        let manifest = self.read_manifest(&self.manifest_path(&image.name))?;
+        Ok(manifest.is_some_and(|manifest| manifest.digest == image.digest))
+    }
+
     /// All images, sorted by name. A damaged one is skipped and logged.
     pub fn list(&self) -> Result<Vec<Image>, ImageError> {
         let mut images = Vec::new();

@@ -16,8 +16,9 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use super::at;
-use super::engine::{NamespaceEngine, blocking, guest_config};
-use crate::{Created, Engine, EngineError, Row, request_guest};
+use super::engine::{NamespaceEngine, guest_config};
+use crate::guest_request::{KeptAnswer, request_and_keep};
+use crate::{Created, Engine, EngineError, Row};
 
 /// Time for a guest to start its runtimes.
 const PREPARE_LIMIT: Duration = Duration::from_secs(90);
@@ -34,63 +35,86 @@ impl NamespaceEngine {
         let name: SandboxName = id.as_str().parse().map_err(|error| at("name", io::Error::other(error)))?;
         self.start_sandbox(&id, &name, None, spec).await?;
         let socket = self.shared.host.records.socket(&id);
-        if let Err(error) = ask(&socket, "POST", PREPARE_PATH, Vec::new(), PREPARE_LIMIT).await {
-            self.destroy(&id).await?;
-            return Err(at("starting runtimes", error));
+        let prepared = ask(Guest::Socket(&socket), "POST", PREPARE_PATH, Vec::new(), PREPARE_LIMIT).await;
+        match prepared {
+            Ok(answer) => self.keep(&id, answer.connection),
+            Err(error) => {
+                self.destroy(&id).await?;
+                return Err(at("starting runtimes", error));
+            }
         }
         Ok(id)
+    }
+
+    /// Keeps the connection to a pooled guest for its assignment, and after that for the first call.
+    fn keep(&self, id: &SandboxId, connection: Option<UnixStream>) {
+        if let Some(live) = self.shared.state().live.get_mut(id) {
+            live.connection = connection;
+        }
     }
 
     /// A client's work in a sandbox that continues without a call, as reported by its guest.
     pub(super) async fn client_work(&self, id: &SandboxId) -> Result<Option<String>, EngineError> {
         let socket = self.shared.host.records.socket(id);
-        let answer = ask(&socket, "GET", ACTIVITY_PATH, Vec::new(), ACTIVITY_LIMIT).await.map_err(|e| at("activity", e))?;
-        let activity: Activity = serde_json::from_str(&answer).map_err(|e| at("activity", e.into()))?;
+        let answer = ask(Guest::Socket(&socket), "GET", ACTIVITY_PATH, Vec::new(), ACTIVITY_LIMIT);
+        let answer = answer.await.map_err(|e| at("activity", e))?;
+        let activity: Activity = serde_json::from_str(&answer.text).map_err(|e| at("activity", e.into()))?;
         Ok(activity.running)
     }
 
+    /// Assigns a pooled sandbox. Its steps take microseconds each, except the guest's, so they run on the caller's thread: to wake
+    /// others would take longer.
     pub(super) async fn give_away(&self, row: &Row, spec: &SandboxSpec) -> Result<Created, EngineError> {
         let begun = Instant::now();
-        let (shared, socket) = (self.shared.clone(), self.shared.host.records.socket(&row.id));
-        let (Row { id, name, memo }, spec) = (row.clone(), spec.clone());
-        let body = blocking(move || {
-            let image = shared.image(&spec)?;
-            let (pidfd, mut record) = {
-                let state = shared.state();
-                let live = state.live.get(&id).ok_or_else(|| EngineError::NotFound { id: id.clone() })?;
-                (live.pidfd.clone(), live.record.clone())
-            };
-            if !image.layers.iter().all(|layer| record.layers.contains(&layer.dir)) {
-                return Err(at("image", io::Error::other("it was rebuilt since this sandbox was prepared")));
-            }
-            // Before any operation under that name.
-            (record.pooled, record.name, record.memo) = (false, Some(name.clone()), Some(memo));
-            record.revision += 1;
-            shared.host.records.write(&record).map_err(|e| at("record", e))?;
-            if let Some(live) = shared.state().live.get_mut(&id) {
-                live.record = record;
-            }
-            let hostname = spec.hostname.clone().unwrap_or_else(|| name.to_string());
-            uts::set_hostname(pidfd.as_fd(), &hostname).map_err(|e| at("host name", e))?;
-            let config = guest_config(&id, &name, &spec, &image, shared.host.config.extra_ca.is_some());
-            serde_json::to_vec(&Become { config, hostname }).map_err(|e| at("guest configuration", e.into()))
-        })
-        .await?;
-        ask(&socket, "POST", BECOME_PATH, body, BECOME_LIMIT).await.map_err(|e| at("guest configuration", e))?;
-        Ok(Created { isolation: self.shared.isolation(), stages: vec![("adopt", begun.elapsed())] })
+        let (shared, id) = (&self.shared, &row.id);
+        let (pidfd, mut record, image, connection) = {
+            let mut state = shared.state();
+            let live = state.live.get_mut(id).ok_or_else(|| EngineError::NotFound { id: id.clone() })?;
+            let image = live.image.take().ok_or_else(|| EngineError::NotFound { id: id.clone() })?;
+            (live.pidfd.clone(), live.record.clone(), image, live.connection())
+        };
+        if !shared.host.images.is_current(&image).map_err(|e| at("image", io::Error::other(e)))? {
+            return Err(at("image", io::Error::other("it was rebuilt or removed since this sandbox was prepared")));
+        }
+        let hostname = spec.hostname.clone().unwrap_or_else(|| row.name.to_string());
+        uts::set_hostname(pidfd.as_fd(), &hostname).map_err(|e| at("host name", e))?;
+        let config = guest_config(id, &row.name, spec, &image, shared.host.config.extra_ca.is_some());
+        let body = serde_json::to_vec(&Become { config, hostname }).map_err(|e| at("guest configuration", e.into()))?;
+        let socket = shared.host.records.socket(id);
+        let guest = connection.map_or(Guest::Socket(&socket), Guest::Connection);
+        let answer = ask(guest, "POST", BECOME_PATH, body, BECOME_LIMIT).await.map_err(|e| at("guest configuration", e))?;
+        // Last: a record that still says pooled shows a start that no client got the sandbox.
+        (record.pooled, record.name, record.memo) = (false, Some(row.name.clone()), Some(row.memo.clone()));
+        record.revision += 1;
+        shared.host.records.overwrite(&record).map_err(|e| at("record", e))?;
+        if let Some(live) = shared.state().live.get_mut(id) {
+            live.record = record;
+        }
+        self.keep(id, answer.connection);
+        Ok(Created { isolation: shared.isolation(), stages: vec![("adopt", begun.elapsed())] })
     }
 }
 
-/// Calls a guest and returns the answer's body.
-async fn ask(socket: &Path, method: &str, path: &str, body: Vec<u8>, limit: Duration) -> io::Result<String> {
+/// How to reach a guest.
+enum Guest<'a> {
+    Socket(&'a Path),
+    Connection(UnixStream),
+}
+
+/// Calls a guest, and waits for its answer, which has to be a success.
+async fn ask(guest: Guest<'_>, method: &str, path: &str, body: Vec<u8>, limit: Duration) -> io::Result<KeptAnswer<UnixStream>> {
     let asked = async {
-        let answer = request_guest(UnixStream::connect(socket).await?, method, path, body).await?;
-        Ok::<_, io::Error>((answer.is_ok(), answer.text(MAX_ANSWER).await?))
+        let connection = match guest {
+            Guest::Socket(socket) => UnixStream::connect(socket).await?,
+            Guest::Connection(connection) => connection,
+        };
+        request_and_keep(connection, method, path, body, MAX_ANSWER).await
     };
-    match timeout(limit, asked).await?? {
-        (true, said) => Ok(said),
-        (false, said) => Err(io::Error::other(format!("the guest said: {}", said.chars().take(500).collect::<String>()))),
+    let answer = timeout(limit, asked).await??;
+    if answer.is_ok {
+        return Ok(answer);
     }
+    Err(io::Error::other(format!("the guest said: {}", answer.text.chars().take(500).collect::<String>())))
 }
 
 #[cfg(test)]
@@ -118,11 +142,35 @@ mod tests {
         });
         let mut told = Vec::new();
         for _ in answers {
-            told.push(ask(&path, "POST", "/internal/x", b"body".into(), Duration::from_secs(5)).await);
+            told.push(ask(Guest::Socket(&path), "POST", "/internal/x", b"body".into(), Duration::from_secs(5)).await);
         }
         guest.join().unwrap();
         std::fs::remove_file(path).unwrap();
-        assert!(told[0].is_ok());
+        assert!(told[0].as_ref().is_ok_and(|answer| answer.text == "{}"));
         assert!(told[1].as_ref().unwrap_err().to_string().contains("no") && told[2].is_err());
+    }
+
+    #[tokio::test]
+    async fn a_connection_serves_several_requests_until_the_guest_closes_it() {
+        let path = std::env::temp_dir().join(format!("arenite-keep-{}", std::process::id()));
+        let listener = UnixListener::bind(&path).unwrap();
+        let guest = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            for head in ["", "", "Connection: close\r\n"] {
+                let mut asked = [0; 1024];
+                let length = stream.read(&mut asked).unwrap();
+                assert!(asked[..length].ends_with(b"\r\n\r\nbody"));
+                stream.write_all(format!("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n{head}\r\n{{}}").as_bytes()).unwrap();
+            }
+        });
+        let mut kept = None;
+        for last in [false, false, true] {
+            let guest = kept.take().map_or(Guest::Socket(&path), Guest::Connection);
+            let answer = ask(guest, "POST", "/internal/x", b"body".into(), Duration::from_secs(5)).await.unwrap();
+            assert_eq!((answer.text.as_str(), answer.connection.is_none()), ("{}", last));
+            kept = answer.connection;
+        }
+        guest.join().unwrap();
+        std::fs::remove_file(path).unwrap();
     }
 }

@@ -142,7 +142,8 @@ impl EngineShared {
         let reading = self.read_record(id)?;
         let faults = || reading.faults.join("; ");
         if let Some(record) = &reading.record {
-            if record.pooled && !is_known {
+            // A claim changes the record before it is answered. After a power cut, that change may be lost and the answer not.
+            if record.pooled && (!is_known || record.boot == boot_id().map_err(look("this boot's id"))?) {
                 return Ok(Verdict::Remove(format!("sandbox {id}, made ahead, prepared and never used")));
             }
             let live = self.find(record).map_err(look(format!("the processes of sandbox {id}")))?;
@@ -220,6 +221,9 @@ impl EngineShared {
                     settled.recovery.found.push(found);
                 }
                 Verdict::Remove(what) => {
+                    if known.contains_key(&id) {
+                        settled.recovery.unclaimed.push(id.clone());
+                    }
                     self.host.end_processes(&id);
                     let removed = self.host.remove_objects(&id).and_then(|()| self.host.records.remove(&id));
                     match removed {
@@ -258,7 +262,7 @@ impl EngineShared {
             let is_old = row.is_some_and(|row| record.memo.as_ref() != Some(&row.memo));
             if let Some(what) = to_restore.or_else(|| is_old.then(|| "its row has changed".to_owned())) {
                 if let Some(row) = row {
-                    (record.name, record.memo) = (Some(row.name.clone()), Some(row.memo.clone()));
+                    (record.pooled, record.name, record.memo) = (false, Some(row.name.clone()), Some(row.memo.clone()));
                 }
                 match self.host.records.restore(&record) {
                     Ok(()) => tracing::info!(%id, %what, "restored the record of a sandbox"),
@@ -272,7 +276,7 @@ impl EngineShared {
             (Ok(pidfd), Some(record)) => {
                 settled.nets.extend(record.net_index);
                 settled.live.push((id.clone(), pidfd.clone()));
-                self.state().live.insert(id.clone(), Live { record, pidfd });
+                self.state().live.insert(id.clone(), Live::new(record, pidfd));
                 if paused { FoundState::Paused } else { FoundState::Running }
             }
             (Ok(_), None) => FoundState::Lost(record_lost("it has no record")),
@@ -337,7 +341,7 @@ impl EngineShared {
         }
         match self.find(&record).map_err(look(format!("the processes of sandbox {id}")))? {
             Ok(pidfd) => {
-                self.state().live.insert(id.clone(), Live { record, pidfd: pidfd.clone() });
+                self.state().live.insert(id.clone(), Live::new(record, pidfd.clone()));
                 Ok((state, Some(pidfd)))
             }
             Err(death) => {

@@ -60,11 +60,11 @@ impl EngineShared {
     fn end_rest(&self, id: &SandboxId) -> Result<Option<Record>, EngineError> {
         let live = self.state().live.remove(id);
         let record = match live {
-            Some(Live { record, pidfd }) => {
+            Some(Live { record, pidfd, .. }) => {
                 kill(&pidfd);
                 let _ = self.host.cgroups.set_frozen(id, false);
                 if !wait_end(&pidfd, END_LIMIT) {
-                    self.state().live.insert(id.clone(), Live { record, pidfd });
+                    self.state().live.insert(id.clone(), Live::new(record, pidfd));
                     return Err(EngineError::Timeout { what: "ending the sandbox's processes", limit: END_LIMIT });
                 }
                 // Only a sandbox that this server has seen running holds its address: lost ones released it at the start.

@@ -61,6 +61,21 @@ fn a_layer_goes_with_the_last_image_that_has_it() {
 }
 
 #[test]
+fn an_image_is_current_until_its_name_is_that_of_another() {
+    let (_scratch, store) = store();
+    add_layer(&store, 'a');
+    let built = add_image(&store, "one", "a");
+    assert!(store.is_current(&built).unwrap());
+    // Also with the same layers: its configuration may differ.
+    let lock = store.lock().unwrap();
+    let rebuilt = store.publish(&lock, &name("one"), digest('1'), vec![digest('a')], ImageConfig::default()).unwrap();
+    drop(lock);
+    assert!(!store.is_current(&built).unwrap() && store.is_current(&rebuilt).unwrap());
+    store.remove(&name("one"), &|_| false).unwrap();
+    assert!(!store.is_current(&rebuilt).unwrap());
+}
+
+#[test]
 fn names_with_slashes_and_tags_are_files_of_their_own() {
     let (_scratch, store) = store();
     add_layer(&store, 'a');
