@@ -356,7 +356,7 @@ impl Model {
         for id in left {
             let at = self.gone.iter().rposition(|held| held.row.id == id).expect("what is doomed was there");
             let mut held = self.gone.remove(at);
-            held.was_dead = held.is_dead();
+            held.was_dead |= held.is_dead();
             held.row.state = SandboxState::Deleting;
             held.since = self.now;
             self.doomed.remove(&id);
