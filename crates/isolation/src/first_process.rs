@@ -54,7 +54,7 @@ pub struct Begin {
     pub command: Option<String>,
     /// Files and directories to bind, in their order: their targets.
     pub binds: Vec<Bind>,
-    /// Directories that get an empty file system of their own after that, with their size in bytes.
+    /// Directories that then get a separate, empty file system, with its size in bytes.
     pub tmpfs: Vec<(String, u64)>,
 }
 

@@ -22,7 +22,7 @@ pub(crate) fn run(output: OwnedFd, mut given: Given) -> io::Result<()> {
     let executor = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let exit = executor.block_on(async move {
         let name = config.user.clone().unwrap_or_else(|| "root".to_owned());
-        let user = User::find(&name).or_else(|| (name == "root").then(User::root));
+        let user = User::configured(&name).or_else(|| (name == "root").then(User::root));
         let user = user.ok_or_else(|| format!("the image has no user {name:?}"))?;
         let processes = Processes::start(given.spawner, Vec::new()).map_err(|e| e.to_string())?;
         // A command must not see the proxy's credentials.

@@ -91,7 +91,7 @@ pub struct StepMount {
 pub enum MountContent {
     /// A path on the host, on the layers' file system. Owners are the sandbox's own ids.
     Bind { path: PathBuf, is_directory: bool, is_read_only: bool },
-    /// An empty file system in memory with at most so many bytes.
+    /// An empty file system in memory with this maximum size.
     Tmpfs { bytes: u64 },
 }
 

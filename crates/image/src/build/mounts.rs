@@ -143,7 +143,7 @@ impl Building<'_> {
         let base = self.config.workdir.as_deref().unwrap_or("/");
         let target = lexical(&Path::new(base).join(given));
         let is_own = ["/proc", "/sys", "/dev", "/run/arenite"].iter().any(|own| Path::new(&target).starts_with(own));
-        // A shared memory of its own is a common wish.
+        // Images with browsers often ask for a larger one.
         if target == "/" || is_own && target != "/dev/shm" {
             return Err(refused(source, format!("a mount's target can't be {target:?}"), None));
         }

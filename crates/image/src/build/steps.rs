@@ -326,6 +326,8 @@ impl Building<'_> {
         let (name, own_group) = match known {
             Some(account) => (account.name.to_owned(), account.group),
             None if user == "root" || user == "0" => ("root".to_owned(), Some(0)),
+            // A number needs no line there.
+            None if number(user).is_some() => (user.to_owned(), Some(0)),
             None => {
                 return Err(refused(
                     source,
@@ -334,29 +336,42 @@ impl Building<'_> {
                 ));
             }
         };
+        let mut configured = name;
         if let Some(group) = group {
             let groups = self.accounts("/etc/group").await?;
             let found = accounts(&groups).find(|a| a.name == group).map(|a| a.id).or_else(|| number(group));
-            if found.is_none() || found != own_group {
-                return Err(refused(
-                    source,
-                    format!("not supported: USER with the group {group:?}, which is not the own one of {name:?}"),
-                    Some(format!("change its group before: RUN usermod --gid {group} {name}")),
-                ));
+            match found {
+                None => {
+                    let hint = format!("add it before: RUN groupadd {group}");
+                    let reason = format!("there is no group {group:?} in the image's /etc/group");
+                    return Err(refused(source, reason, Some(hint)));
+                }
+                Some(id) if Some(id) == own_group => {}
+                Some(id) => configured = format!("{configured}:{id}"),
             }
         }
-        self.config.user = Some(name);
+        self.config.user = Some(configured);
         Ok(0)
     }
 
     /// The ids of USER.
     async fn own_ids(&self) -> Result<(u32, u32), ImageError> {
-        let Some(user) = self.config.user.as_deref().filter(|user| *user != "root") else {
+        let Some(text) = self.config.user.as_deref().filter(|user| *user != "root") else {
             return Ok((0, 0));
         };
+        let (user, group) = text.split_once(':').map_or((text, None), |(user, group)| (user, Some(group)));
         let passwd = self.accounts("/etc/passwd").await?;
-        let found = accounts(&passwd).find(|a| a.name == user);
-        Ok(found.map_or((0, 0), |account| (account.id, account.group.unwrap_or(account.id))))
+        let known = accounts(&passwd).find(|a| a.name == user || a.id.to_string() == user);
+        let (uid, own_group) = known.map_or((number(user).unwrap_or(0), 0), |a| (a.id, a.group.unwrap_or(a.id)));
+        let gid = match group {
+            None => own_group,
+            Some(name) => {
+                let groups = self.accounts("/etc/group").await?;
+                let found = accounts(&groups).find(|a| a.name == name).map(|a| a.id);
+                found.or_else(|| number(name)).unwrap_or(own_group)
+            }
+        };
+        Ok((uid, gid))
     }
 
     pub(super) async fn owner(&self, chown: &Chown, source: &Source) -> Result<(u32, u32), ImageError> {

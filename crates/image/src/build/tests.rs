@@ -251,7 +251,8 @@ async fn steps_that_can_not_be_carried_out_say_so_with_their_line() {
     let mut bench = Bench::new();
     for (step, message) in [
         ("USER nobody", "there is no user \"nobody\""),
-        ("USER 4242", "there is no user \"4242\""),
+        ("USER 70000", "there is no user \"70000\""),
+        ("USER gem:nobody", "there is no group \"nobody\""),
         ("WORKDIR /etc/passwd/x", "can't be a directory in the image"),
         ("WORKDIR /etc/passwd", "is not a directory in the image"),
         ("ENV A=${NOPE:?give it}", "the variable NOPE: give it"),
@@ -441,11 +442,30 @@ async fn configuration_is_recorded_as_docker_does() {
         ("EXPOSE 70000", "not valid"),
         ("EXPOSE 1-65535", "more than 1000 ports"),
         ("STOPSIGNAL x/y", "not valid"),
-        ("USER gem:web", "not supported: USER with the group"),
         ("ADD https://example.org/a.tar /x", "not supported: ADD of the address"),
         ("COPY --chown=$NONE . /x", "not valid"),
     ] {
         let error = bench.build("new", &format!("FROM base\n{step}")).await.unwrap_err().to_string();
         assert!(error.starts_with("line 2: ") && error.contains(message), "{step}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_user_is_a_name_or_a_number_with_or_without_a_group() {
+    use std::os::unix::fs::MetadataExt;
+    let mut bench = Bench::new();
+    for (user, configured, ids) in [
+        ("gem", "gem", (1000, 1001)),
+        ("1000", "gem", (1000, 1001)),
+        ("gem:1001", "gem", (1000, 1001)),
+        ("gem:web", "gem:33", (1000, 33)),
+        ("4242", "4242", (4242, 0)),
+        ("4242:7", "4242:7", (4242, 7)),
+        ("0:0", "root", (0, 0)),
+    ] {
+        let image = bench.build("new", &format!("FROM base\nUSER {user}\nWORKDIR /new\n")).await.unwrap();
+        assert_eq!(image.config.user.as_deref(), Some(configured), "{user}");
+        let meta = fs::metadata(image.layers[1].dir.join("new")).unwrap();
+        assert_eq!((meta.uid(), meta.gid()), ids, "{user}");
     }
 }
