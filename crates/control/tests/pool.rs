@@ -148,7 +148,7 @@ fn a_death_in_a_claim_leaves_nothing_and_an_answered_claim_survives() {
             assert_eq!(left.len(), 1, "{halted:?}: {left:?}");
             assert_eq!((&left[0].id, left[0].state), (&answered.id, SandboxState::Running));
             assert_eq!(left[0].isolation, answered.isolation);
-            assert_eq!(engine.ids(), [answered.id.clone()], "{halted:?}");
+            assert_eq!(engine.ids(), std::slice::from_ref(&answered.id), "{halted:?}");
             assert_eq!(store.load().await.unwrap().len(), 1);
         });
     }
