@@ -356,9 +356,12 @@ impl Model {
         for id in left {
             let at = self.gone.iter().rposition(|held| held.row.id == id).expect("what is doomed was there");
             let mut held = self.gone.remove(at);
-            held.was_dead |= held.is_dead();
-            held.row.state = SandboxState::Deleting;
-            held.since = self.now;
+            // The next try comes after the first removal that failed.
+            if held.row.state != SandboxState::Deleting {
+                held.was_dead = held.is_dead();
+                held.row.state = SandboxState::Deleting;
+                held.since = self.now;
+            }
             self.doomed.remove(&id);
             self.sandboxes.insert(id, held);
         }
