@@ -93,21 +93,29 @@ impl Admission {
         }
     }
 
+    /// Refuses only by a new reading: creates from a pool are so fast that many of them, which take nothing more of the host, are
+    /// counted against one.
     async fn look(&self, engine: &dyn Engine) -> Result<(), ControlError> {
         let fresh = {
             let reading = self.reading();
             reading.capacity.filter(|(_, at)| at.elapsed() < READING_AGE)
         };
-        let capacity = match fresh {
-            Some((capacity, _)) => capacity,
-            None => {
-                let capacity = engine.capacity().await?;
-                let mut reading = self.reading();
-                reading.capacity = Some((capacity, Instant::now()));
-                reading.unseen = self.under_way().saturating_sub(1) as u64;
-                capacity
-            }
-        };
+        if let Some((capacity, _)) = fresh
+            && self.check(capacity).is_ok()
+        {
+            return Ok(());
+        }
+        let capacity = engine.capacity().await?;
+        {
+            let mut reading = self.reading();
+            reading.capacity = Some((capacity, Instant::now()));
+            reading.unseen = self.under_way().saturating_sub(1) as u64;
+        }
+        self.check(capacity)
+    }
+
+    /// Counts one more create against a reading, unless that exceeds it.
+    fn check(&self, capacity: HostCapacity) -> Result<(), ControlError> {
         let mut reading = self.reading();
         let creates = reading.unseen + 1;
         let limits = &self.limits;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use arenite_control::fake_engine::{EngineCall, FakeEngine, Point};
 use arenite_control::store::Store;
 use arenite_control::{Control, CreateRequest, ResourcesOverlay, SpecOverlay};
+use arenite_engine::HostCapacity;
 use arenite_model::{SandboxId, SandboxState};
 use support::{HaltingStore, Moment, config, name, named, runtime, start, start_on, tenant};
 
@@ -96,6 +97,20 @@ async fn one_that_has_ended_or_fails_costs_nobody_a_create() {
     let made = control.create(&tenant(), named("mine")).await.unwrap();
     assert!(engine.is_running(&made.id) && engine.calls().contains(&EngineCall::Create(made.id.clone())));
     assert_eq!(control.counters().creates_from_pool, 0);
+}
+
+/// Creates in quick succession are counted against one reading of the host.
+#[tokio::test]
+async fn creates_are_refused_only_by_a_new_reading_of_the_host() {
+    let engine = FakeEngine::new();
+    let config = config();
+    let memory_available_bytes = config.limits.memory_reserve_bytes + 2 * config.limits.memory_estimate_bytes;
+    let disk = HostCapacity { disk_available_bytes: 1 << 40, disk_total_bytes: 1 << 40, ..HostCapacity::default() };
+    engine.set_capacity(HostCapacity { memory_available_bytes, memory_total_bytes: 1 << 40, ..disk });
+    let control = start(config, &engine).await;
+    for number in 0..10 {
+        control.create(&tenant(), named(&format!("quick-{number}"))).await.unwrap();
+    }
 }
 
 #[test]
