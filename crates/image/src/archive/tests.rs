@@ -395,7 +395,9 @@ fn sparse_files_and_long_names_are_read_in_each_form() {
     old.set_path("old").unwrap();
     old.set_entry_type(E::GNUSparse);
     old.set_mode(0o644);
-    (old.set_uid(0), old.set_gid(0), old.set_mtime(0));
+    old.set_uid(0);
+    old.set_gid(0);
+    old.set_mtime(0);
     old.set_size(4);
     let gnu = old.as_gnu_mut().unwrap();
     gnu.sparse[0].set_offset(1_000_000);

@@ -145,7 +145,9 @@ fn layer(name: &str, size: usize) -> Vec<u8> {
     let mut header = tar::Header::new_ustar();
     header.set_size(size as u64);
     header.set_mode(0o644);
-    (header.set_uid(0), header.set_gid(0), header.set_mtime(0));
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
     let content: Vec<u8> = (0..size as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     tar.append_data(&mut header, name, &content[..]).unwrap();
     tar.into_inner().unwrap()
