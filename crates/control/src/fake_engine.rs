@@ -224,6 +224,12 @@ impl FakeEngine {
         self.state().live.get(id).and_then(found_state)
     }
 
+    /// Whether the sandbox waits in a pool.
+    pub fn is_pooled(&self, id: &SandboxId) -> bool {
+        let state = self.state();
+        state.live.contains_key(id) && !state.memos.contains_key(id)
+    }
+
     pub fn is_running(&self, id: &SandboxId) -> bool {
         matches!(self.state().live.get(id), Some(Live::Running))
     }
@@ -436,16 +442,21 @@ impl Engine for FakeEngine {
         let mut state = self.state();
         let State { live, memos, .. } = &mut *state;
         live.retain(|id, live| {
-            let is_known = known.iter().any(|row| row.id == *id);
+            let row = known.iter().find(|row| row.id == *id);
             let memo = memos.get(id).cloned();
             let is_here = !matches!(live, Live::Lost(death) if death.reason == DeathReason::HostLost);
             match found_state(live) {
-                Some(_) if memo.is_none() && (!is_known || is_here) => {
-                    recovery.unclaimed.extend(is_known.then(|| id.clone()));
+                Some(_) if memo.is_none() && (row.is_none() || is_here) => {
+                    recovery.unclaimed.extend(row.is_some().then(|| id.clone()));
                     recovery.removed.push(format!("sandbox {id}, made ahead, prepared and never used"));
                     return false;
                 }
                 Some(state) => {
+                    // Its record follows its row.
+                    if let Some(row) = row {
+                        memos.insert(id.clone(), row.memo.clone());
+                    }
+                    let memo = row.map(|row| row.memo.clone()).or(memo);
                     recovery.found.push(Found { id: id.clone(), state, memo, isolation: vec!["fake".to_owned()] });
                 }
                 None if matches!(live, Live::Unused) => {

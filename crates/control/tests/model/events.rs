@@ -1,6 +1,6 @@
 //! Follows the events of a server: each is a step of the state machine, and their end is the current state.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use arenite_control::{Event, EventKind, EventReader, NoEvent, Sandbox};
 use arenite_model::{SandboxId, SandboxState};
@@ -8,12 +8,15 @@ use arenite_model::{SandboxId, SandboxState};
 pub(crate) struct Followed {
     reader: EventReader,
     states: HashMap<SandboxId, SandboxState>,
+    /// Sandboxes with a row at the start and without an event since.
+    unseen: HashSet<SandboxId>,
 }
 
 impl Followed {
     /// `rows` are in the store before the start; `reader` has all events since.
     pub(crate) fn new(reader: EventReader, rows: &[Sandbox]) -> Self {
-        Self { reader, states: rows.iter().map(|row| (row.id.clone(), row.state)).collect() }
+        let states = rows.iter().map(|row| (row.id.clone(), row.state)).collect();
+        Self { reader, states, unseen: rows.iter().map(|row| row.id.clone()).collect() }
     }
 
     /// Reads what has happened.
@@ -30,11 +33,14 @@ impl Followed {
     fn follow(&mut self, event: &Event) -> Result<(), String> {
         use SandboxState::{Creating, Deleting, Failed, Lost, Paused, Running};
         let before = self.states.get(&event.id).copied();
+        let is_unseen = self.unseen.remove(&event.id);
         let is_right = match (event.kind, before, event.state) {
             (EventKind::Creating, None, Some(Creating)) => true,
             (EventKind::Claimed, Some(Creating), Some(Creating)) => true,
             (EventKind::Created, Some(Creating), Some(Running)) => true,
             (EventKind::CreateFailed, Some(Creating), None) => true,
+            // The row of a claim says so before the sandbox is claimed, and the server ended in between.
+            (EventKind::CreateFailed, Some(Running), None) => is_unseen,
             (EventKind::Paused, Some(Running), Some(Paused)) => true,
             (EventKind::Resumed, Some(Paused), Some(Running)) => true,
             (EventKind::Died, Some(Running | Paused), Some(Failed | Lost)) => true,

@@ -172,7 +172,7 @@ impl Server {
         let rows = store.load().await.map_err(|error| error.to_string())?;
         model.begin_step();
         if let Some(stopped) = before {
-            model.reconcile(&rows, engine, &records(&*store).await?, &stopped.during, stopped.begun)?;
+            model.reconcile(&rows, engine, &records(&*store).await?, &stopped.during, stopped.begun, stopped.is_rebooted)?;
             model.reconcile_groups(&groups(&*store).await?, &stopped.during)?;
             if !stopped.in_order {
                 model.crash(stopped.is_rebooted, &stopped.during);

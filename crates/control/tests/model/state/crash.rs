@@ -11,6 +11,7 @@ impl Model {
         records: &BTreeMap<(u8, u8), (String, Option<String>)>,
         during: &[(Bound, Option<Outcome>)],
         begun: Timestamp,
+        is_rebooted: bool,
     ) -> Checked {
         let ops = || during.iter().map(|(bound, _)| bound);
         let kept: BTreeMap<&SandboxId, &Sandbox> = rows.iter().map(|row| (&row.id, row)).collect();
@@ -91,6 +92,10 @@ impl Model {
             }
             if !ops().any(|op| op.may_create(row)) {
                 return Err(format!("the crash left a sandbox that no operation created: {row:?}"));
+            }
+            // The row of a claim is written first. Without the claim, the start removes both; after a reboot, it is lost.
+            if engine.is_pooled(&row.id) && !is_rebooted {
+                continue;
             }
             self.insert(row.clone());
             if engine.found(&row.id) == Some(FoundState::Paused) {
