@@ -25,7 +25,11 @@ def reason(report: pytest.TestReport) -> str:
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is None:
         return report.longreprtext[-REASON_CHARACTERS:].replace("\n", " ")
-    return f"line {crash.lineno} of {Path(crash.path).name}: {crash.message.partition(chr(10))[0][:REASON_CHARACTERS]}"
+    # The test's own line, and then where the exception came from.
+    entries = getattr(getattr(report.longrepr, "reprtraceback", None), "reprentries", [])
+    places = [place for entry in entries if (place := getattr(entry, "reprfileloc", None))]
+    own = [f"line {place.lineno}, " for place in places[:1] if place.lineno != crash.lineno]
+    return f"{''.join(own)}line {crash.lineno} of {Path(crash.path).name}: {crash.message.partition(chr(10))[0][:REASON_CHARACTERS]}"
 
 
 @pytest.hookimpl(trylast=True)

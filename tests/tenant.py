@@ -18,7 +18,9 @@ class Tenant:
     def __init__(self, url: str, name: str, key: str):
         self.url, self.name, self.key = url, name, key
         self.headers = {"x-api-key": key}
-        self.http = httpx.Client(base_url=url, headers=self.headers, timeout=120)
+        # Each request has its own connection: tests kill servers, which ends those that were kept.
+        limits = httpx.Limits(max_keepalive_connections=0)
+        self.http = httpx.Client(base_url=url, headers=self.headers, timeout=120, limits=limits)
 
     def json(self, method: str, path: str, **more: Any) -> Any:
         answer = self.http.request(method, path, **more)
