@@ -136,8 +136,8 @@ def test_one_that_was_killed_is_replaced(aio: LiveSandbox) -> None:
         assert httpx.get(aio.url + path, timeout=120).status_code == 200
         for _ in range(3):
             # It answers a moment before its last program has its name.
-            find = f"for _ in {{1..100}}; do pid=$(pgrep -o -f '[b]in/{name}') && break; sleep 0.1; done"
-            aio.output(f"{find}; kill -KILL $pid")
+            kill = f"pkill -KILL -o -f '[b]in/{name}' && killed=1 && break"
+            aio.output(f"killed=; for _ in {{1..100}}; do {kill}; sleep 0.1; done; [ -n \"$killed\" ]")
             answer = httpx.get(aio.url + path, timeout=120)
             assert answer.status_code == 200, (path, answer.text)
 
