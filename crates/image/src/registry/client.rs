@@ -1,7 +1,7 @@
 //! A client of one repository of a registry: requests, signing in, and redirects.
 //!
 //! The registry is not trusted: what it sends is bounded and compared with digests by the callers. It can't make this host call
-//! addresses of its own network: if the registry is on the internet, redirects and addresses for tokens are, too. Credentials go
+//! addresses of the host's network: if the registry is on the internet, redirects and addresses for tokens are, too. Credentials go
 //! to the registry and to the address for tokens that it names, and to no redirect's target.
 
 use std::fs::File;
