@@ -18,12 +18,11 @@ use tar::EntryType;
 
 use crate::copy::{LayerWriter, new_file, set_owner_and_mode};
 use crate::root::Entry;
+use crate::tar_entry;
 use crate::tree::{MAX_DEPTH, MAX_ENTRIES};
 
 /// Maximum size of what an archive unpacks to, in bytes.
 const MAX_UNPACKED_BYTES: u64 = 64 << 30;
-/// A sandbox has the ids below this one.
-const IDS: u64 = 65_536;
 const HEADER_BYTES: usize = 512;
 
 /// How an archive is packed.
@@ -142,13 +141,9 @@ impl Unpacker<'_> {
         }
         let parts = components(&entry.path_bytes())?;
         let header = entry.header();
-        let id = |id: u64| {
-            let refused = || io::Error::other(format!("its owner has the id {id}, and a sandbox has the ids 0 to {}", IDS - 1));
-            u32::try_from(id).ok().filter(|_| id < IDS).ok_or_else(refused)
-        };
         let owner = match self.owner {
             Some(owner) => owner,
-            None => (id(header.uid()?)?, id(header.gid()?)?),
+            None => (tar_entry::owner_id(header.uid()?)?, tar_entry::owner_id(header.gid()?)?),
         };
         let time = Timespec { tv_sec: i64::try_from(header.mtime()?).unwrap_or(0), tv_nsec: 0 };
         let times = Timestamps { last_access: time, last_modification: time };
@@ -242,17 +237,7 @@ impl Unpacker<'_> {
 
 /// A path of the archive.
 fn components(path: &[u8]) -> io::Result<Vec<OsString>> {
-    let parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
-    let parts = parts.map(|part| match part {
-        b".." => Err(io::Error::other("its name leads out of the archive")),
-        _ if part.contains(&0) => Err(io::Error::other("its name has a NUL byte")),
-        _ => Ok(OsString::from_vec(part.to_vec())),
-    });
-    let parts = parts.collect::<io::Result<Vec<_>>>()?;
-    if parts.len() > MAX_DEPTH {
-        return Err(io::Error::other(format!("it is nested more than {MAX_DEPTH} deep")));
-    }
-    Ok(parts)
+    tar_entry::components(path, "the archive", MAX_DEPTH)
 }
 
 #[cfg(test)]

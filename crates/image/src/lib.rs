@@ -35,6 +35,7 @@ mod registry;
 mod removal;
 mod root;
 mod store;
+mod tar_entry;
 mod tree;
 
 pub use archive::{load, save};

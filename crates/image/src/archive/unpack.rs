@@ -17,6 +17,7 @@ use tar::EntryType;
 use super::entries::{self, Entries};
 use super::pack::{OPAQUE, OVERLAY_ATTRIBUTES, WHITEOUT};
 use crate::copy::{LayerWriter, remove_whiteout, set_opaque, set_owner_and_mode};
+use crate::tar_entry;
 use crate::tree::MAX_ENTRIES;
 
 /// Maximum size of a file in a layer, with its holes, in bytes.
@@ -25,8 +26,6 @@ const MAX_FILE_BYTES: u64 = super::MAX_LAYER_BYTES;
 const MAX_PATH_BYTES: usize = 4096;
 /// Maximum number of components of a path.
 const MAX_DEPTH: usize = 200;
-/// A sandbox has the ids below this one.
-const IDS: u64 = 65_536;
 /// Empty stretches of this size become holes.
 const HOLE: usize = 64 << 10;
 
@@ -60,11 +59,11 @@ struct NamedEntry {
 
 impl NamedEntry {
     fn new(entry: entries::Entry) -> io::Result<Self> {
-        let id = |id: u64| {
-            let refused = || io::Error::other(format!("its owner has the id {id}, and a sandbox has the ids 0 to {}", IDS - 1));
-            u32::try_from(id).ok().filter(|_| id < IDS).ok_or_else(refused)
-        };
-        Ok(Self { components: components(&entry.path)?, owner: (id(entry.owner.0)?, id(entry.owner.1)?), entry })
+        Ok(Self {
+            components: components(&entry.path)?,
+            owner: (tar_entry::owner_id(entry.owner.0)?, tar_entry::owner_id(entry.owner.1)?),
+            entry,
+        })
     }
 
     fn times(&self) -> Timestamps {
@@ -78,17 +77,7 @@ fn components(path: &[u8]) -> io::Result<Vec<OsString>> {
     if path.len() > MAX_PATH_BYTES {
         return Err(Errno::NAMETOOLONG.into());
     }
-    let parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
-    let parts = parts.map(|part| match part {
-        b".." => Err(io::Error::other("its name leads out of the layer")),
-        _ if part.contains(&0) => Err(io::Error::other("its name has a NUL byte")),
-        _ => Ok(OsString::from_vec(part.to_vec())),
-    });
-    let parts = parts.collect::<io::Result<Vec<_>>>()?;
-    if parts.len() > MAX_DEPTH {
-        return Err(io::Error::other(format!("it is nested more than {MAX_DEPTH} deep")));
-    }
-    Ok(parts)
+    tar_entry::components(path, "the layer", MAX_DEPTH)
 }
 
 /// A directory that entries are put into.
