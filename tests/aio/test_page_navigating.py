@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -90,6 +91,19 @@ def test_what_a_page_that_left_has_begun_is_not_repeated(sites: Sites) -> None:
     sites.open("/index.html")
     answer = asked(sites, post("evaluate", expression="location = '/article.html'; await new Promise(() => {})"))
     assert answer.status_code == 424 and "went to another document" in answer.json()["message"], answer.text
+
+
+def test_the_page_that_was_requested_last_stays(sites: Sites) -> None:
+    """The calls wait for a browser that starts, and the first one's caller has left."""
+    for _ in range(4):
+        sites.live.bash("pkill -KILL -o chromium")
+        for page in ("/form.html", "/index.html", "/form.html"):
+            with suppress(httpx.TimeoutException):
+                sites.live.http.post("/v1/browser/page/navigate", json={"url": sites.url + page}, timeout=0.1)
+        answer = asked(sites, post("navigate", url=sites.url + "/article.html"))
+        assert answer.status_code == 200, answer.text
+        time.sleep(1)
+        assert sites.place()["url"].endswith("/article.html")
 
 
 def test_a_page_that_never_rests(sites: Sites) -> None:

@@ -64,6 +64,8 @@ pub(crate) struct Tab {
     changed: watch::Sender<()>,
     /// Held while mouse and keyboard are used: a click is three events, a word many.
     pub hands: tokio::sync::Mutex<()>,
+    /// The operation that navigated the tab last, by [`crate::page::Work`]'s number. Held while the browser is called.
+    pub navigation: tokio::sync::Mutex<u64>,
 }
 
 /// The loading stage of a document.
@@ -220,6 +222,7 @@ impl Tab {
             state: Mutex::new(state),
             changed: watch::Sender::new(()),
             hands: Default::default(),
+            navigation: Default::default(),
         }
     }
 

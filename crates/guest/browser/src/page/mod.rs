@@ -29,7 +29,7 @@ mod types;
 mod wait;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -77,9 +77,14 @@ impl std::fmt::Display for Moved {
     }
 }
 
+/// The number of operations until now.
+static OPERATIONS: AtomicU64 = AtomicU64::new(0);
+
 /// One operation in a tab.
 #[derive(Debug)]
 pub struct Work {
+    /// Numbers operations by arrival. Some then wait for the browser to start, and continue in any order.
+    number: u64,
     pub(super) automation: Arc<Automation>,
     pub(super) tab: Arc<Tab>,
     /// Reads the page's content.
@@ -126,13 +131,14 @@ where
 
 /// Prepares an operation in the current tab, once it is ready.
 async fn begin(service: &Arc<BrowserService>) -> Result<Arc<Work>, PageError> {
+    let number = arrived();
     let mut tries = 0;
     loop {
         let taken = async {
             let automation = service.automation().await?;
             let tab = automation.tab().await?;
             let confined = Arc::clone(&service.confined);
-            let work = Work { automation, tab, confined, done: AtomicBool::new(false) };
+            let work = Work { number, automation, tab, confined, done: AtomicBool::new(false) };
             if work.tab.state().crashed {
                 work.revive().await?;
             }
@@ -147,6 +153,11 @@ async fn begin(service: &Arc<BrowserService>) -> Result<Arc<Work>, PageError> {
     }
 }
 
+/// Numbers an operation.
+fn arrived() -> u64 {
+    OPERATIONS.fetch_add(1, Ordering::Relaxed) + 1
+}
+
 /// Opens a tab, with a page if a URL is given. If the page can't be loaded, the tab is closed; a slow page may still be loading.
 pub(super) async fn open(
     service: &BrowserService,
@@ -158,6 +169,7 @@ pub(super) async fn open(
     let tab = automation.open("about:blank").await?;
     let Some(url) = url else { return Ok(tab) };
     let work = Work {
+        number: arrived(),
         automation: automation.clone(),
         tab: tab.clone(),
         confined: Arc::clone(&service.confined),

@@ -1,6 +1,9 @@
 //! Navigation.
 
+use std::future::poll_fn;
 use std::net::IpAddr;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -80,12 +83,28 @@ impl Work {
         // The answer is about the next document, so it is not lost if the page itself navigates meanwhile.
         let session = self.tab.session().await?;
         let asked = session.call_within::<Navigated>("Page.navigate", json!({"url": url}), patience + Duration::from_secs(5));
-        let navigated = match timeout_at(deadline, asked).await {
+        let mut asked = pin!(timeout_at(deadline, asked));
+        // The browser aborts a navigation when the next begins: the one that was requested later must be the one that stays.
+        let mut latest = self.tab.navigation.lock().await;
+        if *latest > self.number {
+            return Err(PageError::Failed(format!("a later call opened another page than {url}")));
+        }
+        *latest = self.number;
+        let first = poll_fn(|context| Poll::Ready(asked.as_mut().poll(context))).await;
+        drop(latest);
+        let answered = match first {
+            Poll::Ready(answered) => answered,
+            Poll::Pending => asked.await,
+        };
+        let navigated = match answered {
             Ok(Err(CdpError::Refused { message, .. })) => return Err(PageError::Bad(format!("{url}: {message}"))),
             Ok(navigated) => navigated?,
             Err(_) => {
-                // A late page would surprise the next call.
-                let _: Result<IgnoredAny, _> = self.tab.call_within("Page.stopLoading", json!({}), Duration::from_secs(2)).await;
+                if *self.tab.navigation.lock().await == self.number {
+                    // A late page would surprise the next call.
+                    let _: Result<IgnoredAny, _> =
+                        self.tab.call_within("Page.stopLoading", json!({}), Duration::from_secs(2)).await;
+                }
                 return Err(late("the page did not answer"));
             }
         };
