@@ -90,7 +90,7 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     host::prepare(&[host::TO_BUILD, host::TO_RUN, host::TO_BENCH])?;
     let arenite = match &args.binary {
         Some(path) => path.clone(),
-        None => binary::build(Profile::Release)?,
+        None => binary::build(Profile::Dist)?,
     };
     let work = target_dir().join("bench");
     std::fs::create_dir_all(&work).attempt(|| format!("could not make {}", work.display()))?;

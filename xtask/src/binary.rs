@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use serde::Deserialize;
 
-use crate::command::{cargo, program, repository, shown, target_dir};
+use crate::command::{self, cargo, program, repository, shown, target_dir};
 use crate::failure::{Attempt, Failure};
 use crate::web;
 
@@ -28,7 +28,7 @@ struct Target {
 pub(crate) enum Profile {
     /// The build that a clone starts.
     Release,
-    /// The build that others install: without paths of this machine, in a separate target directory.
+    /// The build that others install: fully optimised, without paths of this machine, in a separate target directory.
     Dist,
     /// With assertions and overflow checks, and our own crates not optimised: it builds minutes faster.
     Checked,
@@ -37,12 +37,10 @@ pub(crate) enum Profile {
 /// Builds it with its pages, and returns its path.
 pub(crate) fn build(profile: Profile) -> Result<PathBuf, Failure> {
     web::build()?;
-    let mut command = cargo();
-    if matches!(profile, Profile::Dist) {
-        hide_paths(&mut command);
-    }
+    let mut command = if matches!(profile, Profile::Dist) { dist_cargo() } else { cargo() };
     let profile = match profile {
-        Profile::Release | Profile::Dist => "release",
+        Profile::Release => "release",
+        Profile::Dist => "dist",
         Profile::Checked => "checked",
     };
     command.args(["build", "--profile", profile, "--package", "arenite", "--message-format", "json-render-diagnostics"]);
@@ -62,9 +60,17 @@ pub(crate) fn build(profile: Profile) -> Result<PathBuf, Failure> {
     built.ok_or_else(|| Failure::new("cargo built no program called arenite"))
 }
 
-/// Replaces paths of this machine in what Rust and C compilers write, which panics and assertions would show.
-fn hide_paths(command: &mut Command) {
-    let target = target_dir().join("dist-build");
+/// The target directory of the build that others install.
+fn dist_target() -> PathBuf {
+    target_dir().join("dist-build")
+}
+
+/// Cargo for the profile `dist`.
+///
+/// It replaces paths of this machine in what Rust and C compilers write, which panics and assertions would show.
+fn dist_cargo() -> Command {
+    let mut command = cargo();
+    let target = dist_target();
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
     let mut paths = vec![(repository(), "/arenite"), (target.clone(), "/target")];
@@ -75,6 +81,15 @@ fn hide_paths(command: &mut Command) {
     let c: Vec<String> = paths.iter().map(|(path, name)| format!("-ffile-prefix-map={}={name}", path.display())).collect();
     command.env("CARGO_TARGET_DIR", target).env("CARGO_ENCODED_RUSTFLAGS", rust.join("\u{1f}"));
     command.env("CFLAGS", c.join(" ")).env("CXXFLAGS", c.join(" "));
+    command
+}
+
+/// Builds an example with all features of the workspace, as the build that others install, and returns its path.
+pub(crate) fn example(name: &str) -> Result<PathBuf, Failure> {
+    command::run(dist_cargo().args(["build", "--profile", "dist", "--quiet", "--workspace", "--example", name]))?;
+    let target = dist_target();
+    let places = [target.join("x86_64-unknown-linux-gnu/dist/examples").join(name), target.join("dist/examples").join(name)];
+    places.into_iter().find(|path| path.is_file()).ok_or_else(|| Failure::new(format!("the example {name} was not built")))
 }
 
 /// The current commit, which the program reports; none outside a clone.

@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 use super::BenchArgs;
 use super::http::Connection;
 use super::report::{Report, Row};
-use crate::command::{self, cargo, program, repository};
+use crate::binary;
+use crate::command::{self, program, repository};
 use crate::failure::{Attempt, Failure, Outcome};
 
 const CONNECTIONS: usize = 32;
@@ -48,8 +49,7 @@ pub(super) fn configuration(work: &Path) -> Result<std::path::PathBuf, Failure> 
 }
 
 pub(super) fn measure(args: &BenchArgs, api: &mut Connection, work: &Path, report: &mut Report) -> Outcome {
-    cargo_build()?;
-    let handler = Floor::start(std::process::Command::new(example("empty_handler")?))?;
+    let handler = Floor::start(std::process::Command::new(binary::example("empty_handler")?))?;
     let python = environment(work)?;
     let mut minimal = std::process::Command::new(&python);
     minimal.arg(repository().join("bench/floors/execute.py"));
@@ -178,7 +178,7 @@ fn batches(port: u16, report: &mut Report) -> Outcome {
             api.raw_post("/api/v1/execute/batch", &body)?;
         }
         let rate = (BATCH * BATCHES) as f64 / begun.elapsed().as_secs_f64();
-        let said = command::output(&mut program(example("in_process")?))?;
+        let said = command::output(&mut program(binary::example("in_process")?))?;
         let alone: f64 = said.trim().parse().map_err(|_| Failure::new(format!("the calls in the process said {said:?}")))?;
         if round > 0 {
             ours.push(rate);
@@ -269,19 +269,6 @@ fn together(port: u16, report: &mut Report) -> Outcome {
     made.into_iter().collect::<Outcome>()?;
     report.push(Row::at_most("AgentFlow: 4 workers with sessions that take 2 s to begin, all of them", took, "s", 2.2));
     Ok(())
-}
-
-fn cargo_build() -> Outcome {
-    command::run(cargo().args(["build", "--release", "--quiet", "--example", "empty_handler", "-p", "arenite-gateway"]))?;
-    command::run(cargo().args(["build", "--release", "--quiet", "--example", "in_process", "-p", "arenite-synthesis"]))
-}
-
-/// The path of an example that cargo built.
-pub(super) fn example(name: &str) -> Result<std::path::PathBuf, Failure> {
-    let target = command::target_dir();
-    let places =
-        [target.join("x86_64-unknown-linux-gnu/release/examples").join(name), target.join("release/examples").join(name)];
-    places.into_iter().find(|path| path.is_file()).ok_or_else(|| Failure::new(format!("the example {name} was not built")))
 }
 
 /// An interpreter with FastAPI.

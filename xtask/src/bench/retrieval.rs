@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::BenchArgs;
-use super::agentflow::example;
 use super::http::Connection;
 use super::report::{Report, Row, quantile};
-use crate::command::{self, cargo, program, repository};
+use crate::binary;
+use crate::command::{self, program, repository};
 use crate::failure::{Attempt, Failure, Outcome};
 use crate::python;
 
@@ -41,9 +41,6 @@ fn milliseconds(value: f64) -> [Duration; 1] {
 
 /// In the process, each next to other libraries.
 pub(super) fn beside_peers(work: &Path, report: &mut Report) -> Outcome {
-    for name in ["dense_bench", "lexical_bench"] {
-        command::run(cargo().args(["build", "--release", "--quiet", "--workspace", "--example", name]))?;
-    }
     let python = interpreter(work)?;
     words(&python, &tests(), &corpus(work, &python)?, work, report)?;
     vectors(&python, &tests(), work, report)
@@ -81,7 +78,7 @@ fn interpreter(work: &Path) -> Result<PathBuf, Failure> {
 fn words(python: &Path, tests: &Path, corpus: &Path, work: &Path, report: &mut Report) -> Outcome {
     let index = work.join("lexical");
     let _ = std::fs::remove_dir_all(&index);
-    let mut ours = program(example("lexical_bench")?);
+    let mut ours = program(binary::example("lexical_bench")?);
     let ours = told({
         ours.arg(corpus).arg(&index);
         ours
@@ -113,7 +110,7 @@ fn vectors(python: &Path, tests: &Path, work: &Path, report: &mut Report) -> Out
     std::fs::create_dir_all(&folder).attempt(|| format!("could not make {}", folder.display()))?;
     let mut compare = program(python);
     compare.current_dir(tests).args(["retrieval/faiss_peer.py", "compare", "--rounds", ROUNDS, "--bench"]);
-    compare.arg(example("dense_bench")?).arg("--folder").arg(&folder);
+    compare.arg(binary::example("dense_bench")?).arg("--folder").arg(&folder);
     let compared = told(compare)?;
     for (part, called) in [("exact", "exact"), ("graph", "graph (HNSW)")] {
         let at = |side: &str, field: &str| number(&compared, &format!("/{part}/{side}/{field}"));
