@@ -13,7 +13,7 @@ import pytest
 #: Second tries that a run may need: more mean a defect, not a busy host.
 MOST = 2
 #: Of a first failure's message, the report gets the first line, up to this many characters.
-REASON_CHARACTERS = 300
+REASON_CHARACTERS = 500
 
 
 def second_tries(config: pytest.Config) -> list[str]:
