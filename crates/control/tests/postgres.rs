@@ -22,7 +22,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
 /// Ends the sessions of the store.
-const END: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'arenite pid %'";
+const END: &str = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name LIKE 'arenite pid %'";
 
 async fn open(cluster: &Cluster, data: &Path) -> PostgresStore {
     PostgresStore::open(cluster.address(), data).await.unwrap()

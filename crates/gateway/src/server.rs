@@ -154,6 +154,9 @@ impl Server {
             gateway.tasks.spawn(Arc::clone(users).follow(gateway.stopping.clone()));
         }
 
+        // Takes ten milliseconds, which the first call of a sandbox would wait for otherwise.
+        let described = Arc::clone(&gateway);
+        gateway.tasks.spawn_blocking(move || drop(described.guest_routes().at("/")));
         let mut accepting = JoinSet::new();
         for (listener, address) in listeners.into_iter().zip(addresses) {
             let is_plain = gateway.config.plain_listen == Some(address);

@@ -15,6 +15,8 @@ use std::path::{Path, PathBuf};
 use arenite_model::{Resources, SandboxId};
 use thiserror::Error;
 
+use crate::kernel_file;
+
 /// A cgroup file could not be read or written.
 #[derive(Debug, Error)]
 #[error("cgroup {what} at {path}: {source}", path = path.display())]
@@ -286,10 +288,11 @@ impl Cgroups {
     pub fn try_processes(&self, id: &SandboxId) -> Result<Vec<i32>, CgroupError> {
         let mut pids = Vec::new();
         for dir in self.dirs(id).iter().flat_map(|d| [d.clone(), d.join("guest"), d.join("work")]) {
-            match read(&dir, "cgroup.procs") {
+            let path = dir.join("cgroup.procs");
+            match fs::read_to_string(&path) {
                 Ok(text) => pids.extend(text.lines().filter_map(|l| l.parse::<i32>().ok())),
-                Err(error) if is_gone(&error.source) => {}
-                Err(error) => return Err(error),
+                Err(error) if is_gone(&error) => {}
+                Err(error) => return Err(failed("cgroup.procs", &path)(error)),
             }
         }
         pids.sort_unstable();
@@ -370,7 +373,7 @@ fn write_if_there(dir: &Path, file: &'static str, value: &str) -> Result<(), Cgr
 
 fn read(dir: &Path, file: &'static str) -> Result<String, CgroupError> {
     let path = dir.join(file);
-    fs::read_to_string(&path).map_err(failed(file, &path))
+    kernel_file::read(&path).map_err(failed(file, &path))
 }
 
 #[cfg(test)]

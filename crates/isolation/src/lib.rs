@@ -12,6 +12,7 @@ mod devices;
 pub mod exit;
 mod first_process;
 pub mod identity;
+pub mod kernel_file;
 pub mod launcher;
 pub mod loopdev;
 pub mod memory;

@@ -343,8 +343,16 @@ impl FileLog {
             Err(_) => {}
         }
         let dir = self.dir.join(key.tenant.as_str());
-        fs::create_dir_all(&dir).map_err(|e| TrajectoryError::io("make", &dir, e))?;
-        let file = options.create(true).open(path).map_err(|e| TrajectoryError::io("make", path, e))?;
+        options.create(true);
+        let file = match options.open(path) {
+            // The tenant's first.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                fs::create_dir_all(&dir).map_err(|e| TrajectoryError::io("make", &dir, e))?;
+                options.open(path)
+            }
+            opened => opened,
+        };
+        let file = file.map_err(|e| TrajectoryError::io("make", path, e))?;
         self.syncer.mark_dir(&dir);
         self.syncer.mark_dir(&self.dir);
         Ok(file)

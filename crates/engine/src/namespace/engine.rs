@@ -1,7 +1,7 @@
 //! The engine: creates, reaches and ends sandboxes that consist of namespaces.
 
 use std::collections::{HashMap, VecDeque};
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use arenite_image::Image;
 use arenite_isolation::Begin;
+use arenite_isolation::kernel_file;
 use arenite_isolation::mounts::{self, Attributes};
 use arenite_model::protocol::{self, Assignment, GuestConfig, hosts_file};
 use arenite_model::{Death, DeathReason, NetworkMode, SandboxId, SandboxName, SandboxSpec};
@@ -656,7 +657,7 @@ impl Engine for NamespaceEngine {
     }
 
     async fn capacity(&self) -> Result<HostCapacity, EngineError> {
-        let text = fs::read_to_string("/proc/meminfo").map_err(|e| at("memory", e))?;
+        let text = kernel_file::read("/proc/meminfo").map_err(|e| at("memory", e))?;
         let field = |name: &str| -> u64 {
             let line = text.lines().find_map(|l| l.strip_prefix(name));
             line.and_then(|l| l.split_ascii_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024

@@ -38,7 +38,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use arenite_isolation::netns;
+use arenite_isolation::{kernel_file, netns};
 use ipnet::Ipv4Net;
 use tokio::sync::Semaphore;
 
@@ -143,7 +143,7 @@ impl Network {
     pub fn traffic(&self, index: u32) -> Option<(u64, u64)> {
         let link = link_name(&self.shared.tag, index);
         let count = |name: &str| {
-            let text = std::fs::read_to_string(format!("/sys/class/net/{link}/statistics/{name}")).ok()?;
+            let text = kernel_file::read(format!("/sys/class/net/{link}/statistics/{name}")).ok()?;
             text.trim().parse().ok()
         };
         // The host's end of the pair sends what the sandbox receives.

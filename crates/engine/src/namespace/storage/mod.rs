@@ -34,7 +34,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use arenite_isolation::btrfs;
+use arenite_isolation::{btrfs, kernel_file};
 use arenite_model::SandboxId;
 use rustix::fs::{FlockOperation, flock, fstatfs, statvfs};
 use serde::Serialize;
@@ -601,7 +601,7 @@ fn uuid(id: &[u8; 16]) -> String {
 }
 
 fn read_number(path: &Path) -> Option<u64> {
-    fs::read_to_string(path).ok()?.trim().parse().ok()
+    kernel_file::read(path).ok()?.trim().parse().ok()
 }
 
 fn space(path: &Path) -> Result<(u64, u64)> {
