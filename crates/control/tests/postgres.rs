@@ -404,7 +404,9 @@ async fn a_database_that_is_not_the_same_any_more_is_not_written() {
     let data = tempfile::tempdir().unwrap();
     for (change, reason) in [("owner = 'x'", "in the meantime"), ("identity = 'x'", "another identity")] {
         let store = open(&cluster, data.path()).await;
-        cluster.run(&format!("UPDATE arenite_store SET {change}; {END}")).await;
+        // Two transactions: the store connects again at once, and must find the change.
+        cluster.run(&format!("UPDATE arenite_store SET {change}")).await;
+        cluster.run(END).await;
         let refused = store.insert(&sandbox("default", "one")).await;
         assert!(matches!(&refused, Err(StoreError::Unavailable(text)) if text.contains(reason)), "{refused:?}");
         store.close().await;
