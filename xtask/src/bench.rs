@@ -116,6 +116,16 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     let mut report = Report::of_this_host()?;
     let measured = measure(args, &arenite, &data_dir, &work, &floors, &mut report);
     let stopped = server::Started::find(args.port).map_or(Ok(()), |started| started.stop());
+    let measured = measured.and_then(|()| {
+        if !wanted(args, "claim") {
+            return Ok(());
+        }
+        arguments.extend(["--prepared-slots".to_owned(), "0".to_owned()]);
+        server::start(&arenite, args.port, &arguments, &work.join("server.log"))?;
+        let compared = Connection::open(args.port)
+            .and_then(|mut api| code::claims(args.rounds, code::Ready::Nothing, &mut api, &mut report));
+        server::Started::find(args.port).map_or(Ok(()), |started| started.stop()).and(compared)
+    });
     print!("{report}");
     let output = args.output.clone().unwrap_or_else(|| target_dir().join("bench.json"));
     let text = serde_json::to_vec_pretty(&report).attempt(|| "could not write the numbers as JSON".into())?;
@@ -161,7 +171,7 @@ fn measure(
         report.push(search::measure(&mut api)?);
     }
     if wanted("claim") {
-        code::claims(args.rounds, &mut api, report)?;
+        code::claims(args.rounds, code::Ready::Slot, &mut api, report)?;
     }
     if wanted("code") {
         code::measure(args.rounds, &mut api, report)?;
