@@ -114,12 +114,12 @@ const TERMINALS: u32 = 256;
 /// Files and directories of `/proc` that describe the host and its other users, or reach it. Missing ones are skipped. What
 /// programs need to size and monitor themselves (`meminfo`, `stat`, `loadavg`, `vmstat`, `uptime`) stays.
 #[rustfmt::skip]
-const MASKED: [&str; 29] = [
+pub(crate) const MASKED: [&str; 29] = [
     "acpi", "asound", "buddyinfo", "cmdline", "consoles", "diskstats", "driver", "interrupts", "iomem", "ioports",
     "kcore", "key-users", "keys", "latency_stats", "locks", "mdstat", "modules", "pagetypeinfo", "partitions", "pressure",
     "sched_debug", "schedstat", "scsi", "softirqs", "swaps", "timer_list", "timer_stats", "vmallocinfo", "zoneinfo",
 ];
-const READ_ONLY: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
+pub(crate) const READ_ONLY: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
 
 pub(crate) type Staged<T> = Result<T, Failure>;
 
@@ -398,7 +398,7 @@ fn make_dir(path: &str) -> io::Result<()> {
 }
 
 /// Descriptors 0, 1 and 2 become the sandbox's own /dev/null.
-fn quiet_stdio() -> io::Result<()> {
+pub(crate) fn quiet_stdio() -> io::Result<()> {
     let null = fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
@@ -406,7 +406,7 @@ fn quiet_stdio() -> io::Result<()> {
 }
 
 /// Limits of a process that the cgroups don't have.
-fn limit(open_files: u64) -> io::Result<()> {
+pub(crate) fn limit(open_files: u64) -> io::Result<()> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let hard = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX).min(open_files);
     setrlimit(Resource::Nofile, Rlimit { current: Some(hard), maximum: Some(hard) })?;

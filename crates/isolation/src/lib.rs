@@ -6,6 +6,7 @@
 pub mod btrfs;
 mod capabilities;
 pub mod cgroup;
+pub mod container;
 pub mod counters;
 pub mod descriptors;
 mod devices;

@@ -17,7 +17,7 @@ use seccompiler::{
 pub(crate) struct Filters(Vec<BpfProgram>);
 
 /// Namespaces that no process in a sandbox may create: nested user namespaces open kernel code that sandboxes don't need.
-const NEW_NAMESPACES: [i32; 8] = [
+pub(crate) const NEW_NAMESPACES: [i32; 8] = [
     libc::CLONE_NEWUSER,
     libc::CLONE_NEWNS,
     libc::CLONE_NEWPID,
@@ -28,50 +28,76 @@ const NEW_NAMESPACES: [i32; 8] = [
     0x80, // CLONE_NEWTIME
 ];
 
+/// Families of sockets that answer as if the kernel did not have them.
+pub(crate) const DENIED_FAMILIES: [i32; 9] = [
+    libc::AF_VSOCK,
+    libc::AF_ALG,
+    libc::AF_PACKET,
+    libc::AF_BLUETOOTH,
+    libc::AF_CAN,
+    libc::AF_TIPC,
+    libc::AF_RDS,
+    libc::AF_XDP,
+    libc::AF_KEY,
+];
+
+/// A system call: its name in the kernel's tables, and its number here.
+pub(crate) type Call = (&'static str, i64);
+
+/// System calls by the names of libc's constants.
+macro_rules! calls {
+    ($($call:ident),* $(,)?) => { &[$((name_of(stringify!($call)), libc::$call)),*] };
+}
+
+/// `SYS_read` without its first four letters.
+const fn name_of(constant: &'static str) -> &'static str {
+    constant.split_at(4).1
+}
+
 /// The denied calls, with any arguments.
-const DENIED: &[i64] = &[
-    libc::SYS_unshare,
-    libc::SYS_setns,
-    libc::SYS_mount,
-    libc::SYS_umount2,
-    libc::SYS_pivot_root,
-    libc::SYS_move_mount,
-    libc::SYS_open_tree,
-    libc::SYS_fsopen,
-    libc::SYS_fsmount,
-    libc::SYS_fsconfig,
-    libc::SYS_fspick,
-    libc::SYS_mount_setattr,
-    libc::SYS_bpf,
-    libc::SYS_perf_event_open,
-    libc::SYS_keyctl,
-    libc::SYS_add_key,
-    libc::SYS_request_key,
-    libc::SYS_userfaultfd,
-    libc::SYS_kexec_load,
-    libc::SYS_kexec_file_load,
-    libc::SYS_init_module,
-    libc::SYS_finit_module,
-    libc::SYS_delete_module,
-    libc::SYS_swapon,
-    libc::SYS_swapoff,
-    libc::SYS_reboot,
-    libc::SYS_acct,
-    libc::SYS_quotactl,
-    libc::SYS_quotactl_fd,
-    libc::SYS_open_by_handle_at,
-    libc::SYS_syslog,
-    libc::SYS_settimeofday,
-    libc::SYS_clock_settime,
-    libc::SYS_clock_adjtime,
-    libc::SYS_adjtimex,
-    libc::SYS_vhangup,
-    libc::SYS_fanotify_init,
-    libc::SYS_kcmp,
-    libc::SYS_mbind,
-    libc::SYS_set_mempolicy,
-    libc::SYS_migrate_pages,
-    libc::SYS_move_pages,
+pub(crate) const DENIED: &[Call] = calls![
+    SYS_unshare,
+    SYS_setns,
+    SYS_mount,
+    SYS_umount2,
+    SYS_pivot_root,
+    SYS_move_mount,
+    SYS_open_tree,
+    SYS_fsopen,
+    SYS_fsmount,
+    SYS_fsconfig,
+    SYS_fspick,
+    SYS_mount_setattr,
+    SYS_bpf,
+    SYS_perf_event_open,
+    SYS_keyctl,
+    SYS_add_key,
+    SYS_request_key,
+    SYS_userfaultfd,
+    SYS_kexec_load,
+    SYS_kexec_file_load,
+    SYS_init_module,
+    SYS_finit_module,
+    SYS_delete_module,
+    SYS_swapon,
+    SYS_swapoff,
+    SYS_reboot,
+    SYS_acct,
+    SYS_quotactl,
+    SYS_quotactl_fd,
+    SYS_open_by_handle_at,
+    SYS_syslog,
+    SYS_settimeofday,
+    SYS_clock_settime,
+    SYS_clock_adjtime,
+    SYS_adjtimex,
+    SYS_vhangup,
+    SYS_fanotify_init,
+    SYS_kcmp,
+    SYS_mbind,
+    SYS_set_mempolicy,
+    SYS_migrate_pages,
+    SYS_move_pages,
 ];
 
 /// Answered with success, without any effect. `sync` would flush every disk of the host, for as long as its other writers take;
@@ -82,74 +108,74 @@ const DONE_ALREADY: i64 = libc::SYS_sync;
 /// clone3's flags are behind a pointer that a filter can't read, and libc falls back to clone. So does asynchronous I/O by
 /// `io_setup`: the kernel counts its events for the whole host, without a limit for a user or a cgroup.
 #[rustfmt::skip]
-const ALLOWED: &[i64] = &[
-    libc::SYS_read, libc::SYS_write, libc::SYS_close, libc::SYS_fstat, libc::SYS_lseek, libc::SYS_mmap, libc::SYS_mprotect,
-    libc::SYS_munmap, libc::SYS_brk, libc::SYS_rt_sigaction, libc::SYS_rt_sigprocmask, libc::SYS_rt_sigreturn, libc::SYS_ioctl,
-    libc::SYS_pread64, libc::SYS_pwrite64, libc::SYS_readv, libc::SYS_writev, libc::SYS_sched_yield, libc::SYS_mremap,
-    libc::SYS_msync, libc::SYS_mincore, libc::SYS_madvise, libc::SYS_shmget, libc::SYS_shmat, libc::SYS_shmctl, libc::SYS_dup,
-    libc::SYS_nanosleep, libc::SYS_getitimer, libc::SYS_setitimer, libc::SYS_getpid, libc::SYS_sendfile, libc::SYS_socket,
-    libc::SYS_connect, libc::SYS_sendto, libc::SYS_recvfrom, libc::SYS_sendmsg, libc::SYS_recvmsg, libc::SYS_shutdown,
-    libc::SYS_bind, libc::SYS_listen, libc::SYS_getsockname, libc::SYS_getpeername, libc::SYS_socketpair, libc::SYS_setsockopt,
-    libc::SYS_getsockopt, libc::SYS_clone, libc::SYS_execve, libc::SYS_exit, libc::SYS_wait4, libc::SYS_kill, libc::SYS_uname,
-    libc::SYS_semget, libc::SYS_semop, libc::SYS_semctl, libc::SYS_shmdt, libc::SYS_msgget, libc::SYS_msgsnd, libc::SYS_msgrcv,
-    libc::SYS_msgctl, libc::SYS_fcntl, libc::SYS_flock, libc::SYS_fsync, libc::SYS_fdatasync, libc::SYS_truncate,
-    libc::SYS_ftruncate, libc::SYS_getcwd, libc::SYS_chdir, libc::SYS_fchdir, libc::SYS_fchmod, libc::SYS_fchown,
-    libc::SYS_umask, libc::SYS_gettimeofday, libc::SYS_getrlimit, libc::SYS_getrusage, libc::SYS_sysinfo, libc::SYS_times,
-    libc::SYS_ptrace, libc::SYS_getuid, libc::SYS_getgid, libc::SYS_setuid, libc::SYS_setgid, libc::SYS_geteuid,
-    libc::SYS_getegid, libc::SYS_setpgid, libc::SYS_getppid, libc::SYS_setsid, libc::SYS_setreuid, libc::SYS_setregid,
-    libc::SYS_getgroups, libc::SYS_setgroups, libc::SYS_setresuid, libc::SYS_getresuid, libc::SYS_setresgid, libc::SYS_getresgid,
-    libc::SYS_getpgid, libc::SYS_setfsuid, libc::SYS_setfsgid, libc::SYS_getsid, libc::SYS_capget, libc::SYS_capset,
-    libc::SYS_rt_sigpending, libc::SYS_rt_sigtimedwait, libc::SYS_rt_sigqueueinfo, libc::SYS_rt_sigsuspend, libc::SYS_sigaltstack,
-    libc::SYS_personality, libc::SYS_statfs, libc::SYS_fstatfs, libc::SYS_getpriority, libc::SYS_setpriority,
-    libc::SYS_sched_setparam, libc::SYS_sched_getparam, libc::SYS_sched_setscheduler, libc::SYS_sched_getscheduler,
-    libc::SYS_sched_get_priority_max, libc::SYS_sched_get_priority_min, libc::SYS_sched_rr_get_interval, libc::SYS_mlock,
-    libc::SYS_munlock, libc::SYS_mlockall, libc::SYS_munlockall, libc::SYS_prctl, libc::SYS_setrlimit, libc::SYS_chroot,
-    libc::SYS_gettid, libc::SYS_readahead, libc::SYS_setxattr, libc::SYS_lsetxattr, libc::SYS_fsetxattr,
-    libc::SYS_getxattr, libc::SYS_lgetxattr, libc::SYS_fgetxattr, libc::SYS_listxattr, libc::SYS_llistxattr,
-    libc::SYS_flistxattr, libc::SYS_removexattr, libc::SYS_lremovexattr, libc::SYS_fremovexattr, libc::SYS_tkill,
-    libc::SYS_futex, libc::SYS_sched_setaffinity, libc::SYS_sched_getaffinity, libc::SYS_remap_file_pages, libc::SYS_getdents64,
-    libc::SYS_set_tid_address, libc::SYS_restart_syscall, libc::SYS_semtimedop, libc::SYS_fadvise64, libc::SYS_timer_create,
-    libc::SYS_timer_settime, libc::SYS_timer_gettime, libc::SYS_timer_getoverrun, libc::SYS_timer_delete, libc::SYS_clock_gettime,
-    libc::SYS_clock_getres, libc::SYS_clock_nanosleep, libc::SYS_exit_group, libc::SYS_epoll_ctl, libc::SYS_tgkill,
-    libc::SYS_mq_open, libc::SYS_mq_unlink, libc::SYS_mq_timedsend, libc::SYS_mq_timedreceive, libc::SYS_mq_notify,
-    libc::SYS_mq_getsetattr, libc::SYS_waitid, libc::SYS_ioprio_set, libc::SYS_ioprio_get, libc::SYS_inotify_add_watch,
-    libc::SYS_inotify_rm_watch, libc::SYS_openat, libc::SYS_mkdirat, libc::SYS_mknodat, libc::SYS_fchownat,
-    libc::SYS_newfstatat, libc::SYS_unlinkat, libc::SYS_renameat, libc::SYS_linkat, libc::SYS_symlinkat, libc::SYS_readlinkat,
-    libc::SYS_fchmodat, libc::SYS_faccessat, libc::SYS_pselect6, libc::SYS_ppoll, libc::SYS_set_robust_list,
-    libc::SYS_get_robust_list, libc::SYS_splice, libc::SYS_tee, libc::SYS_sync_file_range, libc::SYS_vmsplice,
-    libc::SYS_utimensat, libc::SYS_epoll_pwait, libc::SYS_timerfd_create, libc::SYS_fallocate, libc::SYS_timerfd_settime,
-    libc::SYS_timerfd_gettime, libc::SYS_accept4, libc::SYS_signalfd4, libc::SYS_eventfd2, libc::SYS_epoll_create1, libc::SYS_dup3,
-    libc::SYS_pipe2, libc::SYS_inotify_init1, libc::SYS_preadv, libc::SYS_pwritev, libc::SYS_rt_tgsigqueueinfo,
-    libc::SYS_recvmmsg, libc::SYS_prlimit64, libc::SYS_name_to_handle_at, libc::SYS_syncfs, libc::SYS_sendmmsg,
-    libc::SYS_process_vm_readv, libc::SYS_process_vm_writev, libc::SYS_sched_setattr, libc::SYS_sched_getattr,
-    libc::SYS_renameat2, libc::SYS_seccomp, libc::SYS_getrandom, libc::SYS_memfd_create, libc::SYS_execveat, libc::SYS_membarrier,
-    libc::SYS_mlock2, libc::SYS_copy_file_range, libc::SYS_preadv2, libc::SYS_pwritev2, libc::SYS_pkey_mprotect,
-    libc::SYS_pkey_alloc, libc::SYS_pkey_free, libc::SYS_statx, libc::SYS_rseq, libc::SYS_pidfd_send_signal,
-    libc::SYS_pidfd_open, libc::SYS_close_range, libc::SYS_openat2, libc::SYS_pidfd_getfd, libc::SYS_faccessat2,
-    libc::SYS_process_madvise, libc::SYS_epoll_pwait2, libc::SYS_landlock_create_ruleset, libc::SYS_landlock_add_rule,
-    libc::SYS_landlock_restrict_self, libc::SYS_memfd_secret, libc::SYS_process_mrelease, libc::SYS_futex_waitv,
-    libc::SYS_fchmodat2, libc::SYS_getcpu, libc::SYS_accept, libc::SYS_sethostname, libc::SYS_setdomainname, libc::SYS_get_mempolicy,
+pub(crate) const ALLOWED: &[Call] = calls![
+    SYS_read, SYS_write, SYS_close, SYS_fstat, SYS_lseek, SYS_mmap, SYS_mprotect,
+    SYS_munmap, SYS_brk, SYS_rt_sigaction, SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_ioctl,
+    SYS_pread64, SYS_pwrite64, SYS_readv, SYS_writev, SYS_sched_yield, SYS_mremap,
+    SYS_msync, SYS_mincore, SYS_madvise, SYS_shmget, SYS_shmat, SYS_shmctl, SYS_dup,
+    SYS_nanosleep, SYS_getitimer, SYS_setitimer, SYS_getpid, SYS_sendfile, SYS_socket,
+    SYS_connect, SYS_sendto, SYS_recvfrom, SYS_sendmsg, SYS_recvmsg, SYS_shutdown,
+    SYS_bind, SYS_listen, SYS_getsockname, SYS_getpeername, SYS_socketpair, SYS_setsockopt,
+    SYS_getsockopt, SYS_clone, SYS_execve, SYS_exit, SYS_wait4, SYS_kill, SYS_uname,
+    SYS_semget, SYS_semop, SYS_semctl, SYS_shmdt, SYS_msgget, SYS_msgsnd, SYS_msgrcv,
+    SYS_msgctl, SYS_fcntl, SYS_flock, SYS_fsync, SYS_fdatasync, SYS_truncate,
+    SYS_ftruncate, SYS_getcwd, SYS_chdir, SYS_fchdir, SYS_fchmod, SYS_fchown,
+    SYS_umask, SYS_gettimeofday, SYS_getrlimit, SYS_getrusage, SYS_sysinfo, SYS_times,
+    SYS_ptrace, SYS_getuid, SYS_getgid, SYS_setuid, SYS_setgid, SYS_geteuid,
+    SYS_getegid, SYS_setpgid, SYS_getppid, SYS_setsid, SYS_setreuid, SYS_setregid,
+    SYS_getgroups, SYS_setgroups, SYS_setresuid, SYS_getresuid, SYS_setresgid, SYS_getresgid,
+    SYS_getpgid, SYS_setfsuid, SYS_setfsgid, SYS_getsid, SYS_capget, SYS_capset,
+    SYS_rt_sigpending, SYS_rt_sigtimedwait, SYS_rt_sigqueueinfo, SYS_rt_sigsuspend, SYS_sigaltstack,
+    SYS_personality, SYS_statfs, SYS_fstatfs, SYS_getpriority, SYS_setpriority,
+    SYS_sched_setparam, SYS_sched_getparam, SYS_sched_setscheduler, SYS_sched_getscheduler,
+    SYS_sched_get_priority_max, SYS_sched_get_priority_min, SYS_sched_rr_get_interval, SYS_mlock,
+    SYS_munlock, SYS_mlockall, SYS_munlockall, SYS_prctl, SYS_setrlimit, SYS_chroot,
+    SYS_gettid, SYS_readahead, SYS_setxattr, SYS_lsetxattr, SYS_fsetxattr,
+    SYS_getxattr, SYS_lgetxattr, SYS_fgetxattr, SYS_listxattr, SYS_llistxattr,
+    SYS_flistxattr, SYS_removexattr, SYS_lremovexattr, SYS_fremovexattr, SYS_tkill,
+    SYS_futex, SYS_sched_setaffinity, SYS_sched_getaffinity, SYS_remap_file_pages, SYS_getdents64,
+    SYS_set_tid_address, SYS_restart_syscall, SYS_semtimedop, SYS_fadvise64, SYS_timer_create,
+    SYS_timer_settime, SYS_timer_gettime, SYS_timer_getoverrun, SYS_timer_delete, SYS_clock_gettime,
+    SYS_clock_getres, SYS_clock_nanosleep, SYS_exit_group, SYS_epoll_ctl, SYS_tgkill,
+    SYS_mq_open, SYS_mq_unlink, SYS_mq_timedsend, SYS_mq_timedreceive, SYS_mq_notify,
+    SYS_mq_getsetattr, SYS_waitid, SYS_ioprio_set, SYS_ioprio_get, SYS_inotify_add_watch,
+    SYS_inotify_rm_watch, SYS_openat, SYS_mkdirat, SYS_mknodat, SYS_fchownat,
+    SYS_newfstatat, SYS_unlinkat, SYS_renameat, SYS_linkat, SYS_symlinkat, SYS_readlinkat,
+    SYS_fchmodat, SYS_faccessat, SYS_pselect6, SYS_ppoll, SYS_set_robust_list,
+    SYS_get_robust_list, SYS_splice, SYS_tee, SYS_sync_file_range, SYS_vmsplice,
+    SYS_utimensat, SYS_epoll_pwait, SYS_timerfd_create, SYS_fallocate, SYS_timerfd_settime,
+    SYS_timerfd_gettime, SYS_accept4, SYS_signalfd4, SYS_eventfd2, SYS_epoll_create1, SYS_dup3,
+    SYS_pipe2, SYS_inotify_init1, SYS_preadv, SYS_pwritev, SYS_rt_tgsigqueueinfo,
+    SYS_recvmmsg, SYS_prlimit64, SYS_name_to_handle_at, SYS_syncfs, SYS_sendmmsg,
+    SYS_process_vm_readv, SYS_process_vm_writev, SYS_sched_setattr, SYS_sched_getattr,
+    SYS_renameat2, SYS_seccomp, SYS_getrandom, SYS_memfd_create, SYS_execveat, SYS_membarrier,
+    SYS_mlock2, SYS_copy_file_range, SYS_preadv2, SYS_pwritev2, SYS_pkey_mprotect,
+    SYS_pkey_alloc, SYS_pkey_free, SYS_statx, SYS_rseq, SYS_pidfd_send_signal,
+    SYS_pidfd_open, SYS_close_range, SYS_openat2, SYS_pidfd_getfd, SYS_faccessat2,
+    SYS_process_madvise, SYS_epoll_pwait2, SYS_landlock_create_ruleset, SYS_landlock_add_rule,
+    SYS_landlock_restrict_self, SYS_memfd_secret, SYS_process_mrelease, SYS_futex_waitv,
+    SYS_fchmodat2, SYS_getcpu, SYS_accept, SYS_sethostname, SYS_setdomainname, SYS_get_mempolicy,
 ];
 
 /// Older calls that only x86-64 has.
 #[cfg(target_arch = "x86_64")]
 #[rustfmt::skip]
-const ALLOWED_HERE: &[i64] = &[
-    libc::SYS_open, libc::SYS_stat, libc::SYS_lstat, libc::SYS_poll, libc::SYS_access, libc::SYS_pipe, libc::SYS_select,
-    libc::SYS_dup2, libc::SYS_pause, libc::SYS_alarm, libc::SYS_fork, libc::SYS_vfork, libc::SYS_getdents, libc::SYS_rename,
-    libc::SYS_mkdir, libc::SYS_rmdir, libc::SYS_creat, libc::SYS_link, libc::SYS_unlink, libc::SYS_symlink, libc::SYS_readlink,
-    libc::SYS_chmod, libc::SYS_chown, libc::SYS_lchown, libc::SYS_utime, libc::SYS_mknod, libc::SYS_arch_prctl, libc::SYS_time,
-    libc::SYS_epoll_create, libc::SYS_epoll_wait, libc::SYS_utimes, libc::SYS_inotify_init, libc::SYS_futimesat,
-    libc::SYS_signalfd, libc::SYS_eventfd, libc::SYS_getpgrp, libc::SYS_ustat,
+pub(crate) const ALLOWED_HERE: &[Call] = calls![
+    SYS_open, SYS_stat, SYS_lstat, SYS_poll, SYS_access, SYS_pipe, SYS_select,
+    SYS_dup2, SYS_pause, SYS_alarm, SYS_fork, SYS_vfork, SYS_getdents, SYS_rename,
+    SYS_mkdir, SYS_rmdir, SYS_creat, SYS_link, SYS_unlink, SYS_symlink, SYS_readlink,
+    SYS_chmod, SYS_chown, SYS_lchown, SYS_utime, SYS_mknod, SYS_arch_prctl, SYS_time,
+    SYS_epoll_create, SYS_epoll_wait, SYS_utimes, SYS_inotify_init, SYS_futimesat,
+    SYS_signalfd, SYS_eventfd, SYS_getpgrp, SYS_ustat,
 ];
 #[cfg(not(target_arch = "x86_64"))]
-const ALLOWED_HERE: &[i64] = &[];
+pub(crate) const ALLOWED_HERE: &[Call] = &[];
 
 impl Filters {
     /// Compiles the filters for this machine.
     pub(crate) fn compile() -> io::Result<Self> {
         let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(io::Error::other)?;
-        let mut denied: BTreeMap<i64, Vec<Rule>> = DENIED.iter().map(|call| (*call, Vec::new())).collect();
+        let mut denied: BTreeMap<i64, Vec<Rule>> = DENIED.iter().map(|(_, call)| (*call, Vec::new())).collect();
         let rule = |conditions: Vec<Cond>| Rule::new(conditions);
         let bits = |argument, mask: u64| Cond::new(argument, Len::Qword, Op::MaskedEq(mask), mask);
         let equal = |argument, value: u64| Cond::new(argument, Len::Dword, Op::Eq, value);
@@ -160,17 +186,7 @@ impl Filters {
             // Input pushed into a terminal that another process reads.
             denied.insert(libc::SYS_ioctl, vec![rule(vec![equal(1, libc::TIOCSTI)?])?, rule(vec![equal(1, libc::TIOCLINUX)?])?]);
             let mut sockets = Vec::new();
-            for family in [
-                libc::AF_VSOCK,
-                libc::AF_ALG,
-                libc::AF_PACKET,
-                libc::AF_BLUETOOTH,
-                libc::AF_CAN,
-                libc::AF_TIPC,
-                libc::AF_RDS,
-                libc::AF_XDP,
-                libc::AF_KEY,
-            ] {
+            for family in DENIED_FAMILIES {
                 sockets.push(rule(vec![equal(0, family as u64)?])?);
             }
             let not_route = Cond::new(2, Len::Dword, Op::Ne, libc::NETLINK_ROUTE as u64)?;
@@ -183,7 +199,7 @@ impl Filters {
             filter.try_into().map_err(|e: seccompiler::BackendError| io::Error::other(e))
         };
         Ok(Self(vec![
-            known_only(arch, ALLOWED.iter().chain(ALLOWED_HERE).chain(DENIED).copied())?,
+            known_only(arch, ALLOWED.iter().chain(ALLOWED_HERE).chain(DENIED).map(|(_, call)| *call))?,
             compile(denied, SeccompAction::Allow, SeccompAction::Errno(libc::EPERM as u32))?,
             // The kernel's own answer if such sockets are not built in: programs (Debian's groupadd, with the audit socket)
             // continue after this one, and fail after EPERM.

@@ -50,6 +50,7 @@ use arenite_guest_runtime::programs::Versions;
 use arenite_guest_shell::bash::BashService;
 use arenite_guest_shell::shell::ShellService;
 use arenite_isolation::FirstProcess;
+use arenite_isolation::container;
 use arenite_isolation::counters::Counters;
 use arenite_model::protocol::{self, GuestConfig};
 
@@ -58,6 +59,11 @@ use arenite_model::protocol::{self, GuestConfig};
 pub fn main() -> std::io::Result<()> {
     if std::env::args_os().nth(2).is_some_and(|argument| argument == confined::ARGUMENT) {
         return confined::main();
+    }
+    if std::env::args_os().nth(2).is_some_and(|argument| argument == container::ARGUMENT) {
+        let given = container::begin()?;
+        log::start();
+        return server::run(server::Start::from_given(given)?);
     }
     let Some(first) = FirstProcess::prepare()? else {
         return Err(std::io::Error::other("the launcher of a server starts this, in a sandbox"));
