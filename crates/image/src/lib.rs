@@ -38,7 +38,7 @@ mod store;
 mod tar_entry;
 mod tree;
 
-pub use archive::{load, save};
+pub use archive::{export_layers, load, save};
 pub use build::{
     BuildEvent, BuildOptions, BuildRequest, BuildRunner, MountContent, RunStep, RunnerError, StepMount, StepOutput, StepSecret,
     build,

@@ -32,7 +32,7 @@ use flate2::write::GzEncoder;
 use sha2::{Digest, Sha256};
 
 use crate::error::ImageError;
-use crate::image::{Image, Layer};
+use crate::image::{Image, ImageConfig, Layer};
 use crate::store::ImageStore;
 
 use oci::{Descriptor, Index};
@@ -54,7 +54,7 @@ pub fn save(store: &ImageStore, names: &[ImageName], file: &Path) -> Result<Vec<
     partial.push(".partial");
     let partial = PathBuf::from(partial);
     let written =
-        ArchiveWriter::create(&partial).and_then(|writer| writer.images(&images)).and_then(|()| fs::rename(&partial, file));
+        ArchiveWriter::create(&partial).and_then(|writer| writer.images(&images, None)).and_then(|()| fs::rename(&partial, file));
     if let Err(error) = written {
         // It may not exist; the error that counts is the first one.
         let _ = fs::remove_file(&partial);
@@ -63,19 +63,37 @@ pub fn save(store: &ImageStore, names: &[ImageName], file: &Path) -> Result<Vec<
     Ok(images)
 }
 
+/// Writes the layers of an image as an archive for `docker load`, which gets the image by this reference. Its configuration is
+/// left out, and nothing is compressed: the archive is for a container engine of this host.
+///
+/// # Errors
+/// [`ImageError::Io`], also if the image was removed meanwhile.
+pub fn export_layers(image: &Image, reference: &str, file: &Path) -> Result<(), ImageError> {
+    let bare = Image { config: ImageConfig::default(), ..image.clone() };
+    let written = ArchiveWriter::create(file).and_then(|mut writer| {
+        writer.is_compressed = false;
+        writer.images(&[bare], Some(reference))
+    });
+    written.map_err(ImageError::io("could not write", file))
+}
+
 /// An archive that is being written. A part's header has its digest, so it is written after the part, into the space before it.
 struct ArchiveWriter {
     file: File,
     /// The digests of the parts that are written.
     parts: BTreeSet<String>,
+    /// Layers are compressed.
+    is_compressed: bool,
 }
 
 impl ArchiveWriter {
     fn create(path: &Path) -> io::Result<Self> {
-        Ok(Self { file: File::options().create(true).truncate(true).read(true).write(true).open(path)?, parts: BTreeSet::new() })
+        let file = File::options().create(true).truncate(true).read(true).write(true).open(path)?;
+        Ok(Self { file, parts: BTreeSet::new(), is_compressed: true })
     }
 
-    fn images(mut self, images: &[Image]) -> io::Result<()> {
+    /// `reference` replaces the images' names for Docker.
+    fn images(mut self, images: &[Image], reference: Option<&str>) -> io::Result<()> {
         // By the digests of layers, with the digests of their tars.
         let mut layers = BTreeMap::new();
         let mut manifests = Vec::new();
@@ -89,7 +107,7 @@ impl ArchiveWriter {
             let of_image: Vec<_> = image.layers.iter().filter_map(|layer| layers.get(&layer.digest)).collect();
             let config = self.json(oci::CONFIG, &oci::Config::new(image, of_image.iter().map(|(_, diff)| diff.clone())))?;
             let layers: Vec<_> = of_image.into_iter().map(|(descriptor, _)| descriptor.clone()).collect();
-            for_docker.push(oci::DockerArchived::new(&image.name, &config, &layers));
+            for_docker.push(oci::DockerArchived::new(reference.unwrap_or(image.name.as_str()), &config, &layers));
             let manifest = self.json(oci::MANIFEST, &oci::Manifest::new(config, layers))?;
             manifests.push(manifest.named(&image.name));
         }
@@ -105,11 +123,16 @@ impl ArchiveWriter {
     /// Writes a layer; returns its description and the digest of its tar.
     fn layer(&mut self, layer: &Layer) -> io::Result<(Descriptor, String)> {
         let mut diff = String::new();
+        let is_compressed = self.is_compressed;
         let (digest, size) = self.blob(&mut |out| {
-            diff = pack_compressed(&layer.dir, out)?;
-            Ok(())
+            if is_compressed {
+                diff = pack_compressed(&layer.dir, out)?;
+                return Ok(());
+            }
+            pack::pack(&layer.dir, out)
         })?;
-        Ok((Descriptor::new(oci::LAYER_GZIP, &digest, size), format!("sha256:{diff}")))
+        let (media_type, diff) = if is_compressed { (oci::LAYER_GZIP, &diff) } else { (oci::LAYER, &digest) };
+        Ok((Descriptor::new(media_type, &digest, size), format!("sha256:{diff}")))
     }
 
     fn json(&mut self, media_type: &str, value: &impl serde::Serialize) -> io::Result<Descriptor> {

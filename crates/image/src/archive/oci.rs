@@ -12,6 +12,7 @@ pub(crate) const LAYOUT: &str = r#"{"imageLayoutVersion":"1.0.0"}"#;
 pub(crate) const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 pub(crate) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 pub(crate) const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
+pub(crate) const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 pub(crate) const LAYER_GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 pub(crate) const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
 pub(crate) const DOCKER_INDEX: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
@@ -181,10 +182,10 @@ pub(crate) struct RootFileSystem {
 }
 
 impl DockerArchived {
-    pub(super) fn new(name: &ImageName, config: &Descriptor, layers: &[Descriptor]) -> Self {
+    pub(super) fn new(text: &str, config: &Descriptor, layers: &[Descriptor]) -> Self {
         let part = |descriptor: &Descriptor| format!("blobs/{}", descriptor.digest.replace(':', "/"));
         // Docker takes no digest here, and no name without a tag.
-        let (text, is_tagged) = (name.as_str(), name.as_str().rsplit('/').next().is_some_and(|last| last.contains(':')));
+        let is_tagged = text.rsplit('/').next().is_some_and(|last| last.contains(':'));
         let tag = (!text.contains('@')).then(|| if is_tagged { text.to_owned() } else { format!("{text}:latest") });
         Self { config: part(config), repo_tags: Vec::from_iter(tag), layers: layers.iter().map(part).collect() }
     }
