@@ -74,6 +74,8 @@ pub(crate) const TO_TEST: &[Need] = &[
         package: "docker-registry",
         why: "images are pulled from a real registry and pushed to it",
     },
+    Need { present: Present::File("/usr/sbin/dockerd"), package: "docker.io", why: "sandboxes run as its containers" },
+    Need { present: Present::AnyOf(&["iptables"]), package: "iptables", why: "Docker's firewall is passed" },
     Need { present: Present::AnyOf(&["busybox"]), package: "busybox-static", why: "an image without glibc is made with it" },
 ];
 

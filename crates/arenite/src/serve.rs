@@ -13,10 +13,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arenite_control::{Control, ControlConfig, store};
-use arenite_engine::Engine;
+use arenite_engine::docker::{self, DockerConfig, DockerEngine};
 use arenite_engine::namespace::network::NetworkConfig;
 use arenite_engine::namespace::storage::StorageConfig;
-use arenite_engine::namespace::{NamespaceConfig, NamespaceEngine, ServerLock};
+use arenite_engine::namespace::{self, NamespaceConfig, NamespaceEngine, ServerLock};
+use arenite_engine::{Engine, EngineError};
 use arenite_gateway::{GatewayConfig, ImageCatalog, ImageEntry};
 use arenite_image::ImageStore;
 use arenite_model::Resources;
@@ -28,7 +29,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::ServeArgs;
-use crate::config::values::{AddressRange, LimitOf, LogFormat};
+use crate::config::values::{AddressRange, EngineKind, LimitOf, LogFormat};
 use crate::config::{self, Config, Settings};
 use crate::failure::{Attempt, Failure, Outcome};
 use crate::guest_description::guest_description;
@@ -113,13 +114,11 @@ async fn serve(
     let store = store::open(&config.data_dir, config.database.as_ref())
         .await
         .map_err(|error| Failure::new(error.to_string()).maybe_hint(error.hint()))?;
-    let engine = start_engine(&config, lock).await?;
-    let warnings = engine.warnings().await;
+    let Started { engine, images, warnings } = start_engine(&config, lock).await?;
     for warning in &warnings {
         tracing::warn!("{warning}");
     }
-    let images = Arc::new(Images(engine.images().clone()));
-    let engine: Arc<dyn Engine> = Arc::new(engine);
+    let images = Arc::new(Images(images));
     let trajectories = config.data_dir.join("trajectories");
     let recorder = Recorder::open(trajectories, arenite_trajectory::Limits::default())
         .map_err(|error| failed("the trajectories could not be opened", &error, error.hint()))?;
@@ -242,7 +241,23 @@ async fn claim(config: &Config, mut passed: Vec<TcpListener>, take_over: bool) -
     Ok(Claim { listeners, lock, handover })
 }
 
-async fn start_engine(config: &Config, lock: ServerLock) -> Result<NamespaceEngine, Failure> {
+/// A started engine.
+struct Started {
+    engine: Arc<dyn Engine>,
+    images: ImageStore,
+    /// What it does not enforce on this host.
+    warnings: Vec<String>,
+}
+
+async fn start_engine(config: &Config, lock: ServerLock) -> Result<Started, Failure> {
+    let other = match config.engine {
+        EngineKind::Namespace => docker::has_sandboxes(&config.data_dir).then_some("docker"),
+        EngineKind::Docker => namespace::has_sandboxes(&config.data_dir).then_some("namespace"),
+    };
+    if let Some(other) = other {
+        return Err(Failure::new(format!("{} has sandboxes of the engine {other}", config.data_dir.display()))
+            .hint("start with that engine and delete them first, or use another data directory"));
+    }
     let mut namespace = namespace_config(&config.data_dir)?;
     namespace.storage.size_bytes = config.storage_size.map(|s| s.0);
     namespace.storage.floor_bytes = Some(config.disk_reserve.0 / 2);
@@ -258,7 +273,27 @@ async fn start_engine(config: &Config, lock: ServerLock) -> Result<NamespaceEngi
     network.allowed = config.allow.iter().filter_map(net).collect();
     network.host_ports = config.host_port.clone();
     network.resolvers = (!config.resolver.is_empty()).then(|| config.resolver.iter().map(|r| r.0).collect());
-    NamespaceEngine::start(namespace, lock).await.map_err(|error| failed("the engine could not start", &error, error.hint()))
+    let refused = |error: EngineError| failed("the engine could not start", &error, error.hint());
+    match config.engine {
+        EngineKind::Namespace => {
+            let engine = NamespaceEngine::start(namespace, lock).await.map_err(refused)?;
+            Ok(Started { images: engine.images().clone(), warnings: engine.warnings().await, engine: Arc::new(engine) })
+        }
+        EngineKind::Docker => {
+            let docker = DockerConfig {
+                data_dir: namespace.data_dir,
+                socket: config.docker_socket.clone(),
+                program: namespace.program,
+                storage: namespace.storage,
+                network: namespace.network,
+                open_files: namespace.open_files,
+                no_new_privileges: config.docker_no_new_privileges,
+                volumes: namespace.volumes,
+            };
+            let engine = DockerEngine::start(docker, lock).await.map_err(refused)?;
+            Ok(Started { images: engine.images().clone(), warnings: engine.warnings().await, engine: Arc::new(engine) })
+        }
+    }
 }
 
 fn net(range: &AddressRange) -> Option<IpNet> {

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod descriptors;
+pub mod docker;
 mod guest_request;
 pub mod namespace;
 
@@ -223,6 +224,26 @@ pub struct HostCapacity {
     /// Descriptors that the server may still open.
     pub descriptors_available: u64,
     pub descriptors_total: u64,
+}
+
+impl HostCapacity {
+    /// The host's memory and this process's descriptors, with these numbers of a disk.
+    pub(crate) fn with_disk(disk_available_bytes: u64, disk_total_bytes: u64) -> io::Result<Self> {
+        let text = arenite_isolation::kernel_file::read("/proc/meminfo")?;
+        let field = |name: &str| -> u64 {
+            let line = text.lines().find_map(|l| l.strip_prefix(name));
+            line.and_then(|l| l.split_ascii_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
+        };
+        let descriptors = descriptors::DescriptorCount::now();
+        Ok(Self {
+            memory_available_bytes: field("MemAvailable:"),
+            memory_total_bytes: field("MemTotal:"),
+            disk_available_bytes,
+            disk_total_bytes,
+            descriptors_available: descriptors.map_or(0, descriptors::DescriptorCount::available),
+            descriptors_total: descriptors.map_or(0, |count| count.limit),
+        })
+    }
 }
 
 /// Why an operation of the engine failed.

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arenite_control::store::{AddressError, PostgresAddress};
+use arenite_engine::docker::DEFAULT_SOCKET;
 use arenite_gateway::{AuthError, Authentication, Certificates, TlsError, TokenRules, TraceConfig};
 use arenite_model::ImageName;
 use clap::parser::ValueSource;
@@ -19,7 +20,9 @@ use clap::{ArgMatches, Args};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use values::{AddressRange, AgentSandboxVersion, LimitOf, LogFormat, OptionalListen, PoolOf, Resolver, Secret, Size, VolumeOf};
+use values::{
+    AddressRange, AgentSandboxVersion, EngineKind, LimitOf, LogFormat, OptionalListen, PoolOf, Resolver, Secret, Size, VolumeOf,
+};
 
 /// The configuration file, unless another is named.
 const DEFAULT_FILE: &str = "/etc/arenite.toml";
@@ -131,6 +134,15 @@ settings! {
     /// AgentFlow's configuration file, in JSON; --config accepts it too
     #[arg(long, env = "ARENITE_AGENTFLOW_CONFIG", value_name = "FILE")]
     agentflow_config: PathBuf,
+    /// What runs the sandboxes: Linux namespaces, or a Docker daemon on this host [default: namespace]
+    #[arg(long, env = "ARENITE_ENGINE", value_name = "ENGINE")]
+    engine: EngineKind,
+    /// The Docker daemon's Unix socket [default: /var/run/docker.sock]
+    #[arg(long, env = "ARENITE_DOCKER_SOCKET", value_name = "PATH")]
+    docker_socket: PathBuf,
+    /// Set-user-id programs in Docker's sandboxes gain nothing: sudo does not work
+    #[arg(long, env = "ARENITE_DOCKER_NO_NEW_PRIVILEGES", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    docker_no_new_privileges: bool,
     /// Directory of images, sandboxes and trajectories [default: /var/lib/arenite]
     #[arg(long, env = "ARENITE_DATA_DIR", value_name = "DIR")]
     data_dir: PathBuf,
@@ -273,6 +285,9 @@ pub(crate) struct Config {
     pub(crate) agentflow_listen: OptionalListen,
     /// None: without TLS.
     pub(crate) tls: Option<Arc<Certificates>>,
+    pub(crate) engine: EngineKind,
+    pub(crate) docker_socket: PathBuf,
+    pub(crate) docker_no_new_privileges: bool,
     pub(crate) data_dir: PathBuf,
     /// None: SQLite in the data directory.
     pub(crate) database: Option<PostgresAddress>,
@@ -333,6 +348,9 @@ impl Settings {
             tls_key: None,
             agentflow_config: None,
             agentflow_listen: Some(OptionalListen::At(SocketAddr::from(([127, 0, 0, 1], 18890)))),
+            engine: Some(EngineKind::Namespace),
+            docker_socket: Some(DEFAULT_SOCKET.into()),
+            docker_no_new_privileges: Some(false),
             data_dir: Some(DEFAULT_DATA_DIR.into()),
             store: None,
             default_image: Some("base".parse().expect("the default image's name is valid")),
@@ -520,10 +538,24 @@ impl Settings {
             },
             None => None,
         };
+        let engine = all.engine.expect(complete);
+        if engine == EngineKind::Docker {
+            // Refused, since it would have no effect.
+            let of_namespaces = [
+                ("extra_ca", all.extra_ca.as_ref().map(|file| file.display().to_string())),
+                ("pool", all.pool.as_ref().and_then(|pools| pools.first()).map(|pool| pool.to_string())),
+            ];
+            if let Some((setting, Some(given))) = of_namespaces.into_iter().find(|(_, given)| given.is_some()) {
+                return Err(ConfigError::Refused { setting, given, rule: "the engine docker does not have it" });
+            }
+        }
         let config = Config {
             listen: all.listen.expect(complete),
             agentflow_listen: all.agentflow_listen.expect(complete),
             tls,
+            engine,
+            docker_socket: absolute(all.docker_socket.expect(complete)),
+            docker_no_new_privileges: all.docker_no_new_privileges.expect(complete),
             data_dir,
             database,
             default_image: all.default_image.expect(complete),

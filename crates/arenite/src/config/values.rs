@@ -363,6 +363,14 @@ impl From<AgentSandboxVersion> for arenite_gateway::AgentSandboxVersion {
     }
 }
 
+/// What runs the sandboxes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum EngineKind {
+    Namespace,
+    Docker,
+}
+
 /// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]

@@ -55,11 +55,7 @@ impl NamespaceEngine {
 
     /// A client's work in a sandbox that continues without a call, as reported by its guest.
     pub(super) async fn client_work(&self, id: &SandboxId) -> Result<Option<String>, EngineError> {
-        let socket = self.shared.host.records.socket(id);
-        let answer = ask(Guest::Socket(&socket), "GET", ACTIVITY_PATH, Vec::new(), ACTIVITY_LIMIT);
-        let answer = answer.await.map_err(|e| at("activity", e))?;
-        let activity: Activity = serde_json::from_str(&answer.text).map_err(|e| at("activity", e.into()))?;
-        Ok(activity.running)
+        activity_of(&self.shared.host.records.socket(id)).await
     }
 
     /// Assigns a pooled sandbox. Its steps take microseconds each, except the guest's, so they run on the caller's thread: to wake
@@ -93,6 +89,14 @@ impl NamespaceEngine {
         self.keep(id, answer.connection);
         Ok(Created { isolation: shared.isolation(), stages: vec![("adopt", begun.elapsed())] })
     }
+}
+
+/// The same, for the guest at a socket.
+pub(crate) async fn activity_of(socket: &Path) -> Result<Option<String>, EngineError> {
+    let answer = ask(Guest::Socket(socket), "GET", ACTIVITY_PATH, Vec::new(), ACTIVITY_LIMIT);
+    let answer = answer.await.map_err(|e| at("activity", e))?;
+    let activity: Activity = serde_json::from_str(&answer.text).map_err(|e| at("activity", e.into()))?;
+    Ok(activity.running)
 }
 
 /// How to reach a guest.

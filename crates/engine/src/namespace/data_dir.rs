@@ -10,7 +10,7 @@ use crate::EngineError;
 /// Files and directories of a data directory that tell it from others.
 const MARKS: [&str; 5] = ["server.lock", "build.lock", "control.sqlite", "pool.img", "pool.lock"];
 /// The others.
-const OTHERS: [&str; 22] = [
+const OTHERS: [&str; 23] = [
     "agents.secret",
     "agents.secret.new",
     "control.lock",
@@ -19,6 +19,7 @@ const OTHERS: [&str; 22] = [
     "control.sqlite-journal",
     "control.sqlite-shm",
     "control.sqlite-wal",
+    "docker",
     "handover.sock",
     "kvm.json",
     "kvm.json.new",
@@ -41,7 +42,7 @@ const UNREADABLE: &str = "control.sqlite.unreadable-";
 ///
 /// # Errors
 /// If others may enter the directory and it holds something else. It is left unchanged.
-pub(super) fn open(dir: &Path) -> Result<PathBuf, EngineError> {
+pub(crate) fn open(dir: &Path) -> Result<PathBuf, EngineError> {
     let failed = |what: &str| {
         let what = format!("could not {what} the data directory {}", dir.display());
         move |source| EngineError::Host { what, source }

@@ -6,10 +6,10 @@ use crate::EngineError;
 use crate::descriptors::{DescriptorCount, ran_out};
 
 /// Descriptors that a server opens at start besides sandboxes: sockets, the store, locks, the launcher.
-pub(super) const OWN: u64 = 32;
+pub(crate) const OWN: u64 = 32;
 
 /// Checks that this number can be opened, with a reserve for the server's work.
-pub(super) fn check(more: u64, sandboxes: usize) -> Result<(), EngineError> {
+pub(crate) fn check(more: u64, sandboxes: usize) -> Result<(), EngineError> {
     let Some(count) = DescriptorCount::now() else { return Ok(()) };
     let needed = count.open.saturating_add(more).saturating_add(count.reserve());
     if needed > count.limit { Err(EngineError::Descriptors { sandboxes, needed, limit: count.limit }) } else { Ok(()) }

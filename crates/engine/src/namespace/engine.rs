@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use arenite_image::Image;
 use arenite_isolation::Begin;
-use arenite_isolation::kernel_file;
 use arenite_isolation::mounts::{self, Attributes};
 use arenite_model::protocol::{self, Assignment, GuestConfig, hosts_file};
 use arenite_model::{Death, DeathReason, NetworkMode, SandboxId, SandboxName, SandboxSpec};
@@ -366,17 +365,17 @@ impl EngineShared {
 }
 
 /// Measures the stages of a create.
-pub(super) struct Stages {
+pub(crate) struct Stages {
     last: Instant,
-    pub(super) done: Vec<(&'static str, Duration)>,
+    pub(crate) done: Vec<(&'static str, Duration)>,
 }
 
 impl Stages {
-    pub(super) fn begin() -> Self {
+    pub(crate) fn begin() -> Self {
         Self { last: Instant::now(), done: Vec::new() }
     }
 
-    pub(super) fn done(&mut self, stage: &'static str) {
+    pub(crate) fn done(&mut self, stage: &'static str) {
         let now = Instant::now();
         self.done.push((stage, now - self.last));
         self.last = now;
@@ -384,7 +383,7 @@ impl Stages {
 }
 
 /// The configuration of a sandbox's guest.
-pub(super) fn guest_config(id: &SandboxId, name: &SandboxName, spec: &SandboxSpec, image: &Image, extra_ca: bool) -> GuestConfig {
+pub(crate) fn guest_config(id: &SandboxId, name: &SandboxName, spec: &SandboxSpec, image: &Image, extra_ca: bool) -> GuestConfig {
     GuestConfig {
         sandbox_id: id.to_string(),
         sandbox_name: name.to_string(),
@@ -414,14 +413,14 @@ fn environment(spec: &SandboxSpec, image: &Image, extra_ca: bool) -> std::collec
 }
 
 /// The guest's configuration in an in-memory file.
-pub(super) fn config_file(config: &GuestConfig) -> io::Result<File> {
+pub(crate) fn config_file(config: &GuestConfig) -> io::Result<File> {
     let mut file = File::from(rustix::fs::memfd_create("arenite-guest-config", rustix::fs::MemfdFlags::CLOEXEC)?);
     file.write_all(&serde_json::to_vec(config)?)?;
     file.rewind()?;
     Ok(file)
 }
 
-pub(super) async fn blocking<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, EngineError> + Send + 'static,
 ) -> Result<T, EngineError> {
     tokio::task::spawn_blocking(work).await.map_err(|error| at("task", io::Error::other(error)))?
@@ -657,22 +656,9 @@ impl Engine for NamespaceEngine {
     }
 
     async fn capacity(&self) -> Result<HostCapacity, EngineError> {
-        let text = kernel_file::read("/proc/meminfo").map_err(|e| at("memory", e))?;
-        let field = |name: &str| -> u64 {
-            let line = text.lines().find_map(|l| l.strip_prefix(name));
-            line.and_then(|l| l.split_ascii_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
-        };
         let (disk_available_bytes, disk_total_bytes) =
             self.shared.host.storage.free().map_err(|e| at("storage", io::Error::other(e)))?;
-        let descriptors = DescriptorCount::now();
-        Ok(HostCapacity {
-            descriptors_available: descriptors.map_or(0, DescriptorCount::available),
-            descriptors_total: descriptors.map_or(0, |count| count.limit),
-            memory_available_bytes: field("MemAvailable:"),
-            memory_total_bytes: field("MemTotal:"),
-            disk_available_bytes,
-            disk_total_bytes,
-        })
+        HostCapacity::with_disk(disk_available_bytes, disk_total_bytes).map_err(|e| at("memory", e))
     }
 
     async fn health(&self) -> Vec<String> {

@@ -77,12 +77,12 @@ enum HeldLock {
     Build { _file: File },
 }
 
-pub(super) fn at(stage: &str, source: io::Error) -> EngineError {
+pub(crate) fn at(stage: &str, source: io::Error) -> EngineError {
     EngineError::Stage { stage: stage.to_owned(), source, hint: None }
 }
 
 /// Five letters and digits that mark the host's objects (cgroups, interfaces, tables) of one data directory.
-pub(super) fn tag(data_dir: &Path) -> String {
+pub(crate) fn tag(data_dir: &Path) -> String {
     // FNV-1a: short, stable across versions, and it need not be hard to guess.
     let hash = data_dir
         .as_os_str()

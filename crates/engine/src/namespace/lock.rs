@@ -110,7 +110,7 @@ pub(super) fn try_for_build(data_dir: &Path) -> Result<File, EngineError> {
 }
 
 /// Whether an image is being built in a data directory now.
-pub(super) fn is_building(data_dir: &Path) -> bool {
+pub(crate) fn is_building(data_dir: &Path) -> bool {
     let file = File::open(data_dir.join("build.lock"));
     file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(fs::TryLockError::WouldBlock)))
 }

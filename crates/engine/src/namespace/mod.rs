@@ -10,29 +10,29 @@
 //! is needed to re-adopt it. Every object on the host carries the installation's tag or the sandbox's id. So a start finds all
 //! of them; `recovery` decides what happens to them.
 
-mod ahead;
+pub(crate) mod ahead;
 mod build;
 mod ca;
 mod ceilings;
 mod command;
-mod data_dir;
+pub(crate) mod data_dir;
 mod death;
-mod descriptors;
+pub(crate) mod descriptors;
 pub mod dns;
-mod engine;
-mod host;
+pub(crate) mod engine;
+pub(crate) mod host;
 mod kvm;
-mod lock;
+pub(crate) mod lock;
 pub mod network;
-mod program;
-mod record;
+pub(crate) mod program;
+pub(crate) mod record;
 mod recover_storage;
 mod recovery;
 mod reset;
 mod restart;
-mod slot;
+pub(crate) mod slot;
 pub mod storage;
-mod volumes;
+pub(crate) mod volumes;
 
 pub use build::{Builder, WithKvm};
 pub use engine::NamespaceEngine;
@@ -40,7 +40,7 @@ pub use host::NamespaceConfig;
 use host::{Host, Role, at};
 pub use kvm::{KvmVerdict, VM_LABEL, kvm_opens};
 pub use lock::{LockHolder, ServerLock};
-pub use record::{RecordedSandbox, RecordsError, recorded_sandboxes};
+pub use record::{RecordedSandbox, RecordsError, has_sandboxes, recorded_sandboxes};
 pub use recover_storage::recover_storage;
 pub use reset::Installation;
 pub use volumes::Volume;

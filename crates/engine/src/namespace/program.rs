@@ -13,7 +13,7 @@ use arenite_isolation::mounts::{self, Attributes};
 use rustix::fs::{AtFlags, CWD, linkat};
 
 /// The file that this process runs from.
-pub(super) struct Program {
+pub(crate) struct Program {
     file: File,
     dir: PathBuf,
     /// The name in `dir`, which contains the version.
@@ -22,7 +22,7 @@ pub(super) struct Program {
 
 impl Program {
     /// Opens the program at `path`, and selects its name in `dir`.
-    pub(super) fn open(path: &Path, dir: PathBuf) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path, dir: PathBuf) -> io::Result<Self> {
         let file = File::open(path)?;
         let about = file.metadata()?;
         let name = format!("{:x}-{:x}-{:x}-{:x}.{:09}", about.dev(), about.ino(), about.len(), about.mtime(), about.mtime_nsec());
@@ -30,7 +30,7 @@ impl Program {
     }
 
     /// Links the file under that name while it still has another, and removes the names of other versions.
-    pub(super) fn keep(&self) -> io::Result<()> {
+    pub(crate) fn keep(&self) -> io::Result<()> {
         self.named()?;
         for entry in fs::read_dir(&self.dir)?.flatten() {
             if entry.file_name() != *self.name {
@@ -56,7 +56,8 @@ impl Program {
         mounts::detached(&self.dir, Attributes { read_only: true, ..Attributes::default() })
     }
 
-    fn named(&self) -> io::Result<PathBuf> {
+    /// The file under that name, which is recreated if it was removed.
+    pub(crate) fn named(&self) -> io::Result<PathBuf> {
         let path = self.dir.join(&self.name);
         if path.exists() {
             return Ok(path);

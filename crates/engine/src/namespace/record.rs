@@ -319,7 +319,7 @@ impl Records {
 }
 
 /// Whether any sandbox of a data directory has a record, or is in quarantine.
-pub(super) fn has_sandboxes(data_dir: &Path) -> bool {
+pub fn has_sandboxes(data_dir: &Path) -> bool {
     let records = Records::new(data_dir);
     let has = |id: &SandboxId| records.places(id).iter().any(|dir| dir.join(FILE).exists() || dir.join(NOTE).exists());
     // A directory that can't be read may hold some.

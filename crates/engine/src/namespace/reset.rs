@@ -94,6 +94,12 @@ impl Installation {
     /// # Errors
     /// What could not be removed; what comes after it is still there.
     pub fn remove(&self, report: &mut dyn FnMut(String)) -> Result<(), EngineError> {
+        if crate::docker::has_sandboxes(&self.data_dir) {
+            return Err(EngineError::Storage {
+                reason: format!("{} has sandboxes of the engine docker", self.data_dir.display()),
+                hint: Some("start a server with --engine docker --remove-sandboxes, and stop it: that deletes them".to_owned()),
+            });
+        }
         if let Some(server) = &self.server {
             self.stop(server)?;
             report(format!("stopped the server (pid {})", server.pid));

@@ -21,7 +21,7 @@ pub struct Volume {
 }
 
 /// Resolves the paths and refuses directories that can't be shared safely.
-pub(super) fn check(volumes: &mut BTreeMap<String, Volume>, data_dir: &Path) -> Result<(), EngineError> {
+pub(crate) fn check(volumes: &mut BTreeMap<String, Volume>, data_dir: &Path) -> Result<(), EngineError> {
     for (name, volume) in volumes {
         let refuse =
             |reason: String| EngineError::Unsupported { what: format!("the volume {name} ({})", volume.dir.display()), reason };
@@ -79,7 +79,7 @@ pub(super) fn mounts(
 }
 
 /// Refuses undeclared names, before anything is created.
-pub(super) fn find_all(volumes: &BTreeMap<String, Volume>, spec: &SandboxSpec) -> Result<(), EngineError> {
+pub(crate) fn find_all(volumes: &BTreeMap<String, Volume>, spec: &SandboxSpec) -> Result<(), EngineError> {
     match spec.volumes.iter().find(|mount| !volumes.contains_key(&mount.name)) {
         Some(mount) => Err(unknown(volumes, &mount.name)),
         None => Ok(()),

@@ -33,7 +33,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -126,7 +126,23 @@ impl Network {
     pub async fn prepare(&self) -> Result<PreparedNet> {
         let _permit = self.making.acquire().await;
         let shared = self.shared.clone();
-        blocking(move || shared.prepare()).await
+        blocking(move || shared.prepare(None)).await
+    }
+
+    /// Connects an existing namespace in the same way. It has no link but loopback yet, and its root no rights over it.
+    pub async fn connect(&self, netns: OwnedFd) -> Result<PreparedNet> {
+        let _permit = self.making.acquire().await;
+        let shared = self.shared.clone();
+        blocking(move || shared.prepare(Some(netns.as_fd()))).await
+    }
+
+    /// Gives an existing namespace, which has only loopback, the settings of a closed one. Blocks for less than a millisecond.
+    pub fn keep_closed(netns: BorrowedFd<'_>) -> Result<()> {
+        netns::enter(netns, || {
+            configure_namespace()?;
+            let mut inside = Rtnl::open().map_err(NetworkError::netlink("open a netlink socket"))?;
+            inside.up(LOOPBACK).map_err(NetworkError::netlink("bring loopback up"))
+        })
     }
 
     /// Prepares a network with only loopback. Usually blocks for less than a millisecond.
@@ -265,11 +281,11 @@ impl Shared {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn prepare(&self) -> Result<PreparedNet> {
+    fn prepare(&self, existing: Option<BorrowedFd<'_>>) -> Result<PreparedNet> {
         let mut host = host_netlink()?;
         for _ in 0..ATTEMPTS {
             let index = self.addresses().next().ok_or(NetworkError::Full { subnet: self.subnet, most: addresses::MOST })?;
-            match self.connect(&mut host, index) {
+            match self.connect(&mut host, index, existing) {
                 Ok(made) => return Ok(made),
                 Err(error) => {
                     self.addresses().release(index);
@@ -286,11 +302,11 @@ impl Shared {
         })
     }
 
-    fn connect(&self, host: &mut Rtnl, index: u32) -> Result<PreparedNet> {
+    fn connect(&self, host: &mut Rtnl, index: u32, existing: Option<BorrowedFd<'_>>) -> Result<PreparedNet> {
         let gateway = gateway_of(self.subnet);
         let address = address_of(self.subnet, index);
         let outside = link_name(&self.tag, index);
-        let (netns, ()) = netns::create(|netns| {
+        let mut set_up = |netns: BorrowedFd<'_>| {
             configure_namespace()?;
             let ends = [End { name: &outside, mac: mac_of(gateway) }, End { name: "eth0", mac: mac_of(address) }];
             host.add_veth(&ends[0], &ends[1], netns, self.mtu)
@@ -301,7 +317,14 @@ impl Shared {
             // while on a busy host. A request for the link makes that happen now (kernel 6.8); otherwise a first answer is
             // lost.
             host.link(&outside).map(|_| ()).map_err(NetworkError::netlink(format!("ask for the link {outside}")))
-        })?;
+        };
+        let netns = match existing {
+            None => netns::create(&mut set_up)?.0,
+            Some(netns) => {
+                netns::enter(netns, || set_up(netns))?;
+                netns.try_clone_to_owned().map_err(NetworkError::host("keep a network namespace"))?
+            }
+        };
         self.open_host(&outside)?;
         Ok(PreparedNet { netns, address, index, gateway })
     }
