@@ -10,7 +10,7 @@ import resource
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,7 +22,7 @@ MIB = 1 << 20
 PROGRAMS = ["bash", "cat", "dd", "echo", "ls", "rm", "sleep", "sync", "true", "touch", "mkdir", "stat", "sh", "kill", "sha256sum"]
 
 
-def tiny_image(pool: Path, name: str = "tiny") -> None:
+def tiny_image(pool: Path, name: str = "tiny", more: Sequence[str] = ()) -> None:
     """An image of this host's bash and a few programs, put into the pool of a server that runs."""
     digest = hashlib.sha256(name.encode()).hexdigest()
     layer = pool / "layers" / digest
@@ -35,7 +35,7 @@ def tiny_image(pool: Path, name: str = "tiny") -> None:
     (files / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/bash\n")
     (files / "etc/group").write_text("root:x:0:\n")
     needed = set()
-    for program in PROGRAMS:
+    for program in [*PROGRAMS, *more]:
         path = shutil.which(program) or f"/bin/{program}"
         shutil.copy(path, files / "usr/bin" / program)
         listed = subprocess.run(["ldd", path], capture_output=True, text=True).stdout

@@ -1,0 +1,74 @@
+"""Debian's Docker daemon as a process of the test run: on its own directories, without bridge and firewall rules."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+#: Another Docker may be earlier on the PATH.
+PROGRAM = "/usr/sbin/dockerd"
+
+
+class Daemon:
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.socket = folder / "docker.sock"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, wait: float = 60) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        configuration = self.folder / "daemon.json"
+        configuration.write_text("{}")
+        command = [PROGRAM, "--config-file", str(configuration), "--host", f"unix://{self.socket}"]
+        command += ["--data-root", str(self.folder / "data"), "--exec-root", str(self.folder / "exec")]
+        command += ["--pidfile", str(self.folder / "pid"), "--userland-proxy=false"]
+        # Nothing of the host's network is changed: sandboxes' networks are not Docker's.
+        command += ["--bridge", "none", "--iptables=false", "--ip6tables=false"]
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        deadline = time.monotonic() + wait
+        while time.monotonic() < deadline:
+            try:
+                if self.get("/_ping").status_code == 200:
+                    return
+            except httpx.TransportError:
+                pass
+            assert self.process.poll() is None, (self.folder / "log").read_text()[-4000:]
+            time.sleep(0.05)
+        raise RuntimeError(f"dockerd was not ready within {wait} s")
+
+    def stop(self) -> None:
+        """Ends it and its containerd, which it started."""
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait(60)
+            self.process = None
+        # Unmounted by the daemon; what is left would be a leak of the test.
+        mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+        for mount in reversed([mount for mount in mounts if mount.startswith(f"{self.folder}{os.sep}")]):
+            subprocess.run(["umount", "-l", mount], check=False)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def request(self, method: str, path: str, **more: Any) -> httpx.Response:
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(self.socket)), timeout=60) as client:
+            return client.request(method, f"http://docker{path}", **more)
+
+    def get(self, path: str) -> httpx.Response:
+        return self.request("GET", path)
+
+    def containers(self) -> list[dict[str, Any]]:
+        return self.get("/containers/json?all=1").raise_for_status().json()
+
+    def inspect(self, sandbox: str) -> dict[str, Any]:
+        """The container of a sandbox, by the sandbox's id."""
+        filters = json.dumps({"label": [f"arenite.sandbox={sandbox}"]})
+        listed = self.request("GET", "/containers/json", params={"all": 1, "filters": filters}).raise_for_status().json()
+        assert len(listed) == 1, listed
+        return self.get(f"/containers/{listed[0]['Id']}/json").raise_for_status().json()
