@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arenite_image::{Image, RootView};
+use rustix::io::Errno;
 
 use super::data_dir::{make_shared_dir, write_shared_file};
 use super::{Host, at};
@@ -48,5 +49,9 @@ pub(super) fn layer(host: &Host, image: &Image, extra: &Path) -> Result<PathBuf,
 /// The certificates that the image trusts; empty if it has no such file.
 fn own_bundle(image: &Image) -> io::Result<Vec<u8>> {
     let root = RootView::open(image.layers.iter().map(|l| l.dir.as_path()))?;
-    Ok(root.read(Path::new(BUNDLE), MOST_BYTES)?.unwrap_or_default())
+    match root.read(Path::new(BUNDLE), MOST_BYTES) {
+        // Links in a circle, or a file in the place of a directory: nothing in the image can read it either.
+        Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::LOOP | Errno::NOTDIR)) => Ok(Vec::new()),
+        other => Ok(other?.unwrap_or_default()),
+    }
 }

@@ -5,10 +5,11 @@
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use arenite_image::Image;
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat, fstat, open, openat2};
 
 use super::data_dir::write_shared_file;
 
@@ -36,15 +37,15 @@ pub(super) fn make_place(upper: &Path) -> io::Result<()> {
 /// Gives the directories of the path the owner and mode that they have in the image. `layers` are topmost first. False: the
 /// image has the path, and it is no longer ours.
 fn fit_in(upper: &Path, layers: impl Iterator<Item = PathBuf> + Clone) -> io::Result<bool> {
-    let of_image = |path: &str| layers.clone().find_map(|layer| fs::symlink_metadata(layer.join(path)).ok());
+    let of_image = |path: &str| layers.clone().find_map(|layer| about(&layer, path));
     for directory in DIRECTORIES {
         let ours = upper.join(directory);
         match of_image(directory) {
-            Some(theirs) if theirs.is_dir() => {
-                if (theirs.uid(), theirs.gid()) != (0, 0) {
-                    chown(&ours, Some(theirs.uid()), Some(theirs.gid()))?;
+            Some(theirs) if FileType::from_raw_mode(theirs.st_mode).is_dir() => {
+                if (theirs.st_uid, theirs.st_gid) != (0, 0) {
+                    chown(&ours, Some(theirs.st_uid), Some(theirs.st_gid))?;
                 }
-                let mode = theirs.mode() & 0o7777;
+                let mode = theirs.st_mode & 0o7777;
                 if mode != MODE {
                     fs::set_permissions(&ours, Permissions::from_mode(mode))?;
                 }
@@ -64,8 +65,18 @@ fn fit_in(upper: &Path, layers: impl Iterator<Item = PathBuf> + Clone) -> io::Re
     Ok(!taken)
 }
 
+/// What a layer has at a path. Links of the layer are not followed: they could lead to files of the host.
+fn about(layer: &Path, path: &str) -> Option<Stat> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let layer = open(layer, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let file = openat2(&layer, path, flags, Mode::empty(), ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS).ok()?;
+    fstat(&file).ok()
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
+
     use super::*;
 
     struct Scratch(PathBuf);
@@ -123,5 +134,17 @@ mod tests {
         std::os::unix::fs::symlink("../opt", scratch.0.join("high/usr/local")).unwrap();
         assert!(!scratch.fit_in());
         assert!(!scratch.0.join("upper/usr/local").exists());
+    }
+
+    #[test]
+    fn a_link_below_does_not_lead_to_the_host() {
+        let scratch = Scratch::new("host");
+        let host = scratch.0.join("host");
+        fs::create_dir_all(host.join("local/bin")).unwrap();
+        fs::set_permissions(host.join("local"), Permissions::from_mode(0o700)).unwrap();
+        fs::create_dir_all(scratch.0.join("high/usr")).unwrap();
+        std::os::unix::fs::symlink(&host, scratch.0.join("low/usr")).unwrap();
+        assert!(scratch.fit_in());
+        assert_eq!(scratch.mode("upper/usr/local"), MODE);
     }
 }
