@@ -317,7 +317,7 @@ fn begin_with(begin: &Begin, given: Vec<OwnedFd>, staged: Prepared) -> Staged<Gi
     pivot_here().at("pivot_root")?;
     // From here on paths are the sandbox's: links of its image can't lead out of it.
     for dir in ["/proc", "/sys", "/dev"] {
-        make_dir(dir).at("mount points")?;
+        make_mount_point(dir).at("mount points")?;
     }
     attach(staged.proc.as_fd(), Path::new("/proc")).at("proc")?;
     attach(staged.sys.as_fd(), Path::new("/sys")).at("sys")?;
@@ -388,6 +388,17 @@ fn root(layers: &[OwnedFd], upper: &OwnedFd, begin: &Begin) -> Staged<()> {
     mount("overlay", "/stage/root", "overlay", 0, &options).at("overlay")?;
     // An overlay with an unusable writable layer is mounted read-only without an error.
     rustix::fs::access("/stage/root", rustix::fs::Access::WRITE_OK).map_err(io::Error::from).at("overlay is read-only")
+}
+
+/// Makes a directory of the root. An image's file or link there is replaced: nothing can be mounted on it.
+fn make_mount_point(path: &str) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => return Ok(()),
+        Ok(_) => fs::remove_file(path)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    fs::create_dir(path)
 }
 
 fn make_dir(path: &str) -> io::Result<()> {

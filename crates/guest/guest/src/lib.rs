@@ -21,6 +21,7 @@ mod main_command;
 pub mod mcp;
 pub mod observe;
 pub mod pages;
+mod places;
 mod ports;
 pub mod sandbox;
 pub mod server;

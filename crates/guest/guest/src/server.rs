@@ -4,7 +4,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener as StdUnixListener;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -31,6 +30,7 @@ use crate::hooks;
 use crate::inside::InsideSteps;
 use crate::main_command;
 use crate::mcp;
+use crate::places;
 use crate::ports;
 use crate::services::Services;
 use arenite_guest_runtime::process::Processes;
@@ -152,7 +152,7 @@ async fn give_back_when_idle(called: Arc<Notify>) {
 
 /// Runs the configured steps before the first call, and starts those that run beside the calls.
 pub(crate) async fn begin(guest: &SharedGuest) {
-    make_workdir(guest);
+    places::make_missing(guest);
     if guest.runtime.config().assignment == Assignment::Pooled {
         // The rest runs once, when the sandbox is assigned.
         return;
@@ -162,16 +162,6 @@ pub(crate) async fn begin(guest: &SharedGuest) {
     guest.proxy.begin().await;
     main_command::start(guest.runtime.clone());
     hooks::when_ready(guest.hooks.clone());
-}
-
-/// Creates a configured directory that the image does not have, owned by the user, as Dockerfiles' WORKDIR does.
-fn make_workdir(guest: &Guest) {
-    let Some(dir) = guest.runtime.config().default_dir().map(PathBuf::from).filter(|d| !d.is_dir()) else { return };
-    let owner = (Some(guest.runtime.user.uid), Some(guest.runtime.user.gid));
-    let made = std::fs::create_dir_all(&dir).and_then(|()| std::os::unix::fs::chown(&dir, owner.0, owner.1));
-    if let Err(error) = made {
-        tracing::error!(dir = %dir.display(), %error, "the working directory could not be made: commands start in the home");
-    }
 }
 
 /// Routes for the gateway only.

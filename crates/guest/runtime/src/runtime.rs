@@ -34,10 +34,14 @@ pub struct Runtime {
 
 impl Runtime {
     /// Commands run as the user named by `USER` in the environment, if the image has it, otherwise as the configured one. If the
-    /// image has neither, logs an error and uses root.
+    /// image has neither, logs an error and uses root. See [`User::with_home`].
     pub fn new(config: GuestConfig, processes: Processes) -> Self {
         let wanted = config.user.as_deref();
-        let by_name = config.env.get("USER").and_then(|name| User::find(name));
+        let by_name = config.env.get("USER").and_then(|name| match name.as_str() {
+            // Without a line in `/etc/passwd`, too.
+            "root" => Some(User::root()),
+            name => User::find(name),
+        });
         let user = by_name.or_else(|| User::configured(wanted.unwrap_or("gem")));
         if let (None, Some(name)) = (&user, wanted) {
             tracing::error!(name, "the image has no such user or group: commands run as root");
@@ -45,7 +49,7 @@ impl Runtime {
         Self {
             config: RwLock::new(Arc::new(config)),
             processes,
-            user: user.unwrap_or_else(User::root),
+            user: user.unwrap_or_else(User::root).with_home(),
             root_user: User::root(),
             workers: Workers::default(),
             proxy_address: watch::Sender::default(),

@@ -27,6 +27,16 @@ impl User {
         })
     }
 
+    /// Gives a user without a directory that it could write to a home below `/home`.
+    #[must_use]
+    pub fn with_home(mut self) -> Self {
+        if self.uid != 0 && HOMELESS.iter().any(|home| self.home.as_os_str() == *home) {
+            let name = if self.name.contains('/') { self.uid.to_string() } else { self.name.clone() };
+            self.home = PathBuf::from("/home").join(name);
+        }
+        self
+    }
+
     /// Finds a user by name.
     pub fn find(name: &str) -> Option<Self> {
         Self::parse(name, &read("/etc/passwd"), &read("/etc/group"))
@@ -86,6 +96,8 @@ impl User {
     }
 }
 
+/// Homes of users that are not meant to have one, and of those without a line in `/etc/passwd`.
+const HOMELESS: [&str; 4] = ["/", "/nonexistent", "/dev/null", "/var/empty"];
 /// The highest id of a sandbox.
 const MAX_ID: u32 = 65_535;
 
@@ -133,6 +145,9 @@ mod tests {
             let found = found.as_ref().map(|user| (user.name.as_str(), user.uid, user.gid, user.groups.clone()));
             assert_eq!(found, expected, "{text}");
         }
+        let home = |text| User::parse_configured(text, "web:x:33:33::/nonexistent:\n", "").unwrap().with_home().home;
+        let homes = ["1000", "web", "0"].map(home);
+        assert_eq!(homes, ["/home/1000", "/home/web", "/root"].map(std::path::PathBuf::from));
         assert_eq!(User::parse_configured("0", "", "").map(|user| user.name).as_deref(), Some("root"));
     }
 }
