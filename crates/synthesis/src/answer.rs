@@ -124,6 +124,11 @@ pub trait Reason: Into<String> {
     fn is_infrastructure(&self) -> bool {
         false
     }
+
+    /// The `data` of the answer.
+    fn data(&self) -> Value {
+        json!({})
+    }
 }
 
 impl Reason for &str {}
@@ -131,8 +136,8 @@ impl Reason for String {}
 
 impl Failure {
     pub fn new(code: i64, reason: impl Reason) -> Self {
-        let is_infrastructure = reason.is_infrastructure();
-        Self { code, message: reason.into(), data: json!({}), is_infrastructure }
+        let (is_infrastructure, data) = (reason.is_infrastructure(), reason.data());
+        Self { code, message: reason.into(), data, is_infrastructure }
     }
 
     /// The same as a failure of the infrastructure.

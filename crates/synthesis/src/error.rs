@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use arenite_model::IdError;
 use arenite_trajectory::FailureClass;
+use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::sync::AcquireError;
 use tokio::task::JoinError;
@@ -40,7 +41,12 @@ pub enum SynthesisError {
     NothingListens { port: u16 },
     /// A sandbox answered a call with an error.
     #[error("{message}")]
-    Refused { status: u16, message: String },
+    Refused {
+        status: u16,
+        message: String,
+        /// The sandbox's own code, such as `missing_program`.
+        code: Option<String>,
+    },
     /// A program in a sandbox failed; the message is its own.
     #[error("{message}")]
     Program { message: String },
@@ -111,6 +117,15 @@ impl SynthesisError {
         }
     }
 
+    /// The code that a sandbox gave.
+    pub(crate) fn sandbox_code(&self) -> Option<&str> {
+        match self {
+            Self::Refused { code, .. } => code.as_deref(),
+            Self::In { source, .. } | Self::Hinted { source, .. } => source.sandbox_code(),
+            _ => None,
+        }
+    }
+
     /// Names the part in which the error occurred.
     pub(crate) fn within(self, part: impl Into<String>) -> Self {
         Self::In { part: part.into(), source: Box::new(self) }
@@ -136,6 +151,10 @@ impl From<AcquireError> for SynthesisError {
 impl Reason for SynthesisError {
     fn is_infrastructure(&self) -> bool {
         Self::is_infrastructure(self)
+    }
+
+    fn data(&self) -> Value {
+        self.sandbox_code().map_or_else(|| json!({}), |code| json!({ "error_code": code }))
     }
 }
 

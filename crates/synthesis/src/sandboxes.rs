@@ -104,7 +104,7 @@ impl GuestAnswer {
         }
         let status = self.status;
         let message = format!("the sandbox answered with status {status}");
-        Err(self.data().err().unwrap_or(SynthesisError::Refused { status, message }))
+        Err(self.data().err().unwrap_or(SynthesisError::Refused { status, message, code: None }))
     }
 
     /// The `data` of AIO's envelope, or the sandbox's error message.
@@ -112,7 +112,7 @@ impl GuestAnswer {
         let status = self.status;
         let Value::Object(mut answer) = self.json else {
             let message = format!("the sandbox answered with status {status} and no JSON");
-            return Err(SynthesisError::Refused { status, message });
+            return Err(SynthesisError::Refused { status, message, code: None });
         };
         if status < 400 && answer.get("success").is_none_or(|success| success != &Value::Bool(false)) {
             return Ok(answer.remove("data").unwrap_or_default());
@@ -122,7 +122,8 @@ impl GuestAnswer {
             Some(hint) if !hint.is_empty() => format!("{said}; {hint}"),
             _ => said.to_owned(),
         };
-        Err(SynthesisError::Refused { status, message })
+        let code = answer.get("code").and_then(Value::as_str).map(str::to_owned);
+        Err(SynthesisError::Refused { status, message, code })
     }
 }
 

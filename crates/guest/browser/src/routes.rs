@@ -14,9 +14,10 @@ use super::types::*;
 use super::{cookies, network, pac, page, relay, state, tabs};
 use crate::BrowserService;
 use arenite_guest_cdp::CdpError;
+use arenite_guest_desktop::desktop::picture_answer;
 use arenite_guest_desktop::desktop::{Action, ActionResponse};
-use arenite_guest_desktop::desktop::{OTHER_IMAGE, picture_answer};
 use arenite_guest_runtime::http::{Address, ApiError, Body, Envelope, QueryArgs, Reply, ok, ok_message, whole};
+use arenite_guest_runtime::requirements::Requirement;
 
 /// The service's part of the OpenAPI document.
 #[derive(Debug, OpenApi)]
@@ -47,7 +48,7 @@ impl From<BrowserError> for ApiError {
         // No error is a 5xx: AIO's JavaScript client would retry.
         match error {
             BrowserError::Desktop(error) => error.into(),
-            BrowserError::NoBrowser => ApiError::new(StatusCode::FAILED_DEPENDENCY, message).hint(OTHER_IMAGE),
+            BrowserError::NoBrowser => Requirement::BROWSER.error(),
             BrowserError::TooManyPatterns => ApiError::bad_request(message),
             BrowserError::Cdp(CdpError::TooManyCalls) => ApiError::new(StatusCode::TOO_MANY_REQUESTS, message),
             BrowserError::Cdp(CdpError::Closed) => {

@@ -30,6 +30,7 @@ use arenite_guest_runtime::Runtime;
 use arenite_guest_runtime::http::Address;
 use arenite_guest_runtime::http::ApiError;
 use arenite_guest_runtime::process::{Kept, told};
+use arenite_guest_runtime::requirements::Requirement;
 use async_trait::async_trait;
 
 /// A browser that has not answered for this long is checked before use.
@@ -51,7 +52,7 @@ const MAX_PATTERNS: usize = 1000;
 
 #[derive(Debug, Error)]
 pub enum BrowserError {
-    #[error("this sandbox's image has no browser (chromium)")]
+    #[error("{}", Requirement::BROWSER.message())]
     NoBrowser,
     #[error("the browser could not be started: {0}")]
     NotSpawned(SpawnError),

@@ -20,12 +20,13 @@ use arenite_guest_cdp::{CdpError, Client};
 use arenite_guest_files::files::Failure;
 use arenite_guest_runtime::Runtime;
 use arenite_guest_runtime::process::{self, Command, Kept, OwnedProcess, Said, ScratchDir};
+use arenite_guest_runtime::requirements::Requirement;
 use arenite_guest_runtime::workers::Kind;
 
 /// Timeout for the browser to answer. On an idle machine it takes a quarter of a second.
 const START: Duration = Duration::from_secs(60);
 /// Possible locations of Chromium: the program itself before scripts that start it.
-const PROGRAMS: [&str; 4] = ["/usr/lib/chromium/chromium", "chromium", "chromium-browser", "google-chrome"];
+const PROGRAM: &str = "/usr/lib/chromium/chromium";
 /// The profile's directory, in the user's home.
 const PROFILE: &str = ".config/browser";
 /// The text before the WebSocket's address in the browser's output.
@@ -103,10 +104,10 @@ pub(super) async fn start(service: &Arc<BrowserService>, display: &str, policy: 
 }
 
 fn program(runtime: &Runtime) -> Option<String> {
-    PROGRAMS.iter().find_map(|program| match program.starts_with('/') {
-        true => std::path::Path::new(program).is_file().then(|| (*program).to_owned()),
-        false => runtime.locate(program),
-    })
+    match std::path::Path::new(PROGRAM).is_file() {
+        true => Some(PROGRAM.to_owned()),
+        false => Requirement::BROWSER.commands.iter().find_map(|command| runtime.locate(command)),
+    }
 }
 
 /// Creates the directories of the profile and of downloads, and removes the lock files of a running browser: none runs, and those

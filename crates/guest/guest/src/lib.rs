@@ -151,7 +151,7 @@ impl Guest {
             hooks: Arc::new(hooks::Hooks::new(runtime.clone())),
             observer: Arc::new(observe::Observer::new(runtime.clone(), counters)),
             mcp: Arc::new(mcp::McpService::new(runtime.clone())),
-            sandbox: Arc::new(sandbox::SandboxService::new(runtime.clone(), versions)),
+            sandbox: Arc::new(sandbox::SandboxService::new(runtime.clone(), versions, jupyter.clone())),
             skills: Arc::new(Skills::new(runtime.clone(), confined)),
             shell,
             jupyter,

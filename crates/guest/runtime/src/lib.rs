@@ -9,8 +9,10 @@ pub mod dial;
 pub mod http;
 pub mod process;
 pub mod programs;
+pub mod requirements;
 mod runtime;
 pub mod sessions;
+pub mod shells;
 pub mod users;
 pub mod workers;
 

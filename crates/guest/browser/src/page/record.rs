@@ -25,8 +25,9 @@ use super::picture::Format;
 use super::types::{RecordAction, RecordRequest};
 use super::{PageError, Work};
 use crate::BrowserService;
+use crate::service::BrowserError;
 use arenite_guest_cdp::Events;
-use arenite_guest_desktop::desktop::{ffmpeg_command, h264_arguments};
+use arenite_guest_desktop::desktop::{DesktopError, ffmpeg_command, h264_arguments};
 use arenite_guest_files::files::Failure;
 use arenite_guest_runtime::Runtime;
 use arenite_guest_runtime::process::{self, Command, Exit, OwnedProcess, Said, ScratchDir, told};
@@ -165,8 +166,7 @@ async fn begin(service: &Arc<BrowserService>, request: &RecordRequest) -> Result
         (RecordAction::Once, None) => ONCE,
         _ => MAX_DURATION,
     };
-    let program =
-        service.runtime.locate("ffmpeg").ok_or_else(|| PageError::Failed("this sandbox's image has no ffmpeg".to_owned()))?;
+    let program = service.runtime.locate("ffmpeg").ok_or(BrowserError::Desktop(DesktopError::NoRecorder))?;
     let path = match request.save_path.as_deref().filter(|path| !path.trim().is_empty()) {
         Some(path) => place(&service.runtime, path)?,
         None => {

@@ -12,6 +12,7 @@ use super::service::{Executed, JupyterError};
 use super::types::*;
 use crate::jupyter::JupyterService;
 use arenite_guest_runtime::http::{ApiError, Body, Envelope, Reply, ok, ok_message, whole};
+use arenite_guest_runtime::requirements::Requirement;
 use arenite_guest_runtime::sessions::SessionId;
 
 /// The service's part of the OpenAPI document.
@@ -44,8 +45,7 @@ impl From<JupyterError> for ApiError {
                 .hint("leave kernel_name out, use another session_id, or delete the session"),
             JupyterError::TooManySingle => ApiError::new(StatusCode::TOO_MANY_REQUESTS, message),
             // Not a 5xx: AIO's JavaScript client would repeat the execution.
-            JupyterError::NoKernels => ApiError::new(StatusCode::FAILED_DEPENDENCY, message)
-                .hint("make the sandbox of the image `code`, or install one: pip install ipykernel"),
+            JupyterError::NoKernels => Requirement::KERNEL.error(),
             JupyterError::NotStarted(_) | JupyterError::NotLooked(_) => ApiError::new(StatusCode::FAILED_DEPENDENCY, message),
         }
     }

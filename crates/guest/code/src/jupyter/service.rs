@@ -18,6 +18,7 @@ use super::types::*;
 use arenite_guest_files::files::Failure;
 use arenite_guest_runtime::Runtime;
 use arenite_guest_runtime::process::{Budget, News};
+use arenite_guest_runtime::requirements::Requirement;
 use arenite_guest_runtime::sessions::{SessionError, SessionId, Sessions, Turns};
 
 /// The most sessions, each with a kernel of about 60 MiB. Beyond it, the session that was idle longest ends.
@@ -37,7 +38,7 @@ const USUAL_KERNEL: &str = "python3";
 pub enum JupyterError {
     #[error(transparent)]
     Session(#[from] SessionError),
-    #[error("no Jupyter kernel is installed in this sandbox")]
+    #[error("{}", Requirement::KERNEL.message())]
     NoKernels,
     #[error("there is no kernel {name:?}; installed are {known}")]
     NoKernel { name: String, known: String },
@@ -200,6 +201,11 @@ impl JupyterService {
     /// Ends all sessions and returns their number.
     pub async fn delete_all(&self) -> usize {
         self.sessions.delete_all().await
+    }
+
+    /// Whether a kernel is installed.
+    pub async fn has_kernel(&self) -> bool {
+        kernelspec::installed(&self.runtime).await.is_ok_and(|installed| !installed.is_empty())
     }
 
     pub async fn info(&self) -> Result<JupyterInfoResponse, JupyterError> {

@@ -11,6 +11,7 @@ use super::service::{Executed, NodeError};
 use super::types::*;
 use crate::nodejs::NodeService;
 use arenite_guest_runtime::http::{ApiError, Body, Envelope, QueryArgs, Reply, ok, ok_message, whole};
+use arenite_guest_runtime::requirements::Requirement;
 use arenite_guest_runtime::sessions::SessionId;
 
 /// The service's part of the OpenAPI document.
@@ -31,8 +32,6 @@ pub fn router(state: Arc<NodeService>) -> Router {
         .with_state(state)
 }
 
-const WHERE_NODE_IS: &str = "make the sandbox of the image `code`";
-
 impl From<NodeError> for ApiError {
     fn from(error: NodeError) -> Self {
         let message = error.to_string();
@@ -47,7 +46,7 @@ impl From<NodeError> for ApiError {
                 .hint("leave version out, use another session_id, or delete the session"),
             NodeError::TooManySingle => ApiError::new(StatusCode::TOO_MANY_REQUESTS, message),
             // Not a 5xx: AIO's JavaScript client would repeat the execution.
-            NodeError::NoRuntime => ApiError::new(StatusCode::FAILED_DEPENDENCY, message).hint(WHERE_NODE_IS),
+            NodeError::NoRuntime => Requirement::NODE.error(),
             NodeError::NotStarted(_)
             | NodeError::NotReady { .. }
             | NodeError::Io { .. }
@@ -101,7 +100,7 @@ async fn execute(
 async fn info(State(nodejs): State<Arc<NodeService>>) -> Reply<NodeJSRuntimeInfo> {
     let info = nodejs.info().await;
     let Some(error) = info.error.clone() else { return ok(info) };
-    Ok(Envelope { success: false, message: Some(error), hint: Some(WHERE_NODE_IS.to_owned()), data: Some(info) })
+    Ok(Envelope { success: false, message: Some(error), hint: Some(Requirement::NODE.hint()), data: Some(info) })
 }
 
 /// Creates a session and starts its process. Returns an existing one unchanged.

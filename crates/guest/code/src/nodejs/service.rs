@@ -19,6 +19,7 @@ use arenite_guest_files::files::Failure;
 use arenite_guest_runtime::Runtime;
 use arenite_guest_runtime::process::{Budget, Exit};
 use arenite_guest_runtime::programs::{Unasked, Versions};
+use arenite_guest_runtime::requirements::Requirement;
 use arenite_guest_runtime::sessions::{SessionError, SessionId, Sessions};
 use arenite_guest_runtime::workers::Kind;
 
@@ -39,7 +40,7 @@ const TIMED_OUT: i32 = 124;
 pub enum NodeError {
     #[error(transparent)]
     Session(#[from] SessionError),
-    #[error("no Node.js is installed in this sandbox")]
+    #[error("{}", Requirement::NODE.message())]
     NoRuntime,
     #[error("Node.js {asked:?} is not installed; there are {known}")]
     NoVersion { asked: String, known: String },

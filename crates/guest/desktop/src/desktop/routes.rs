@@ -22,9 +22,7 @@ use super::vnc;
 use super::windows::{Window, WindowClosed};
 use crate::desktop::DesktopService;
 use arenite_guest_runtime::http::{ApiError, Body, Envelope, QueryArgs, Reply, ok, ok_message, optional_within, whole, within};
-
-/// Added to errors that another image would not have.
-pub const OTHER_IMAGE: &str = "make the sandbox of the image `browser`";
+use arenite_guest_runtime::requirements::Requirement;
 
 /// The service's part of the OpenAPI document.
 #[derive(Debug, OpenApi)]
@@ -52,9 +50,9 @@ impl From<DesktopError> for ApiError {
         let message = error.to_string();
         // No error is a 5xx: AIO's JavaScript client would retry.
         match error {
-            DesktopError::NoServer | DesktopError::NoRecorder | DesktopError::NoBus => {
-                ApiError::new(StatusCode::FAILED_DEPENDENCY, message).hint(OTHER_IMAGE)
-            }
+            DesktopError::NoServer => Requirement::SCREEN.error(),
+            DesktopError::NoRecorder => Requirement::RECORDER.error(),
+            DesktopError::NoBus => Requirement::BUS.error(),
             DesktopError::RecordsAlready => ApiError::new(StatusCode::CONFLICT, message).hint("stop it first"),
             DesktopError::Vm(error) => error.into(),
             DesktopError::LongText(_) | DesktopError::Screen(ScreenError::LongClipboard) => {

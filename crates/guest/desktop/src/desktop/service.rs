@@ -26,6 +26,7 @@ use arenite_guest_runtime::Runtime;
 use arenite_guest_runtime::dial;
 use arenite_guest_runtime::http::ApiError;
 use arenite_guest_runtime::process::{Kept, told};
+use arenite_guest_runtime::requirements::Requirement;
 use async_trait::async_trait;
 
 /// Idle time after which a desktop and the browser are stopped, unless the sandbox's environment sets another.
@@ -41,7 +42,7 @@ const SIDES: std::ops::RangeInclusive<u32> = 320..=7680;
 
 #[derive(Debug, Error)]
 pub enum DesktopError {
-    #[error("this sandbox's image has no X server (Xvnc)")]
+    #[error("{}", Requirement::SCREEN.message())]
     NoServer,
     #[error("the X server could not be started: {0}")]
     NotSpawned(SpawnError),
@@ -51,13 +52,13 @@ pub enum DesktopError {
     TooSlow { what: &'static str, seconds: u64, said: String },
     #[error("the desktop could not be reached: {what}: {source}")]
     Io { what: &'static str, source: io::Error },
-    #[error("this sandbox's image has no recorder (ffmpeg)")]
+    #[error("{}", Requirement::RECORDER.message())]
     NoRecorder,
     #[error("the screen is being recorded already")]
     RecordsAlready,
     #[error("a text can have {0} bytes")]
     LongText(usize),
-    #[error("this sandbox's image has no bus for accessibility (dbus-daemon and at-spi2-core)")]
+    #[error("{}", Requirement::BUS.message())]
     NoBus,
     #[error("the bus for accessibility: {0}")]
     Bus(BusError),

@@ -10,6 +10,7 @@ use super::message::{self, Message};
 use super::routes::redirect;
 use crate::pages::PagesService;
 use arenite_guest_runtime::http::ApiError;
+use arenite_guest_runtime::requirements::MISSING_PROGRAM;
 use arenite_guest_shell::shell::{ShellCreateSessionRequest, ShellError, ShellWriteRequest};
 
 struct Agent {
@@ -59,7 +60,7 @@ fn missing(agent: &Agent, is_person: bool) -> Response<Body> {
     let text = format!("this sandbox's image has no {name} ({command})");
     let install = format!("npm install --global {package}");
     if !is_person {
-        let error = ApiError::new(StatusCode::FAILED_DEPENDENCY, text);
+        let error = ApiError::new(StatusCode::FAILED_DEPENDENCY, text).code(MISSING_PROGRAM);
         return error
             .hint(format!("run `sudo {install}` in a sandbox of the image `code`, or add it to an Imagefile"))
             .into_response();

@@ -11,15 +11,13 @@ use super::running::MAX_REQUESTS;
 use super::start::START;
 use arenite_guest_runtime::http::ApiError;
 use arenite_guest_runtime::process::told;
-
-/// A hint for errors that another image would not have.
-const OTHER_IMAGE: &str = "make the sandbox of the image `aio`";
+use arenite_guest_runtime::requirements::MISSING_PROGRAM;
 
 #[derive(Debug, Error)]
 pub(super) enum PageError {
     #[error("{} is switched off in this sandbox, by {} of its environment", .0.name(), .0.switch())]
     Off(Program),
-    #[error("this sandbox's image has no {} ({})", .0.name(), .0.command())]
+    #[error("{}", .0.requirement().message())]
     Missing(Program),
     #[error("{} could not be started: {why}", .program.name())]
     NotSpawned { program: Program, why: SpawnError },
@@ -61,7 +59,7 @@ impl PageError {
     pub(super) fn hint(&self) -> Option<String> {
         match self {
             Self::Off(program) => Some(format!("make the sandbox without {}", program.switch())),
-            Self::Missing(_) => Some(OTHER_IMAGE.to_owned()),
+            Self::Missing(program) => Some(program.requirement().hint()),
             Self::Body | Self::TooMany(_) => None,
             _ => Some("the next request restarts it".to_owned()),
         }
@@ -70,6 +68,7 @@ impl PageError {
 
 impl From<&PageError> for ApiError {
     fn from(error: &PageError) -> Self {
-        ApiError { status: error.status(), message: error.to_string(), hint: error.hint() }
+        let code = matches!(error, PageError::Missing(_)).then_some(MISSING_PROGRAM);
+        ApiError { status: error.status(), message: error.to_string(), hint: error.hint(), code }
     }
 }

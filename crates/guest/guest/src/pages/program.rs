@@ -1,6 +1,7 @@
 //! The two programs and their differences.
 
 use arenite_guest_runtime::Runtime;
+use arenite_guest_runtime::requirements::Requirement;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Program {
@@ -22,6 +23,13 @@ impl Program {
         match self {
             Self::VsCode => "code-server",
             Self::JupyterLab => "jupyter-lab",
+        }
+    }
+
+    pub(super) const fn requirement(self) -> Requirement {
+        match self {
+            Self::VsCode => Requirement::VS_CODE,
+            Self::JupyterLab => Requirement::JUPYTER_LAB,
         }
     }
 

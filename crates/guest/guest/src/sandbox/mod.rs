@@ -5,6 +5,7 @@
 
 mod routes;
 mod service;
+mod services;
 mod system;
 mod tools;
 

@@ -7,8 +7,10 @@ use std::sync::Arc;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::services::{self, ServiceState};
 use super::system;
 use super::tools::{self, ToolCategory};
+use arenite_guest_code::jupyter::JupyterService;
 use arenite_guest_code::packages::{names, npm, python_in, python_prefixes};
 use arenite_guest_files::files::Failure;
 use arenite_guest_runtime::Runtime;
@@ -20,11 +22,12 @@ use arenite_guest_runtime::workers::Kind;
 pub struct SandboxService {
     pub(super) runtime: Arc<Runtime>,
     versions: Arc<Versions>,
+    jupyter: Arc<JupyterService>,
 }
 
 impl SandboxService {
-    pub fn new(runtime: Arc<Runtime>, versions: Arc<Versions>) -> Self {
-        Self { runtime, versions }
+    pub fn new(runtime: Arc<Runtime>, versions: Arc<Versions>, jupyter: Arc<JupyterService>) -> Self {
+        Self { runtime, versions, jupyter }
     }
 }
 
@@ -65,6 +68,8 @@ pub struct SandboxDetail {
     pub system: SystemEnv,
     pub runtime: RuntimeEnv,
     pub utils: Vec<ToolCategory>,
+    /// Arenite's extension: the services of this sandbox, and what the others lack.
+    pub services: Vec<ServiceState>,
 }
 
 /// The sandbox's context for agents.
@@ -162,7 +167,8 @@ pub async fn context(sandbox: &Arc<SandboxService>) -> Result<Context, Failure> 
         Some(git) => sandbox.versions.version(git).await,
         None => None,
     };
-    let detail = SandboxDetail { system: found.system, runtime, utils: found.utils };
+    let services = services::list(&sandbox.runtime, &sandbox.jupyter).await;
+    let detail = SandboxDetail { system: found.system, runtime, utils: found.utils, services };
     Ok(Context {
         summary: summary(&detail, git.as_deref()),
         home_dir: detail.system.home_dir.clone(),
@@ -173,7 +179,7 @@ pub async fn context(sandbox: &Arc<SandboxService>) -> Result<Context, Failure> 
 }
 
 fn summary(detail: &SandboxDetail, git: Option<&str>) -> String {
-    let SandboxDetail { system, runtime, utils } = detail;
+    let SandboxDetail { system, runtime, utils, services } = detail;
     let mut out = format!("System Environment ({VERSION}):\n");
     let or_none = |text: String| {
         if text.is_empty() { "none".to_owned() } else { text }
@@ -203,6 +209,13 @@ fn summary(detail: &SandboxDetail, git: Option<&str>) -> String {
     for category in utils {
         let tools: Vec<&str> = category.tools.iter().map(|t| t.name.as_str()).collect();
         let _ = writeln!(out, "- {}: {}", category.category, tools.join(", "));
+    }
+    let mut lacking = services.iter().filter_map(|s| Some((s.name, s.missing.as_ref()?, s.hint.as_ref()?))).peekable();
+    if lacking.peek().is_some() {
+        out.push_str("\nServices Not Available:\n");
+    }
+    for (name, missing, hint) in lacking {
+        let _ = writeln!(out, "- {name}: {missing}; {hint}");
     }
     out
 }

@@ -9,7 +9,7 @@ use schemars::generate::SchemaSettings;
 use schemars::transform::Transform;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::SharedGuest;
@@ -137,11 +137,13 @@ impl Tool {
 
 /// Converts a failure: the message, then the hint.
 fn failed(error: ApiError) -> CallToolResult {
-    let text = match error.hint {
+    let text = match &error.hint {
         Some(hint) => format!("{}\nHint: {hint}", error.message),
         None => error.message,
     };
-    CallToolResult::error(vec![ContentBlock::text(text)])
+    let mut result = CallToolResult::error(vec![ContentBlock::text(text)]);
+    result.structured_content = error.code.map(|code| json!({ "code": code }));
+    result
 }
 
 fn json(answer: &impl Serialize) -> Result<Value, ApiError> {

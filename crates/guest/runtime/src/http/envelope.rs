@@ -53,11 +53,24 @@ pub struct ApiError {
     pub status: StatusCode,
     pub message: String,
     pub hint: Option<String>,
+    /// For programs: stays the same when the message changes. None: the status says enough.
+    pub code: Option<&'static str>,
+}
+
+/// An error's envelope.
+#[derive(Debug, Serialize)]
+struct ErrorBody {
+    success: bool,
+    message: String,
+    data: Option<()>,
+    hint: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<&'static str>,
 }
 
 impl ApiError {
     pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), hint: None }
+        Self { status, message: message.into(), hint: None, code: None }
     }
 
     pub fn not_found(message: impl Into<String>) -> Self {
@@ -73,11 +86,17 @@ impl ApiError {
         self.hint = Some(hint.into());
         self
     }
+
+    #[must_use]
+    pub fn code(mut self, code: &'static str) -> Self {
+        self.code = Some(code);
+        self
+    }
 }
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let envelope = Envelope::<()> { success: false, message: Some(self.message), data: None, hint: self.hint };
-        (self.status, Json(envelope)).into_response()
+        let Self { status, message, hint, code } = self;
+        (status, Json(ErrorBody { success: false, message, data: None, hint, code })).into_response()
     }
 }
