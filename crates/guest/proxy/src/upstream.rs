@@ -14,6 +14,8 @@ use tokio::time::timeout;
 use super::pattern::host_and_port;
 use arenite_guest_runtime::Runtime;
 use arenite_guest_runtime::process::{self, Command, Exit, Signal};
+use arenite_guest_runtime::requirements::Requirement;
+use arenite_guest_runtime::shells::CommandShell;
 
 /// Timeout of the command that prints credentials.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -124,9 +126,11 @@ async fn tell(runtime: &Runtime, command: &str) -> Result<String, String> {
     let failed = |e: &dyn fmt::Display| format!("`auth_cmd` could not be run: {e}");
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| failed(&e))?;
     let null = || std::fs::File::options().read(true).write(true).open("/dev/null").map(Into::into);
+    let env = runtime.environment(&runtime.user, &[]);
+    let shell = CommandShell::find(&env).ok_or_else(|| failed(&Requirement::SHELL.message()))?;
     let command = Command {
-        argv: ["bash", "-c", command].map(str::to_owned).into(),
-        env: runtime.environment(&runtime.user, &[]),
+        argv: shell.run(command),
+        env,
         cwd: runtime.default_dir().display().to_string(),
         user: &runtime.user,
         stdio: [null().map_err(|e| failed(&e))?, write, null().map_err(|e| failed(&e))?],

@@ -1,6 +1,6 @@
 //! `bash:*`: commands in a shell that lasts as long as its session, with its directory, variables and functions.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use async_trait::async_trait;
 use serde_json::{Map, Value, json};
@@ -19,8 +19,17 @@ const TIMEOUT: f64 = 30.0;
 const TIMED_OUT: i64 = 124;
 
 /// Runs before each command of a session, on the same line: restores the state of the previous command, and saves it after this
-/// one. Excludes Bash's own variables, and those that can't be set again.
-const KEEP: &str = r#"[ -r "$AGENTFLOW_STATE" ] && . "$AGENTFLOW_STATE"; __af_keep() { local __af_rc=$? __af_v; trap - EXIT; { printf 'cd -- %q\n' "$PWD"; declare -f | grep -v '^declare -f __af_' ; for __af_v in $(compgen -v); do case $__af_v in BASH*|COMP_*|DIRSTACK|EPOCH*|EUID|FUNCNAME|GROUPS|HISTCMD|IFS|LINENO|OPT*|PIPESTATUS|PPID|PS4|PWD|OLDPWD|RANDOM|SECONDS|SHELL|SHELLOPTS|SHLVL|SRANDOM|UID|_|__af_*|AGENTFLOW_STATE) continue;; esac; [[ ${!__af_v@a} == *r* ]] || declare -p "$__af_v"; done; } >"$AGENTFLOW_STATE.new" 2>/dev/null && mv -f "$AGENTFLOW_STATE.new" "$AGENTFLOW_STATE"; exit $__af_rc; }; trap __af_keep EXIT; "#;
+/// one. Other shells than bash can't list their functions, so these last for one command there.
+static KEEP: LazyLock<String> = LazyLock::new(|| {
+    let bash = quoted(KEEP_BASH);
+    format!(
+        r#"[ -r "$AGENTFLOW_STATE" ] && . "$AGENTFLOW_STATE"; if [ -n "${{BASH_VERSION-}}" ]; then eval {bash}; else {KEEP_SH}; fi; trap __af_keep EXIT; "#
+    )
+});
+/// Saves the state, except Bash's own variables and those that can't be set again.
+const KEEP_BASH: &str = r#"__af_keep() { local __af_rc=$? __af_v; trap - EXIT; { printf 'cd -- %q\n' "$PWD"; declare -f | grep -v '^declare -f __af_' ; for __af_v in $(compgen -v); do case $__af_v in BASH*|COMP_*|DIRSTACK|EPOCH*|EUID|FUNCNAME|GROUPS|HISTCMD|IFS|LINENO|OPT*|PIPESTATUS|PPID|PS4|PWD|OLDPWD|RANDOM|SECONDS|SHELL|SHELLOPTS|SHLVL|SRANDOM|UID|_|__af_*|AGENTFLOW_STATE) continue;; esac; [[ ${!__af_v@a} == *r* ]] || declare -p "$__af_v"; done; } >"$AGENTFLOW_STATE.new" 2>/dev/null && mv -f "$AGENTFLOW_STATE.new" "$AGENTFLOW_STATE"; exit $__af_rc; }"#;
+/// `set` quotes all variables for the shell that reads them, among them the directory.
+const KEEP_SH: &str = r#"__af_keep() { __af_rc=$?; trap - EXIT; __af_pwd=$PWD; { set; export -p; printf '%s\n' 'cd -- "$__af_pwd"'; } >"$AGENTFLOW_STATE.new" 2>/dev/null && mv -f "$AGENTFLOW_STATE.new" "$AGENTFLOW_STATE"; exit "$__af_rc"; }"#;
 
 /// Runs commands.
 pub struct Bash {
@@ -55,7 +64,7 @@ pub(super) async fn run(call: &ToolCall<'_>, command: &str, timeout: f64) -> Ans
         let id = format!("agentflow-{}", session.facts.id);
         request["session_id"] = id.clone().into();
         request["env"] = json!({ "AGENTFLOW_STATE": format!("/tmp/.{id}") });
-        request["command"] = format!("{KEEP}{command}").into();
+        request["command"] = format!("{}{command}", *KEEP).into();
         stop = Some(Stop { handle: Some(handle.clone()), session: id });
     }
     let done = handle.post("/v1/bash/exec", &request).await;

@@ -17,10 +17,11 @@ use tokio::time::{Instant, timeout};
 use super::session::Session;
 use super::types::CommandStatus;
 use arenite_guest_runtime::process::{self, Budget, Child, Exit, Piece, Processes, Retained, Signal};
+use arenite_guest_runtime::shells::CommandShell;
 use arenite_guest_runtime::until;
 use arenite_guest_runtime::users::User;
 
-/// Longer commands are passed over standard input: an argument may have 128 KiB, a message to the spawner 160.
+/// Longer commands are passed to bash over standard input: an argument may have 128 KiB, a message to the spawner 160.
 const MAX_INLINE: usize = 32 << 10;
 /// How long `write` waits for a process to read its standard input.
 const WRITE_PATIENCE: Duration = Duration::from_secs(10);
@@ -85,6 +86,7 @@ pub(super) struct Plan<'a> {
     pub(super) writable: bool,
     /// `BASH_ENV` names the session's snapshot.
     pub(super) snapshot: bool,
+    pub(super) shell: CommandShell,
 }
 
 /// The process and the pipes, which [`Command::drive`] takes over.
@@ -126,9 +128,15 @@ impl Command {
         }
         // The snapshot is read through BASH_ENV before the command's first line; scripts that the command starts must not read it
         // again.
-        let prefix = if plan.snapshot { "unset BASH_ENV;" } else { "" };
+        let prefix = match plan.shell {
+            _ if !plan.snapshot => "",
+            CommandShell::Bash => "unset BASH_ENV;",
+            // Other shells don't read it by themselves.
+            CommandShell::Sh => ". \"$BASH_ENV\";unset BASH_ENV;",
+        };
         let script = format!("{prefix}{}", plan.text);
-        let by_stdin = script.len() > MAX_INLINE;
+        // Other shells can't read that many characters and leave the rest of standard input to the command.
+        let by_stdin = plan.shell == CommandShell::Bash && script.len() > MAX_INLINE;
         let length = script.len();
         let argument = match by_stdin {
             // In the C locale a character is a byte. `eval` expands the text before `c` is unset.
@@ -148,14 +156,14 @@ impl Command {
             Ok(([stdin, stdout, stderr], to_stdin, from_stdout, from_stderr))
         };
         let (stdio, to_stdin, from_stdout, from_stderr) = pipes().map_err(|source| SpawnError::Failed {
-            program: "bash".to_owned(),
+            program: plan.shell.name().to_owned(),
             cwd: plan.cwd.clone(),
             stage: Stage::Descriptors,
             source,
         })?;
         let child = processes
             .spawn(process::Command {
-                argv: vec!["bash".to_owned(), "-c".to_owned(), argument],
+                argv: plan.shell.run(argument),
                 env: plan.env,
                 cwd: plan.cwd,
                 user: plan.user,

@@ -12,6 +12,7 @@ use super::service::{BashError, session_id};
 use super::types::*;
 use crate::bash::BashService;
 use arenite_guest_runtime::http::{ApiError, Body, Envelope, Reply, ok, ok_message, whole};
+use arenite_guest_runtime::requirements::Requirement;
 
 /// The service's part of the OpenAPI document.
 #[derive(Debug, OpenApi)]
@@ -47,8 +48,10 @@ impl From<BashError> for ApiError {
             BashError::NotStarted(SpawnError::Nul | SpawnError::TooLong { .. }) => ApiError::bad_request(message),
             // Not a 5xx: AIO's JavaScript client would repeat the command.
             BashError::NotStarted(SpawnError::Gone(_)) => ApiError::new(StatusCode::FAILED_DEPENDENCY, message),
-            BashError::NotStarted(_) => ApiError::new(StatusCode::FAILED_DEPENDENCY, message)
-                .hint("the sandbox must have bash in its PATH and room for one more process"),
+            BashError::NotStarted(_) => {
+                ApiError::new(StatusCode::FAILED_DEPENDENCY, message).hint("the sandbox must have room for one more process")
+            }
+            BashError::NoShell => Requirement::SHELL.error(),
             BashError::BadId(_)
             | BashError::NoDirectory(_)
             | BashError::NoSnapshot(_)

@@ -15,7 +15,9 @@ use super::session::Session;
 use super::types::*;
 use arenite_guest_runtime::Runtime;
 use arenite_guest_runtime::process::{Budget, Signal, incomplete_end, seconds};
+use arenite_guest_runtime::requirements::Requirement;
 use arenite_guest_runtime::sessions::{BadSessionId, SessionId};
+use arenite_guest_runtime::shells::CommandShell;
 
 /// The most sessions. Beyond it, the session that was idle longest is forgotten.
 pub(super) const MAX_SESSIONS: usize = 256;
@@ -31,6 +33,8 @@ const MAX_WAIT: f64 = 3600.0;
 
 #[derive(Debug, Error)]
 pub enum BashError {
+    #[error("{}", Requirement::SHELL.message())]
+    NoShell,
     #[error("session {0:?} not found")]
     SessionNotFound(String),
     #[error("command {0:?} not found")]
@@ -98,8 +102,10 @@ impl BashService {
             None => session.working_dir(),
         };
         let is_async = request.async_mode.unwrap_or(false);
+        let env = environment(&self.runtime, request.env, session.snapshot.as_deref())?;
         let plan = Plan {
-            env: environment(&self.runtime, request.env, session.snapshot.as_deref())?,
+            shell: CommandShell::find(&env).ok_or(BashError::NoShell)?,
+            env,
             text: request.command,
             cwd: cwd.clone(),
             user: &self.runtime.user,

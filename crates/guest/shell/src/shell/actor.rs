@@ -9,11 +9,12 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
 use super::marks::Marks;
+use super::posix::Letterbox;
 use super::pty::Pty;
 use super::run::Run;
 use super::service::SESSION_TIMEOUT;
 use super::service::ShellService;
-use super::session::{Message, Session};
+use super::session::{Message, NotOpened, Session};
 use super::stop::Stop;
 use super::types::ShellStatus;
 use super::viewers::Viewers;
@@ -73,6 +74,8 @@ pub(super) struct Actor {
     pty: Option<Pty>,
     child: Option<Child>,
     marks: Option<Marks>,
+    /// How the shell gets its commands, if it is not bash.
+    letterbox: Option<Letterbox>,
     /// Marks of the processes of all shells that this session had, newest last.
     markers: VecDeque<String>,
     /// Start the next shell without the user's start-up files.
@@ -133,6 +136,7 @@ impl Actor {
             pty: None,
             child: None,
             marks: None,
+            letterbox: None,
             markers: VecDeque::new(),
             plain: false,
             failures: 0,
@@ -320,6 +324,12 @@ impl Actor {
         self.typed.extend_from_slice(bytes);
         let excess = self.typed.len().saturating_sub(MAX_TYPED_LINE);
         self.typed.drain(..excess);
+        // Only bash reports that a typed line starts to run.
+        if self.stage == Stage::Idle && self.letterbox.is_some() && bytes.iter().any(|byte| matches!(byte, b'\r' | b'\n')) {
+            self.begin_typed();
+            let (last, lines) = bytes.split_last().map_or((&b'\n', &[][..]), |split| split);
+            self.typed_ahead = !matches!(last, b'\r' | b'\n') || lines.iter().any(|byte| matches!(byte, b'\r' | b'\n'));
+        }
         true
     }
 
@@ -383,7 +393,7 @@ impl Actor {
     }
 
     /// Ends the queued commands if no shell can be started. The next command tries again.
-    fn give_up(&mut self, reason: &str) {
+    fn give_up(&mut self, reason: &NotOpened) {
         self.failures = 0;
         self.held.clear();
         self.viewers = Viewers::default();

@@ -1,6 +1,6 @@
 //! One command on its own terminal, while a viewer is connected: `arenite exec` uses it on a terminal.
 //!
-//! `WS /v1/shell/ws?once=true` takes optional `command` (a line for bash; absent: an interactive bash), `exec_dir`, `cols` and
+//! `WS /v1/shell/ws?once=true` takes optional `command` (a line for the shell; absent: an interactive shell), `exec_dir`, `cols` and
 //! `rows`. The frames are those of a session's terminal, and `exit` (`{"code": n}`) comes before the close. No session is
 //! created. When the viewer disconnects, the terminal hangs up, as on a lost line.
 
@@ -20,6 +20,7 @@ use super::terminal::{self, MAX_FRAME, PING, Query};
 use arenite_guest_runtime::Runtime;
 use arenite_guest_runtime::http::ApiError;
 use arenite_guest_runtime::process::{Child, Command, incomplete_end};
+use arenite_guest_runtime::shells::CommandShell;
 
 /// The most such terminals. Further ones are refused.
 const MAX_ATTACHED: usize = 32;
@@ -49,7 +50,11 @@ impl Drop for TerminalSlot {
 
 pub(super) async fn connect(runtime: &Runtime, query: Query, upgrade: WebSocketUpgrade) -> Result<Response, ApiError> {
     let slot = TerminalSlot::take().ok_or(ShellError::TooManyAttached)?;
-    let mut argv = vec!["bash".to_owned()];
+    let terminal = (!runtime.config().env.contains_key("TERM")).then(|| ("TERM".to_owned(), "xterm-256color".to_owned()));
+    let terminal: Vec<_> = terminal.into_iter().collect();
+    let env = runtime.environment(&runtime.user, &terminal);
+    let shell = CommandShell::find(&env).ok_or(ShellError::NoShell)?;
+    let mut argv = vec![shell.name().to_owned()];
     if let Some(line) = query.command {
         match line {
             line if line.contains('\0') => return Err(ShellError::Nul.into()),
@@ -69,16 +74,7 @@ pub(super) async fn connect(runtime: &Runtime, query: Query, upgrade: WebSocketU
     let (pty, slave) = Pty::open(&runtime.user).map_err(|e| not_started(&e))?;
     pty.resize(query.cols.unwrap_or(COLUMNS), query.rows.unwrap_or(ROWS));
     let again = || slave.try_clone().map_err(|e| not_started(&e));
-    let terminal = (!runtime.config().env.contains_key("TERM")).then(|| ("TERM".to_owned(), "xterm-256color".to_owned()));
-    let terminal: Vec<_> = terminal.into_iter().collect();
-    let command = Command {
-        argv,
-        env: runtime.environment(&runtime.user, &terminal),
-        cwd,
-        user: &runtime.user,
-        stdio: [again()?, again()?, slave],
-        controlling_tty: true,
-    };
+    let command = Command { argv, env, cwd, user: &runtime.user, stdio: [again()?, again()?, slave], controlling_tty: true };
     let child = runtime.processes.spawn(command).await.map_err(|e| not_started(&e))?;
     let upgrade = upgrade.max_message_size(MAX_FRAME).max_frame_size(MAX_FRAME);
     Ok(upgrade.on_upgrade(move |socket| serve(socket, pty, child, slot)))

@@ -1,6 +1,6 @@
 //! AIO's `shell` service: interactive shells that keep their state.
 //!
-//! A session is one bash on its own terminal (a PTY) and one task that owns both. Everything else sends that task
+//! A session is one shell on its own terminal (a PTY) and one task that owns both. Everything else sends that task
 //! messages, so commands of one session run one after another, each with its own output:
 //!
 //! ```text
@@ -18,19 +18,22 @@
 //! it. Marks are OSC sequences with a number that only this shell knows. Text between the driver line and mark S is never shown;
 //! people at the terminal see the prompt and the command's text instead.
 //!
+//! In an image without bash, `sh` runs the session: see [`posix`].
+//!
 //! When a shell ends (`exit`, `exec`, a killed process), its command ends with it, and the session goes on with a new shell in
 //! the same directory. A shell that does not answer is killed and replaced.
 
 mod actor;
 mod attached;
-mod bash;
 mod driver;
 mod marks;
+mod posix;
 mod pty;
 mod routes;
 mod run;
 mod service;
 mod session;
+mod start;
 mod stop;
 mod submitted;
 mod terminal;

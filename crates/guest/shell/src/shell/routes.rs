@@ -31,6 +31,7 @@ use super::terminal;
 use super::types::*;
 use crate::shell::ShellService;
 use arenite_guest_runtime::http::{ApiError, Body, Envelope, Reply, ok, ok_message};
+use arenite_guest_runtime::requirements::Requirement;
 
 /// The service's part of the OpenAPI document.
 #[derive(Debug, OpenApi)]
@@ -74,8 +75,10 @@ impl From<ShellError> for ApiError {
             | ShellError::TooManyAttached
             | ShellError::InputFull(_) => ApiError::new(StatusCode::TOO_MANY_REQUESTS, message),
             // Not a 5xx: AIO's JavaScript client would repeat the command.
-            ShellError::NotStarted(_) => ApiError::new(StatusCode::FAILED_DEPENDENCY, message)
-                .hint("the sandbox must have bash in its PATH and room for one more process"),
+            ShellError::NotStarted(_) => {
+                ApiError::new(StatusCode::FAILED_DEPENDENCY, message).hint("the sandbox must have room for one more process")
+            }
+            ShellError::NoShell => Requirement::SHELL.error(),
             ShellError::TooLong(_) => ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message),
             ShellError::BadId(_) | ShellError::NoDirectory(_) | ShellError::Nul => ApiError::bad_request(message),
         }

@@ -16,6 +16,7 @@ use super::types::*;
 use super::viewers::{BEHIND, MAX_VIEWERS};
 use arenite_guest_runtime::Runtime;
 use arenite_guest_runtime::process::{Budget, has_children, seconds};
+use arenite_guest_runtime::requirements::Requirement;
 use arenite_guest_runtime::sessions::SessionId;
 
 /// The most sessions. Beyond it, an idle one ends: first those created by calls without an id.
@@ -55,6 +56,8 @@ pub enum ShellError {
     InputFull(SessionId),
     #[error("all terminals for single commands are in use; close one")]
     TooManyAttached,
+    #[error("{}", Requirement::SHELL.message())]
+    NoShell,
     #[error("could not start a shell: {0}")]
     NotStarted(String),
 }
@@ -476,7 +479,7 @@ impl Session {
             Err(_) => None,
         };
         match opened {
-            Some(Err(reason)) => Err(ShellError::NotStarted(reason)),
+            Some(Err(reason)) => Err(reason.into()),
             _ => Ok(()),
         }
     }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
@@ -12,6 +13,7 @@ use super::actor::MAX_QUEUED;
 use super::run::{Phase, Run};
 use super::service::ShellError;
 use super::types::{ConsoleRecord, ShellSessionInfo, ShellStatus};
+use arenite_guest_runtime::requirements::Requirement;
 use arenite_guest_runtime::sessions::SessionId;
 
 /// The most characters of output in cut answers, in views and in the console.
@@ -51,6 +53,24 @@ pub(super) enum Message {
     },
 }
 
+/// Why a session has no shell.
+#[derive(Debug, Clone, Error)]
+pub(super) enum NotOpened {
+    #[error("{}", Requirement::SHELL.message())]
+    NoShell,
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl From<NotOpened> for ShellError {
+    fn from(reason: NotOpened) -> Self {
+        match reason {
+            NotOpened::NoShell => Self::NoShell,
+            NotOpened::Failed(reason) => Self::NotStarted(reason),
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) id: SessionId,
@@ -58,7 +78,7 @@ pub(super) struct Session {
     pub(super) made_by_call: bool,
     pub(super) mailbox: mpsc::Sender<Message>,
     /// Whether its first shell has started; `None` while it starts.
-    pub(super) opened: watch::Sender<Option<Result<(), String>>>,
+    pub(super) opened: watch::Sender<Option<Result<(), NotOpened>>>,
     state: Mutex<State>,
     /// Each viewer holds one more reference.
     viewers: Arc<()>,
@@ -160,7 +180,7 @@ impl Session {
             state.last_used_at = Timestamp::now();
             if state.closed {
                 return Err(match &*self.opened.borrow() {
-                    Some(Err(reason)) => ShellError::NotStarted(reason.clone()),
+                    Some(Err(reason)) => reason.clone().into(),
                     _ => ShellError::SessionNotFound(self.id.to_string()),
                 });
             }

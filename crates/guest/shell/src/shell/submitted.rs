@@ -60,7 +60,7 @@ impl Submitted {
 
     pub(super) fn result(&self, status: ShellStatus) -> Result<ShellCommandResult, ShellError> {
         if let Some(Err(reason)) = &*self.session.opened.borrow() {
-            return Err(ShellError::NotStarted(reason.clone()));
+            return Err(reason.clone().into());
         }
         let renewed = self.session.state().renewed.take();
         let output = self.run.output(self.limit);

@@ -6,8 +6,8 @@ use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 use super::{ATTEMPTS, Actor, BOOT_PATIENCE, MAX_MARKERS, Stage};
-use crate::shell::bash::{self, Shell};
-use crate::shell::driver;
+use crate::shell::session::NotOpened;
+use crate::shell::start::{self, Shell, StartError};
 use crate::shell::stop::{self, Means, Stop};
 use crate::shell::types::ShellStatus;
 use arenite_guest_runtime::process::{self, Exit};
@@ -83,6 +83,7 @@ impl Actor {
     /// Handles the end of the shell's process. The current command ends with it.
     pub(super) fn shell_ended(&mut self, exit: Exit) {
         self.child = None;
+        self.letterbox = None;
         if let Some(pty) = self.pty.take() {
             let mut buffer = std::mem::take(&mut self.buffer);
             // Bounded to what is in the terminal now: a background job may go on printing.
@@ -141,23 +142,27 @@ impl Actor {
         }
     }
 
-    pub(super) async fn start_shell(&mut self) -> Result<(), String> {
+    pub(super) async fn start_shell(&mut self) -> Result<(), NotOpened> {
         if self.failures >= ATTEMPTS {
-            return Err(format!("{ATTEMPTS} shells in a row ended at their start"));
+            return Err(NotOpened::Failed(format!("{ATTEMPTS} shells in a row ended at their start")));
         }
         let dir = self.session.state().working_dir.clone();
-        let mut started = bash::start(&self.service.runtime, &dir, self.keep_links, self.plain).await;
+        let mut started = start::start(&self.service.runtime, &dir, self.keep_links, self.plain).await;
         for _ in 1..ATTEMPTS {
-            if !matches!(started, Err(SpawnError::Gone(_))) {
+            if !matches!(started, Err(StartError::NotSpawned(SpawnError::Gone(_)))) {
                 break;
             }
-            started = bash::start(&self.service.runtime, &dir, self.keep_links, self.plain).await;
+            started = start::start(&self.service.runtime, &dir, self.keep_links, self.plain).await;
         }
         let shell = started.map_err(|e| {
             tracing::warn!(error = %e, "could not start a shell");
-            e.to_string()
+            match e {
+                StartError::NoShell => NotOpened::NoShell,
+                StartError::NotSpawned(e) => NotOpened::Failed(e.to_string()),
+            }
         })?;
-        let Shell { pty, child, marks, dir } = shell;
+        let first_line = shell.first_line();
+        let Shell { pty, child, marks, dir, letterbox } = shell;
         self.markers.push_back(child.marker.clone());
         if self.markers.len() > MAX_MARKERS {
             self.markers.pop_front();
@@ -168,7 +173,8 @@ impl Actor {
             state.shell = Some(child.pid);
         }
         (self.pty, self.child, self.marks) = (Some(pty), Some(child), Some(marks));
-        self.outbox.extend_from_slice(driver::FIRST_LINE.as_bytes());
+        self.letterbox = letterbox;
+        self.outbox.extend_from_slice(first_line.as_bytes());
         self.enter(Stage::Booting, Some(BOOT_PATIENCE));
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! The stages of a command: from the queue to the shell, and back by its marks.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,9 +53,23 @@ impl Actor {
             return;
         };
         let dir = run.dir.as_ref().map(|(dir, keep)| (dir.as_str(), *keep));
-        let letter = driver::letter(dir, &run.command, self.exit_code);
-        self.outbox.extend_from_slice(letter.line.as_bytes());
-        self.pieces = letter.pieces;
+        let (line, pieces) = match &self.letterbox {
+            None => {
+                let letter = driver::letter(dir, &run.command, self.exit_code);
+                (letter.line, letter.pieces)
+            }
+            Some(letterbox) => match letterbox.leave(dir, &run.command, self.exit_code) {
+                Ok(line) => (line, VecDeque::new()),
+                Err(error) => {
+                    self.current = Some(run);
+                    let hint = format!("not started: the shell could not get the command: {error}");
+                    self.finish(ShellStatus::Terminated, None, Some(hint));
+                    return self.start_next();
+                }
+            },
+        };
+        self.outbox.extend_from_slice(line.as_bytes());
+        self.pieces = pieces;
         self.since = Moment::now();
         self.current = Some(run);
         self.enter(Stage::Asking, Some(ANSWER_PATIENCE));
