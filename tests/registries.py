@@ -112,13 +112,13 @@ class Relay:
         self.listener.close()
 
 
-def layer(files: dict[str, bytes | str | None], programs: tuple[str, ...] = ()) -> bytes:
+def layer(files: dict[str, bytes | str | None], programs: tuple[str, ...] = (), modes: dict[str, int] | None = None) -> bytes:
     """A layer's tar: content by name, a link's target as text, and directories as None."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for name, content in files.items():
             entry = tarfile.TarInfo(name)
-            entry.mode = 0o755 if content is None or name in programs else 0o644
+            entry.mode = (modes or {}).get(name, 0o755 if content is None or name in programs else 0o644)
             if content is None:
                 entry.type = tarfile.DIRTYPE
                 tar.addfile(entry)

@@ -77,6 +77,11 @@ pub(crate) const TO_TEST: &[Need] = &[
     Need { present: Present::File("/usr/sbin/dockerd"), package: "docker.io", why: "sandboxes run as its containers" },
     Need { present: Present::AnyOf(&["iptables"]), package: "iptables", why: "Docker's firewall is passed" },
     Need { present: Present::AnyOf(&["busybox"]), package: "busybox-static", why: "an image without glibc is made with it" },
+    Need {
+        present: Present::AnyOf(&["musl-gcc"]),
+        package: "musl-tools",
+        why: "a program of an image with musl is made with it",
+    },
 ];
 
 /// In addition, to run the benchmarks.
