@@ -373,9 +373,9 @@ impl Control {
             source: std::io::Error::other(error),
         })?;
         if is_ahead {
-            match self.engine.adopt(&row, &spec).await {
+            let (adopted, ()) = tokio::join!(self.engine.adopt(&row, &spec), self.claim_meter(entry));
+            match adopted {
                 Ok(created) => {
-                    self.claim_meter(entry).await;
                     count(&self.tally.adopted);
                     self.announce(creating, EventKind::Claimed);
                     return Ok((created, true));

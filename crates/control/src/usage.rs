@@ -348,20 +348,13 @@ impl Control {
         }
     }
 
-    /// Starts the meter of a sandbox from a pool at its counters: what it used before belongs to no tenant. The counters are read
-    /// while the create continues.
+    /// Starts the meter of a sandbox from a pool at its counters: what it used before belongs to no tenant.
     pub(crate) async fn claim_meter(&self, entry: &Entry) {
-        if self.meters.store.is_none() {
-            return;
+        if self.meters.store.is_some()
+            && let Ok(usage) = self.engine.usage(&entry.id).await
+        {
+            self.meters.find_or_start(entry).lock().await.set(&usage, self.clock.now());
         }
-        let mut meter = self.meters.find_or_start(entry).lock_owned().await;
-        let (engine, clock, id) = (Arc::clone(&self.engine), self.clock, entry.id.clone());
-        tokio::spawn(async move {
-            match engine.usage(&id).await {
-                Ok(usage) => meter.set(&usage, clock.now()),
-                Err(error) => tracing::warn!(%id, %error, "a claimed sandbox is measured from its start in the pool"),
-            }
-        });
     }
 }
 
