@@ -97,7 +97,7 @@ pub(super) fn claims(rounds: usize, ready: Ready, api: &mut Connection, report: 
     }
     report.push(match ready {
         Ready::Slot => {
-            Row::ratio("create from the pool → first output next to a prepared slot, p50", &claimed, 0.50, &cold, 0.50, 1.0)
+            Row::ratio("create from the pool → first output next to a prepared slot, p50", &claimed, 0.50, &cold, 0.50, 0.5)
                 .against("the same from a prepared slot")
         }
         Ready::Nothing => Row::ratio("create from the pool → first output, p50", &claimed, 0.50, &cold, 0.50, 0.5)
