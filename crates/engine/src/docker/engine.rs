@@ -11,10 +11,9 @@ use std::time::Duration;
 use arenite_image::{Image, ImageStore};
 use arenite_isolation::container;
 use arenite_model::protocol;
-use arenite_model::{Death, DeathReason, ErrorCode, NetworkMode, SandboxId, SandboxSpec};
+use arenite_model::{Death, DeathReason, NetworkMode, SandboxId, SandboxSpec};
 use async_trait::async_trait;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 use tokio::sync::broadcast;
 use tokio::time::{Instant, sleep, timeout};
@@ -26,12 +25,12 @@ use super::images::DockerImages;
 use super::record::{Record, Records};
 use super::{DockerConfig, forward};
 use crate::namespace::ServerLock;
-use crate::namespace::engine::{Stages, blocking, config_file, guest_config};
+use crate::namespace::engine::{Stages, blocking, config_file, guest_config, has_ended, image_named};
 use crate::namespace::host::{at, tag};
 use crate::namespace::network::{Network, NetworkError};
 use crate::namespace::program::Program;
 use crate::namespace::storage::Storage;
-use crate::namespace::{ahead, data_dir, descriptors, lock, volumes};
+use crate::namespace::{ahead, data_dir, descriptors, volumes};
 use crate::{Connection, Created, Ended, Engine, EngineError, Found, HostCapacity, Recovery, Remains, Row, Usage};
 
 /// Time for a started container to run its first process.
@@ -199,27 +198,16 @@ impl Shared {
     }
 
     fn image(&self, spec: &SandboxSpec) -> Result<Image, EngineError> {
-        self.images.get(&spec.image).map_err(|error| match error.code() {
-            ErrorCode::NotFound => {
-                EngineError::NoImage { image: spec.image.to_string(), is_building: lock::is_building(&self.config.data_dir) }
-            }
-            _ => at("image", io::Error::other(error)),
-        })
+        image_named(spec, &self.images, &self.config.data_dir)
     }
 
     /// Reports when a sandbox ends by itself.
     pub(super) fn watch(self: &Arc<Self>, id: SandboxId, pidfd: Arc<OwnedFd>) {
         let shared = self.clone();
         tokio::spawn(async move {
-            #[expect(
-                deprecated,
-                reason = "an OwnedFd keeps its descriptor open, which is what the successor makes callers promise"
-            )]
-            let Ok(readable) = AsyncFd::new(Arc::clone(&pidfd)) else { return };
-            if readable.readable().await.is_err() {
+            if !has_ended(&pidfd).await {
                 return;
             }
-            drop(readable);
             // A sandbox that is being destroyed is no longer in `live`.
             let by_itself = shared.state().live.get(&id).is_some_and(|live| Arc::ptr_eq(&live.pidfd, &pidfd));
             if by_itself {

@@ -4,11 +4,11 @@ use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io::{self, Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use arenite_image::Image;
+use arenite_image::{Image, ImageStore};
 use arenite_isolation::Begin;
 use arenite_isolation::mounts::{self, Attributes};
 use arenite_model::protocol::{self, Assignment, GuestConfig, hosts_file};
@@ -206,12 +206,7 @@ impl EngineShared {
     pub(super) fn watch(self: &Arc<Self>, id: SandboxId, pidfd: Arc<OwnedFd>) {
         let shared = self.clone();
         tokio::spawn(async move {
-            #[expect(
-                deprecated,
-                reason = "an OwnedFd keeps its descriptor open, which is what the successor makes callers promise"
-            )]
-            let Ok(readable) = AsyncFd::new(Arc::clone(&pidfd)) else { return };
-            if readable.readable().await.is_err() {
+            if !has_ended(&pidfd).await {
                 return;
             }
             // A sandbox that is being destroyed is no longer in `live`.
@@ -339,12 +334,7 @@ impl EngineShared {
 
     /// The current image that a spec names.
     pub(super) fn image(&self, spec: &SandboxSpec) -> Result<Image, EngineError> {
-        self.host.images.get(&spec.image).map_err(|error| match error.code() {
-            arenite_model::ErrorCode::NotFound => {
-                EngineError::NoImage { image: spec.image.to_string(), is_building: lock::is_building(&self.host.config.data_dir) }
-            }
-            _ => at("image", io::Error::other(error)),
-        })
+        image_named(spec, &self.host.images, &self.host.config.data_dir)
     }
 
     /// The isolation of a sandbox on this host.
@@ -418,6 +408,23 @@ pub(crate) fn config_file(config: &GuestConfig) -> io::Result<File> {
     file.write_all(&serde_json::to_vec(config)?)?;
     file.rewind()?;
     Ok(file)
+}
+
+/// The current image that a spec names.
+pub(crate) fn image_named(spec: &SandboxSpec, images: &ImageStore, data_dir: &Path) -> Result<Image, EngineError> {
+    images.get(&spec.image).map_err(|error| match error.code() {
+        arenite_model::ErrorCode::NotFound => {
+            EngineError::NoImage { image: spec.image.to_string(), is_building: lock::is_building(data_dir) }
+        }
+        _ => at("image", io::Error::other(error)),
+    })
+}
+
+/// Waits for the end of a process. Returns false if that can't be watched.
+pub(crate) async fn has_ended(pidfd: &Arc<OwnedFd>) -> bool {
+    #[expect(deprecated, reason = "an OwnedFd keeps its descriptor open, which is what the successor makes callers promise")]
+    let Ok(readable) = AsyncFd::new(Arc::clone(pidfd)) else { return false };
+    readable.readable().await.is_ok()
 }
 
 pub(crate) async fn blocking<T: Send + 'static>(
