@@ -2,6 +2,7 @@
 
 `ARENITE_TEST_URL` points the AIO tests at a server that runs already (also a guest on its own, without a sandbox
 around it); tests that need sandboxes of their own, or the server's process, are skipped then.
+`ARENITE_TEST_RUNSC` names gVisor's runsc, which `cargo xtask test` builds; the tests of that tier fail without it.
 `ARENITE_TEST_DATA` names the data directory; the default is target/test-data, so that the image is built once.
 """
 
@@ -63,7 +64,10 @@ def server() -> Iterator[Server]:
     ensure_image(data_dir, "aio")
     environments = data_dir.parent / f"{data_dir.name}.environments.json"
     environments.write_text(ENVIRONMENTS)
-    server = Server(data_dir, args=("--environments-file", str(environments)))
+    args = ("--environments-file", str(environments))
+    if runsc := os.environ.get("ARENITE_TEST_RUNSC"):
+        args += ("--runsc", runsc)
+    server = Server(data_dir, args=args)
     server.start()
     server.delete_all_sandboxes()
     yield server
@@ -121,7 +125,7 @@ def sandbox(server: Server) -> Iterator[Callable[..., LiveSandbox]]:
 
     def make(name: str | None = None, *, patience: float = 60, **spec: Any) -> LiveSandbox:
         name = name or f"t-{uuid.uuid4().hex[:10]}"
-        own = {"resources", "network", "hostname", "labels", "template"} & spec.keys()
+        own = {"resources", "network", "hostname", "labels", "template", "tier"} & spec.keys()
         path = "/api/v2/sandboxes" if own else "/api/v1/sandbox"
         answer = httpx.post(f"{server.url}{path}", json={"name": name, **spec}, timeout=120)
         assert answer.status_code in (200, 201), answer.text

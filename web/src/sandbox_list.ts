@@ -24,6 +24,7 @@ export interface Sandbox {
   parent: string | null;
   client_tag: string | null;
   origin: string;
+  tier: string;
   isolation: string[];
   created_at: string;
   last_used_at: string;

@@ -11,6 +11,7 @@ mod decoy;
 mod dist;
 mod failure;
 mod fmt;
+mod gvisor;
 mod host;
 mod image;
 mod lint;

@@ -12,7 +12,7 @@ use crate::binary::{self, Profile};
 use crate::command::{self, cargo, program, repository, target_dir};
 use crate::decoy::Decoy;
 use crate::failure::{Attempt, Failure, Outcome};
-use crate::{clients, host, image, lint, python, up, web};
+use crate::{clients, gvisor, host, image, lint, python, up, web};
 
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {
@@ -131,6 +131,7 @@ fn crates() -> Outcome {
 /// The prerequisites of the end-to-end tests.
 pub(crate) struct Prepared {
     arenite: PathBuf,
+    runsc: PathBuf,
     python: PathBuf,
     data_dir: PathBuf,
 }
@@ -144,7 +145,8 @@ impl Prepared {
             image::ensure(&arenite, name, &data_dir)?;
         }
         web::install(&repository().join("tests/clients"))?;
-        Ok(Self { arenite, python: python::environment()?, data_dir })
+        let runsc = gvisor::runsc()?;
+        Ok(Self { arenite, runsc, python: python::environment()?, data_dir })
     }
 
     /// Tests in `tests/`, against real sandboxes.
@@ -152,6 +154,7 @@ impl Prepared {
         let mut pytest = program(&self.python);
         pytest.current_dir(repository().join("tests")).args(["-m", "pytest"]).args(args);
         pytest.env("ARENITE_BIN", &self.arenite).env("ARENITE_TEST_DATA", &self.data_dir);
+        pytest.env("ARENITE_TEST_RUNSC", &self.runsc);
         pytest.env("ARENITE_SECOND_TRIES", second_tries());
         if let Some((_, file)) = host::extra_ca() {
             pytest.env("ARENITE_TEST_EXTRA_CA", file);

@@ -15,7 +15,7 @@ mod vm;
 
 use std::path::PathBuf;
 
-use arenite_model::{GroupName, ImageName, SandboxName};
+use arenite_model::{GroupName, ImageName, SandboxName, Tier};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::client::DEFAULT_SERVER;
@@ -273,6 +273,9 @@ pub(crate) struct CreateArgs {
     /// Network access
     #[arg(long, value_enum)]
     pub(crate) network: Option<Network>,
+    /// What isolates it: namespace, gvisor, or machine for an image with a VM [default: the server's]
+    #[arg(long, value_name = "TIER")]
+    pub(crate) tier: Option<Tier>,
     /// Default working directory of its commands
     #[arg(long, short, value_name = "DIR")]
     pub(crate) workdir: Option<String>,

@@ -20,7 +20,7 @@ use arenite_engine::namespace::{self, NamespaceConfig, NamespaceEngine, ServerLo
 use arenite_engine::{Engine, EngineError};
 use arenite_gateway::{GatewayConfig, ImageCatalog, ImageEntry};
 use arenite_image::ImageStore;
-use arenite_model::Resources;
+use arenite_model::{Resources, Tier};
 use arenite_retrieval::library::Library;
 use arenite_synthesis::config::Workers;
 use arenite_trajectory::Recorder;
@@ -211,6 +211,8 @@ pub(crate) fn namespace_config(data_dir: &Path) -> Result<NamespaceConfig, Failu
         open_files: OPEN_FILES,
         extra_ca: None,
         volumes: BTreeMap::new(),
+        default_tier: Tier::Namespace,
+        runsc: None,
     })
 }
 
@@ -263,6 +265,8 @@ async fn start_engine(config: &Config, lock: ServerLock) -> Result<Started, Fail
     namespace.storage.floor_bytes = Some(config.disk_reserve.0 / 2);
     namespace.prepared_slots = config.prepared_slots as usize;
     namespace.extra_ca = config.extra_ca.clone();
+    namespace.default_tier = config.tier;
+    namespace.runsc = config.runsc.clone();
     namespace.volumes = config.volume.iter().map(|v| (v.name.clone(), v.volume())).collect();
     let network = &mut namespace.network;
     network.subnet = config.subnet.and_then(|range| match range.address {
@@ -308,6 +312,7 @@ fn control_config(config: &Config) -> ControlConfig {
         // Checked when it was read.
         let _ = control.tenant_limits.set(*quota, *limit);
     }
+    control.tenant_limits.min_tier = Some(config.tenant_min_tier).filter(|tier| *tier != Tier::Namespace);
     control.templates_dir = config.templates_dir.clone();
     control.environments_file = config.environments_file.clone();
     control.pools = config.pool.iter().map(|pool| (pool.name.clone(), pool.number as usize)).collect();

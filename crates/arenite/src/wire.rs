@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use arenite_control::tenants::Quota;
-use arenite_model::VolumeMount;
+use arenite_model::{Tier, VolumeMount};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
@@ -32,6 +32,8 @@ pub(crate) struct Create {
     pub(crate) resources: Resources,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) network: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tier: Option<Tier>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) volumes: Vec<VolumeMount>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -115,6 +117,9 @@ pub(crate) struct Sandbox {
     pub(crate) reason: Option<String>,
     #[serde(default)]
     pub(crate) died: Option<Died>,
+    /// `-`: the server is of a version without tiers.
+    #[serde(default = "unknown")]
+    pub(crate) tier: String,
     #[serde(default)]
     pub(crate) isolation: Vec<String>,
     pub(crate) created_at: jiff::Timestamp,
@@ -127,6 +132,10 @@ pub(crate) struct Sandbox {
     pub(crate) spec: Spec,
     #[serde(default)]
     pub(crate) urls: BTreeMap<String, String>,
+}
+
+fn unknown() -> String {
+    "-".to_owned()
 }
 
 /// Why a sandbox ended.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arenite_engine::{Created, EngineError};
-use arenite_model::{NetworkMode, SandboxId, SandboxName, SandboxSpec, SandboxState, SpecError, TenantId};
+use arenite_model::{NetworkMode, SandboxId, SandboxName, SandboxSpec, SandboxState, SpecError, TenantId, Tier};
 use tokio::time::Instant;
 
 use crate::admission::{AdmissionPermit, refuse};
@@ -154,6 +154,7 @@ impl Control {
         let (template, mut spec) = self.resolve(&request)?;
         let ancestors = self.ancestors(tenant, &request, &mut spec)?;
         self.limit_life(tenant, request.spec.timeout_seconds, &mut spec).inspect_err(|e| self.tally_error(e))?;
+        self.limit_tier(tenant, ancestors.last(), &mut spec).inspect_err(|e| self.tally_error(e))?;
         self.check_group(tenant, request.provenance.group.as_ref())?;
         let provenance = Provenance { ancestors: ancestors.clone(), ..request.provenance };
         let reservation =
@@ -200,6 +201,21 @@ impl Control {
             return Err(QuotaExceeded { quota: Quota::MaxTimeoutSeconds, limit, used: 0, requested }.into());
         }
         spec.timeout_seconds = Some(spec.timeout_seconds.map_or(limit, |own| own.min(limit)));
+        Ok(())
+    }
+
+    /// Applies the minimum of the tenant and that of the sandbox above: an agent can't create a sandbox with less isolation than
+    /// gVisor, if it has that.
+    fn limit_tier(&self, tenant: &TenantId, parent: Option<&SandboxId>, spec: &mut SandboxSpec) -> Result<(), ControlError> {
+        let of_tenant = self.tenant_limits(tenant).min_tier;
+        let of_parent = parent.and_then(|id| self.registry().by_id(id)?.sandbox().spec.tier).filter(|tier| *tier == Tier::Gvisor);
+        for minimum in [of_tenant, of_parent].into_iter().flatten().filter(|minimum| *minimum != Tier::Namespace) {
+            match spec.tier {
+                Some(tier) if !tier.satisfies(minimum) => return Err(ControlError::BelowTier { tier, minimum }),
+                Some(_) => {}
+                None => spec.tier = Some(minimum),
+            }
+        }
         Ok(())
     }
 
@@ -250,6 +266,7 @@ impl Control {
         mut stages: Vec<(String, f64)>,
     ) -> Result<Sandbox, ControlError> {
         let mut since = Instant::now();
+        let spec = SandboxSpec { tier: Some(self.engine.tier(&spec).await?), ..spec };
         let ahead = self.pool.take(&spec);
         let is_ahead = ahead.is_some();
         let id = match ahead {
@@ -344,9 +361,9 @@ impl Control {
         stages.extend(engine.map(|(name, time)| (name.to_owned(), time.as_secs_f64() * 1e3)));
         since = Instant::now();
         let mut running = match claimed {
-            Some(claimed) if is_claimed => Sandbox { isolation: created.isolation, ..claimed },
+            Some(claimed) if is_claimed => claimed.isolated(created.tier, created.isolation),
             _ => {
-                let running = Sandbox { isolation: created.isolation, ..self.running(entry) };
+                let running = self.running(entry).isolated(created.tier, created.isolation);
                 self.store.update(&running).await.map_err(ControlError::store("remember a running sandbox"))?;
                 stage(&mut stages, "store", &mut since);
                 running

@@ -3,7 +3,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arenite_engine::EngineError;
-use arenite_model::{ErrorCode, GroupName, IdempotencyKey, KeyId, SandboxId, SandboxName, SandboxState, SpecError, TenantId};
+use arenite_model::{
+    ErrorCode, GroupName, IdempotencyKey, KeyId, SandboxId, SandboxName, SandboxState, SpecError, TenantId, Tier,
+};
 use thiserror::Error;
 
 use crate::store::StoreError;
@@ -48,6 +50,9 @@ pub enum ControlError {
     /// A quota of the tenant was reached; nothing was created.
     #[error(transparent)]
     Quota(#[from] QuotaExceeded),
+    /// A minimum of the tenant, or of the sandbox above.
+    #[error("the tier {tier} is less than the minimum for this sandbox, {minimum}")]
+    BelowTier { tier: Tier, minimum: Tier },
     #[error("the limit is not valid: {reason}")]
     InvalidLimit { reason: String },
     #[error("sandbox {name} is in quarantine since its state could not be read; its id is {id}")]
@@ -145,7 +150,7 @@ impl ControlError {
             | Self::GroupEnding { .. } => ErrorCode::Conflict,
             Self::IdempotencyKeyReused { .. } => ErrorCode::IdempotencyKeyReused,
             Self::Changed { .. } => ErrorCode::PreconditionFailed,
-            Self::NotBelow { .. } | Self::OutOfBounds { .. } => ErrorCode::Forbidden,
+            Self::NotBelow { .. } | Self::BelowTier { .. } | Self::OutOfBounds { .. } => ErrorCode::Forbidden,
             Self::OverBudget { limit, wanted, .. } if wanted > limit => ErrorCode::Forbidden,
             Self::OverBudget { .. } => ErrorCode::Exhausted,
             Self::AgentSecret { .. } => ErrorCode::Internal,
@@ -217,6 +222,9 @@ impl ControlError {
             Self::Engine(source) => return source.hint(),
             Self::BadTemplate { .. } | Self::BadEnvironments { .. } => "correct the file; it is read again at the next create",
             Self::Changed { .. } => "read it again, and repeat the change for its new version",
+            Self::BelowTier { minimum, .. } => {
+                return Some(format!("request the tier {minimum}, or none: then it is {minimum}"));
+            }
             Self::OutOfBounds { .. } => "keep a name or a label that the key is bound to",
             Self::Quota(exceeded) if exceeded.is_permanent() => "request less, or ask an operator for a higher limit",
             Self::Quota(QuotaExceeded { quota: Quota::RequestsPerSecond | Quota::ConcurrentCreates, .. }) => "retry later",

@@ -338,7 +338,11 @@ impl Engine for FakeEngine {
             self.state().live.remove(id);
             return Err(error);
         }
-        Ok(Created { isolation: vec!["fake".to_owned()], stages: vec![("fake", Duration::from_micros(1))] })
+        Ok(Created {
+            tier: spec.tier.unwrap_or_default(),
+            isolation: vec!["fake".to_owned()],
+            stages: vec![("fake", Duration::from_micros(1))],
+        })
     }
 
     async fn restart(&self, row: &Row, spec: &SandboxSpec) -> Result<Created, EngineError> {
@@ -351,7 +355,7 @@ impl Engine for FakeEngine {
             _ => return Err(EngineError::NotFound { id: id.clone() }),
         }
         state.specs.insert(id.clone(), spec.clone());
-        Ok(Created { isolation: vec!["fake".to_owned()], stages: Vec::new() })
+        Ok(Created { tier: spec.tier.unwrap_or_default(), isolation: vec!["fake".to_owned()], stages: Vec::new() })
     }
 
     async fn prepare(&self, spec: &SandboxSpec) -> Result<SandboxId, EngineError> {
@@ -374,7 +378,11 @@ impl Engine for FakeEngine {
         let mut state = self.state();
         state.specs.insert(id.clone(), spec.clone());
         state.memos.insert(id.clone(), row.memo.clone());
-        Ok(Created { isolation: vec!["fake".to_owned()], stages: vec![("adopt", Duration::from_micros(1))] })
+        Ok(Created {
+            tier: spec.tier.unwrap_or_default(),
+            isolation: vec!["fake".to_owned()],
+            stages: vec![("adopt", Duration::from_micros(1))],
+        })
     }
 
     async fn destroy(&self, id: &SandboxId) -> Result<(), EngineError> {
@@ -457,7 +465,7 @@ impl Engine for FakeEngine {
                         memos.insert(id.clone(), row.memo.clone());
                     }
                     let memo = row.map(|row| row.memo.clone()).or(memo);
-                    recovery.found.push(Found { id: id.clone(), state, memo, isolation: vec!["fake".to_owned()] });
+                    recovery.found.push(Found { id: id.clone(), state, memo, tier: None, isolation: vec!["fake".to_owned()] });
                 }
                 None if matches!(live, Live::Unused) => {
                     recovery.removed.push(format!("sandbox {id}, prepared and never used"));
@@ -483,7 +491,7 @@ impl Engine for FakeEngine {
         }
         memos.insert(row.id.clone(), row.memo.clone());
         let state = found_state(live).expect("it is not strange any more");
-        Ok(Found { id: row.id.clone(), state, memo: Some(row.memo.clone()), isolation: vec!["fake".to_owned()] })
+        Ok(Found { id: row.id.clone(), state, memo: Some(row.memo.clone()), tier: None, isolation: vec!["fake".to_owned()] })
     }
 
     async fn remains(&self, id: &SandboxId) -> Result<Remains, EngineError> {

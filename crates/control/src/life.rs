@@ -181,8 +181,8 @@ impl Control {
         let restart = self.engine.restart(&row, &spec);
         match self.bounded("the start", &entry.name, restart).await {
             Ok(created) => {
-                let mut running = self.in_state(entry, SandboxState::Running, None);
-                running.isolation = created.isolation;
+                let running = self.in_state(entry, SandboxState::Running, None);
+                let mut running = running.isolated(created.tier, created.isolation);
                 running.last_used_at = running.state_since;
                 entry.used_at(running.state_since);
                 self.show(entry, running.clone());

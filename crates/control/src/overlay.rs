@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use arenite_model::{IdlePolicy, ImageName, NetworkMode, Resources, SandboxSpec, VolumeMount};
+use arenite_model::{IdlePolicy, ImageName, NetworkMode, Resources, SandboxSpec, Tier, VolumeMount};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -17,6 +17,7 @@ pub struct SpecOverlay {
     pub hostname: Option<String>,
     pub resources: ResourcesOverlay,
     pub network: Option<NetworkMode>,
+    pub tier: Option<Tier>,
     pub volumes: Option<Vec<VolumeMount>>,
     pub ports: Option<Vec<u16>>,
     /// In seconds; 0: unlimited.
@@ -47,6 +48,9 @@ impl SpecOverlay {
         set(&mut spec.volumes, &self.volumes);
         set(&mut spec.ports, &self.ports);
         set(&mut spec.idle_policy, &self.idle_policy);
+        if self.tier.is_some() {
+            spec.tier = self.tier;
+        }
         if self.workdir.is_some() {
             spec.workdir.clone_from(&self.workdir);
         }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use arenite_model::{SandboxId, SandboxSpec};
+use arenite_model::{SandboxId, SandboxSpec, Tier};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -25,8 +25,14 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// The part of a spec that is fixed when a sandbox is created.
 fn fixed_part(spec: &SandboxSpec) -> SandboxSpec {
-    let volumes = spec.volumes.clone();
-    SandboxSpec { resources: spec.resources.clone(), network: spec.network, volumes, ..SandboxSpec::of_image(spec.image.clone()) }
+    SandboxSpec {
+        resources: spec.resources.clone(),
+        network: spec.network,
+        volumes: spec.volumes.clone(),
+        // Pools hold what an image has without gVisor, which can't be assigned later.
+        tier: spec.tier.filter(|tier| *tier == Tier::Gvisor),
+        ..SandboxSpec::of_image(spec.image.clone())
+    }
 }
 
 /// The sandboxes that wait in pools.

@@ -126,7 +126,8 @@ impl Control {
             };
             let (state, died) = state_of(adopted.state);
             let reason = died.as_ref().map(|death| death.message.clone());
-            let row = Sandbox { state, reason, died, isolation: adopted.isolation, ..row };
+            let mut row = Sandbox { state, reason, died, isolation: adopted.isolation, ..row };
+            row.spec.tier = adopted.tier.or(row.spec.tier);
             if let Err(error) = control.store.update(&row).await {
                 tracing::error!(%id, %error, "a sandbox's state could not be stored");
             }

@@ -53,6 +53,7 @@ impl Control {
             }
             let (state, died) = match found.remove(&row.id) {
                 Some(found) => {
+                    row.spec.tier = row.spec.tier.or(found.tier);
                     if row.isolation.is_empty() {
                         // The row of a claim is written before the sandbox is claimed.
                         row.isolation = found.isolation;
@@ -145,6 +146,7 @@ impl Control {
         };
         let mut row = memo.sandbox(found.id, state, died, self.clock.now());
         row.isolation = found.isolation;
+        row.spec.tier = found.tier.or(row.spec.tier);
         tracing::warn!(id = %row.id, name = %row.name, state = %row.state, "the store had lost a sandbox; its row is made again from its record");
         if let Err(error) = self.store.insert(&row).await {
             tracing::error!(id = %row.id, %error, "the row of a sandbox could not be stored; the next start tries again");

@@ -1,6 +1,6 @@
 //! Public types about sandboxes.
 
-use arenite_model::{Death, GroupName, IdempotencyKey, SandboxId, SandboxName, SandboxSpec, SandboxState, TenantId};
+use arenite_model::{Death, GroupName, IdempotencyKey, SandboxId, SandboxName, SandboxSpec, SandboxState, TenantId, Tier};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -92,6 +92,12 @@ pub(crate) fn first_revision() -> u64 {
 }
 
 impl Sandbox {
+    /// The sandbox with the isolation that it got.
+    pub(crate) fn isolated(mut self, tier: Tier, isolation: Vec<String>) -> Self {
+        self.spec.tier = Some(tier);
+        Self { isolation, ..self }
+    }
+
     /// Identifies the version of its labels and times: another sandbox with the same name never has the same.
     pub fn version(&self) -> String {
         format!("{}-{}", self.id, self.revision)

@@ -13,7 +13,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use arenite_model::{Death, ErrorCode, SandboxId, SandboxName, SandboxSpec};
+use arenite_model::{Death, ErrorCode, SandboxId, SandboxName, SandboxSpec, Tier};
 use async_trait::async_trait;
 use jiff::Timestamp;
 use serde::Serialize;
@@ -33,6 +33,14 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
 pub trait Engine: Send + Sync + 'static {
     /// The engine's name, such as `namespace`.
     fn name(&self) -> &'static str;
+
+    /// The tier that a sandbox of this spec gets. An image that isn't here says nothing yet.
+    ///
+    /// # Errors
+    /// This host or the image can't provide the requested tier.
+    async fn tier(&self, spec: &SandboxSpec) -> Result<Tier, EngineError> {
+        Ok(spec.tier.unwrap_or_default())
+    }
 
     /// Reserves an id for a sandbox that is about to be created, with everything that was prepared for it. Follow it with
     /// [`Engine::create`] or [`Engine::destroy`].
@@ -125,6 +133,7 @@ pub trait Engine: Send + Sync + 'static {
 /// A created sandbox.
 #[derive(Debug, Clone, Serialize)]
 pub struct Created {
+    pub tier: Tier,
     /// The isolation in effect, such as `["namespaces", "seccomp"]`.
     pub isolation: Vec<String>,
     /// Durations of the stages, in order.
@@ -177,7 +186,8 @@ pub struct Found {
     pub state: FoundState,
     /// The memo from its row.
     pub memo: Option<String>,
-    /// As in [`Created`].
+    /// As in [`Created`]. None: unknown, since the record is of an older version or gone.
+    pub tier: Option<Tier>,
     pub isolation: Vec<String>,
 }
 
@@ -266,6 +276,9 @@ pub enum EngineError {
     InUse { data_dir: PathBuf, holder: Option<namespace::LockHolder> },
     #[error("{what} can't be enforced here: {reason}")]
     Unsupported { what: String, reason: String },
+    /// A tier is not available for this image or on this host.
+    #[error("the tier {tier} is not available: {reason}")]
+    NoTier { tier: Tier, reason: String, hint: &'static str },
     /// The storage of sandboxes' disks is unusable.
     #[error("{reason}")]
     Storage { reason: String, hint: Option<String> },
@@ -292,7 +305,7 @@ impl EngineError {
         match self {
             Self::NoImage { .. } | Self::NotFound { .. } => ErrorCode::NotFound,
             Self::NoVolume { .. } => ErrorCode::InvalidRequest,
-            Self::Unsupported { .. } => ErrorCode::Unsupported,
+            Self::Unsupported { .. } | Self::NoTier { .. } => ErrorCode::Unsupported,
             Self::Timeout { .. } => ErrorCode::Timeout,
             Self::Stage { source, .. } | Self::Dial { source, .. } | Self::Host { source, .. }
                 if descriptors::ran_out(source) =>
@@ -338,6 +351,7 @@ impl EngineError {
             Self::Look { .. } => {
                 Some("nothing was changed and all sandboxes live on; start again when the host has what it lacked".to_owned())
             }
+            Self::NoTier { hint, .. } => Some((*hint).to_owned()),
             Self::Unsupported { .. } => Some("arenite doctor says what this host can enforce".to_owned()),
             _ => None,
         }

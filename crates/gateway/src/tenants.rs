@@ -136,11 +136,16 @@ async fn create_or_find(
 pub(crate) async fn change(exchange: &mut Exchange) -> Answered {
     let tenants = tenants(exchange)?;
     let name = named(exchange)?;
-    let (ChangeTenant { disabled, limits }, _) = exchange.json().await?;
+    let (ChangeTenant { disabled, limits, min_tier }, _) = exchange.json().await?;
     let mut tenant = tenants.get(&name)?;
     if !limits.is_empty() {
         let (shared, name) = (Arc::clone(&tenants), name.clone());
         let changed = Box::pin(async move { Ok(shared.set_limits(&name, &limits).await?) });
+        tenant = audit::change_with(exchange, "tenant.limit", tenant.name.to_string(), changed).await?;
+    }
+    if let Some(minimum) = min_tier {
+        let (shared, name) = (Arc::clone(&tenants), name.clone());
+        let changed = Box::pin(async move { Ok(shared.set_min_tier(&name, minimum).await?) });
         tenant = audit::change_with(exchange, "tenant.limit", tenant.name.to_string(), changed).await?;
     }
     if let Some(disabled) = disabled {

@@ -20,9 +20,11 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use arenite_model::protocol::{CONNECTIONS, LISTENER};
 use serde::{Deserialize, Serialize};
 
 use crate::descriptors::{self, MAX_MESSAGE};
+use crate::keeper::{self, Container};
 use crate::launcher::Failure;
 use crate::mounts::{attach, detached_from, leave_old_root, mount, pivot_here, remount_read_only};
 use crate::seccomp::Filters;
@@ -56,6 +58,9 @@ pub struct Begin {
     pub binds: Vec<Bind>,
     /// Directories that then get a separate, empty file system, with its size in bytes.
     pub tmpfs: Vec<(String, u64)>,
+    /// Runs the program under gVisor. Needs the descriptor named `listener` of [`Begin::given`], which the keeper serves, and a
+    /// mount of runsc's file after all other descriptors.
+    pub container: Option<Container>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -87,9 +92,14 @@ pub struct Given {
 
 /// The first process of a sandbox that waits for its start.
 #[derive(Debug)]
-pub struct FirstProcess {
-    control: OwnedFd,
-    staged: Prepared,
+pub struct FirstProcess(Origin);
+
+#[derive(Debug)]
+enum Origin {
+    /// In the sandbox's namespaces, started by the launcher.
+    Namespaces { control: OwnedFd, staged: Box<Prepared> },
+    /// In gVisor's kernel, started by the [`keeper`].
+    Container { socket: OwnedFd },
 }
 
 /// What is prepared.
@@ -158,19 +168,34 @@ impl FirstProcess {
     /// # Errors
     /// The variable with the control socket is invalid.
     pub fn prepare() -> io::Result<Option<Self>> {
+        if let Some(socket) = keeper::contained()? {
+            return Ok(Some(Self(Origin::Container { socket })));
+        }
         let Some(control) = descriptors::inherited(CONTROL)? else { return Ok(None) };
-        let staged = or_end(&control, prepare());
-        Ok(Some(Self { control, staged }))
+        let staged = Box::new(or_end(&control, prepare()));
+        Ok(Some(Self(Origin::Namespaces { control, staged })))
     }
 
     /// Reports that it is ready, waits for [`Begin`] and starts the sandbox. A failure is reported to the server and ends the
-    /// process, and so does the end of the server.
+    /// process, and so does the end of the server. Under gVisor, it does not return in the keeper, and the program continues in
+    /// gVisor's kernel.
     ///
     /// The process must still have one thread.
     pub fn begin(self) -> Given {
-        let Self { control, staged } = self;
+        let (control, staged) = match self.0 {
+            Origin::Namespaces { control, staged } => (control, *staged),
+            // A failure ends the guest, which the keeper reports.
+            Origin::Container { socket } => return begin_contained(socket).unwrap_or_else(|_| std::process::exit(1)),
+        };
         or_end(&control, report(&control, &Report::Ready).at("control socket"));
-        let given = or_end(&control, received(&control).and_then(|(begin, given)| begin_with(&begin, given, staged)));
+        let (begin, given) = or_end(&control, received(&control));
+        if let Some(container) = &begin.container {
+            let (listener, socket) = or_end(&control, begin_container(&begin, container, given, staged));
+            or_end(&control, report(&control, &Report::Running).at("control socket"));
+            drop(control);
+            keeper::keep(&listener, &socket);
+        }
+        let given = or_end(&control, begin_with(&begin, given, staged));
         or_end(&control, report(&control, &Report::Running).at("control socket"));
         given
     }
@@ -269,11 +294,12 @@ fn fork_spawner(work_entrances: &[OwnedFd], filters: &Filters) -> Staged<OwnedFd
                 }
             };
             report(enter(work_entrances));
-            let mut go = [0u8; 8];
-            match descriptors::receive(theirs.as_fd(), &mut go) {
-                Ok((8, _)) => {}
+            let mut message = vec![0u8; MAX_MESSAGE];
+            let go = match descriptors::receive(theirs.as_fd(), &mut message) {
+                Ok((8, _)) => [0, 1, 2, 3, 4, 5, 6, 7].map(|at| message[at]),
+                Ok((length @ 9.., given)) => run_gvisor(&message[..length], &given),
                 _ => std::process::exit(0),
-            }
+            };
             let harden = || -> io::Result<()> {
                 quiet_stdio()?;
                 limit(u64::from_ne_bytes(go))?;
@@ -291,6 +317,16 @@ fn fork_spawner(work_entrances: &[OwnedFd], filters: &Filters) -> Staged<OwnedFd
             Ok(ours)
         }
     }
+}
+
+/// Becomes runsc, which drops its rights and installs its filters itself.
+fn run_gvisor(message: &[u8], given: &[OwnedFd]) -> ! {
+    if let Ok(run) = serde_json::from_slice(message)
+        && quiet_stdio().is_ok()
+    {
+        keeper::become_runsc(&run, given);
+    }
+    std::process::exit(1)
 }
 
 fn spawner_answer(socket: BorrowedFd<'_>) -> io::Result<()> {
@@ -312,7 +348,7 @@ fn begin_with(begin: &Begin, given: Vec<OwnedFd>, staged: Prepared) -> Staged<Gi
     let named = begin.given.iter().cloned().zip(given.by_ref()).collect();
     let binds: Vec<OwnedFd> = given.collect();
 
-    root(&layers, &upper, begin)?;
+    root(&layers, &upper, begin, "/stage/root")?;
     std::env::set_current_dir("/stage/root").at("root")?;
     pivot_here().at("pivot_root")?;
     // From here on paths are the sandbox's: links of its image can't lead out of it.
@@ -366,8 +402,62 @@ fn begin_with(begin: &Begin, given: Vec<OwnedFd>, staged: Prepared) -> Staged<Gi
     Ok(Given { named, spawner: staged.spawner, work_entrances: staged.work_entrances })
 }
 
-/// Mounts the root file system at `/stage/root`.
-fn root(layers: &[OwnedFd], upper: &OwnedFd, begin: &Begin) -> Staged<()> {
+/// Starts gVisor in these namespaces, and reduces this process to its keeper. Returns the server's listener and the socket to the
+/// guest.
+fn begin_container(begin: &Begin, container: &Container, given: Vec<OwnedFd>, staged: Prepared) -> Staged<(OwnedFd, OwnedFd)> {
+    if given.len() != begin.layers + 2 + begin.given.len() + begin.binds.len() {
+        return Err(invalid());
+    }
+    let mut given = given.into_iter();
+    let layers: Vec<OwnedFd> = given.by_ref().take(begin.layers).collect();
+    let upper = given.next().ok_or_else(invalid)?;
+    let (mut names, mut handed, mut listener) = (Vec::new(), Vec::new(), None);
+    for (name, fd) in begin.given.iter().zip(given.by_ref()) {
+        if name == LISTENER {
+            listener = Some(fd);
+        } else {
+            names.push(name.clone());
+            handed.push(fd);
+        }
+    }
+    let listener = listener.ok_or_else(invalid)?;
+    let binds: Vec<OwnedFd> = given.by_ref().take(begin.binds.len()).collect();
+    let runsc = given.next().ok_or_else(invalid)?;
+
+    fs::create_dir("/stage/keeper").at("keeper's root")?;
+    let program = detached_from(staged.program.as_fd()).at("program")?;
+    keeper::make_root("/stage/keeper", runsc.as_fd(), program.as_fd()).at("keeper's root")?;
+    root(&layers, &upper, begin, &format!("/stage/keeper{}", keeper::ROOT))?;
+    attach(staged.dev.as_fd(), Path::new("/stage/keeper/dev")).at("dev")?;
+    std::env::set_current_dir("/stage/keeper").at("root")?;
+    pivot_here().at("pivot_root")?;
+    leave_old_root(staged.old_root.as_fd()).at("old root")?;
+    keeper::place_volumes(&binds, begin.binds.iter().map(|bind| bind.directory)).at("bind")?;
+    keeper::mark_tmp();
+    // SAFETY: a system call on memory that lives during it.
+    check(unsafe { libc::sethostname(begin.hostname.as_ptr().cast(), begin.hostname.len()) }.into()).at("hostname")?;
+    quiet_stdio().at("stdio")?;
+    limit(begin.open_files).at("limits")?;
+    // SAFETY: a plain system call: joins a new anonymous session keyring, leaving the host's.
+    check(unsafe { libc::syscall(libc::SYS_keyctl, 1, std::ptr::null::<libc::c_char>()) }).at("keyring")?;
+    let lent: Vec<BorrowedFd<'_>> = handed.iter().map(AsFd::as_fd).collect();
+    let socket = keeper::start(container, &staged.spawner, (names, &lent))?;
+    capabilities::bound().at("capabilities")?;
+    staged.filters.install().at("seccomp")?;
+    capabilities::reduce().at("capabilities")?;
+    Ok((listener, socket))
+}
+
+/// The start of the guest in gVisor's kernel, where its rights are already those of the configuration.
+fn begin_contained(socket: OwnedFd) -> io::Result<Given> {
+    let mut named: BTreeMap<String, OwnedFd> = keeper::receive_handed(&socket)?.into_iter().collect();
+    named.insert(CONNECTIONS.to_owned(), socket);
+    let _ = fs::remove_dir(format!("/tmp/{}", keeper::TMP_MARK));
+    Ok(Given { named, spawner: spawner::fork_off()?, work_entrances: Vec::new() })
+}
+
+/// Mounts the root file system at `target`.
+fn root(layers: &[OwnedFd], upper: &OwnedFd, begin: &Begin, target: &str) -> Staged<()> {
     let mut lower = Vec::with_capacity(layers.len());
     for (number, layer) in layers.iter().enumerate() {
         let target = format!("/stage/{number}");
@@ -378,6 +468,9 @@ fn root(layers: &[OwnedFd], upper: &OwnedFd, begin: &Begin) -> Staged<()> {
     attach(upper.as_fd(), Path::new("/stage/upper")).at("writable layer")?;
     // The options list the topmost layer first.
     lower.reverse();
+    if begin.container.is_some() {
+        lower = vec![image_alone(&lower).at("image")?];
+    }
     let options = format!(
         "lowerdir={},upperdir=/stage/upper/{},workdir=/stage/upper/{},userxattr,volatile",
         lower.join(":"),
@@ -385,9 +478,23 @@ fn root(layers: &[OwnedFd], upper: &OwnedFd, begin: &Begin) -> Staged<()> {
         begin.work
     );
     // `volatile`: fsync in a sandbox need not wait for the host's disk. After a crash of the host the last seconds may be missing.
-    mount("overlay", "/stage/root", "overlay", 0, &options).at("overlay")?;
+    mount("overlay", target, "overlay", 0, &options).at("overlay")?;
     // An overlay with an unusable writable layer is mounted read-only without an error.
-    rustix::fs::access("/stage/root", rustix::fs::Access::WRITE_OK).map_err(io::Error::from).at("overlay is read-only")
+    rustix::fs::access(target, rustix::fs::Access::WRITE_OK).map_err(io::Error::from).at("overlay is read-only")
+}
+
+/// Mounts the layers as a separate file system, and returns its path.
+///
+/// gVisor takes two files with the same device and inode number for one. An overlay reports the numbers of the file systems
+/// below it, as if they differed. Those of a btrfs subvolume, which the writable layer is, are also those of files elsewhere.
+/// Files of two file systems have different devices.
+fn image_alone(lower: &[String]) -> io::Result<String> {
+    let (image, nothing) = ("/stage/image", "/stage/nothing-more");
+    fs::create_dir(image)?;
+    fs::create_dir(nothing)?;
+    // An overlay without a writable layer has at least two others.
+    mount("overlay", image, "overlay", libc::MS_RDONLY, &format!("lowerdir={}:{nothing},userxattr", lower.join(":")))?;
+    Ok(image.to_owned())
 }
 
 /// Makes a directory of the root. An image's file or link there is replaced: nothing can be mounted on it.

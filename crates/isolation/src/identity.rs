@@ -50,8 +50,8 @@ fn take(identity: &Identity) -> io::Result<()> {
     // rustix calls the kernel directly; libc's wrapper would change all threads.
     let groups: Vec<Gid> = identity.groups.iter().map(|g| Gid::from_raw(*g)).collect();
     set_thread_groups(&groups)?;
-    set_file_id(libc::SYS_setfsgid, identity.gid)?;
-    set_file_id(libc::SYS_setfsuid, identity.uid)?;
+    set_file_id(libc::SYS_setfsgid, libc::SYS_setresgid, identity.gid)?;
+    set_file_id(libc::SYS_setfsuid, libc::SYS_setresuid, identity.uid)?;
     // The kernel drops only what concerns files; SYS_PTRACE alone would still open much of /proc.
     let none = CapabilitySets {
         effective: CapabilitySet::empty(),
@@ -61,15 +61,22 @@ fn take(identity: &Identity) -> io::Result<()> {
     Ok(set_capabilities(None, none)?)
 }
 
+/// Sets the id by `call`, or, where the kernel lacks it, the effective id by `other`. gVisor's kernel has no separate ids for
+/// files. The real and the saved id stay root's there, too, which keeps processes of the user from signalling the thread.
+///
 /// `setfsuid` and `setfsgid` don't report failures: they return the previous id. A second call with an invalid id shows what
 /// the first one did.
-fn set_file_id(call: libc::c_long, id: u32) -> io::Result<()> {
+fn set_file_id(call: libc::c_long, other: libc::c_long, id: u32) -> io::Result<()> {
     // SAFETY: plain system calls on numbers; they act on the calling thread alone.
-    let now = unsafe {
-        libc::syscall(call, libc::c_ulong::from(id));
-        libc::syscall(call, libc::c_ulong::from(u32::MAX))
-    };
-    if u32::try_from(now) == Ok(id) { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+    unsafe {
+        let first = libc::syscall(call, libc::c_ulong::from(id));
+        if first == -1 && io::Error::last_os_error().raw_os_error() == Some(libc::ENOSYS) {
+            let set = libc::syscall(other, -1_i64, libc::c_long::from(id), -1_i64);
+            return if set < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
+        }
+        let now = libc::syscall(call, libc::c_ulong::from(u32::MAX));
+        if u32::try_from(now) == Ok(id) { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+    }
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ mod devices;
 pub mod exit;
 mod first_process;
 pub mod identity;
+pub mod keeper;
 pub mod kernel_file;
 pub mod launcher;
 pub mod loopdev;

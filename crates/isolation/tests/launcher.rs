@@ -119,6 +119,7 @@ fn test() {
         command: Some("/bin/again".to_owned()),
         binds: Vec::new(),
         tmpfs: Vec::new(),
+        container: None,
     };
     let started = Instant::now();
     let given = [lowest.as_fd(), lower.as_fd(), upper_mount.as_fd(), answer.as_fd()];

@@ -11,6 +11,7 @@ mod id;
 pub mod protocol;
 mod spec;
 mod state;
+mod tier;
 
 pub use address::is_public_address;
 pub use code::ErrorCode;
@@ -18,3 +19,4 @@ pub use death::{Death, DeathReason};
 pub use id::{GroupName, IdError, IdempotencyKey, ImageName, KeyId, SandboxId, SandboxName, TenantId, WebhookId};
 pub use spec::{IdlePolicy, NetworkMode, Resources, SandboxSpec, SpecError, VolumeMount};
 pub use state::SandboxState;
+pub use tier::Tier;

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::Tier;
+
 /// The version of this protocol. A gateway speaks to guests of the same version and the one before.
 pub const VERSION: u32 = 1;
 /// Request: the gateway's protocol version. Answer: the guest's.
@@ -65,6 +67,8 @@ pub enum Assignment {
 
 /// Names of the descriptors that the engine gives to a sandbox's first process. The listener that the host dials.
 pub const LISTENER: &str = "listener";
+/// Instead of the listener under gVisor: a socket with messages that carry a connection each.
+pub const CONNECTIONS: &str = "connections";
 /// The guest's configuration: see [`GuestConfig`].
 pub const CONFIG: &str = "configuration";
 /// The output of a build step's command. The first process of a build step runs that command alone.
@@ -90,6 +94,8 @@ pub struct GuestConfig {
     pub args: Vec<String>,
     pub ports: Vec<u16>,
     pub assignment: Assignment,
+    /// What isolates the sandbox.
+    pub tier: Tier,
 }
 
 /// The request-specific part of a pooled sandbox's configuration.

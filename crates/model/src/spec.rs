@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use utoipa::ToSchema;
 
-use crate::ImageName;
+use crate::{ImageName, Tier};
 
 /// A sandbox's limits. The kernel enforces every number, or the create fails.
 #[derive(Debug, Clone, PartialEq, Hash, Eq, Serialize, Deserialize, ToSchema)]
@@ -137,6 +137,10 @@ pub struct SandboxSpec {
     pub resources: Resources,
     #[serde(default)]
     pub network: NetworkMode,
+    /// What isolates it. Of an existing sandbox: the tier that it has. Unset in a template: the server's default, or `machine` if
+    /// the image has a VM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tier: Option<Tier>,
     /// Host directories, of those that the operator declared.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<VolumeMount>,
@@ -180,6 +184,7 @@ impl SandboxSpec {
             hostname: None,
             resources: Resources::default(),
             network: NetworkMode::default(),
+            tier: None,
             volumes: Vec::new(),
             ports: Vec::new(),
             timeout_seconds: None,

@@ -283,6 +283,7 @@ function facts(sandbox: Sandbox, deadline: HTMLElement, now: HTMLElement): Node[
   fact('Group', sandbox.group ?? '');
   fact('Parent', sandbox.parent ?? '', true);
   fact('Client tag', sandbox.client_tag ?? '');
+  fact('Tier', sandbox.tier);
   fact('Isolation', sandbox.isolation.join(', '));
   fact('Labels', pairs(spec.labels));
   fact('Environment', pairs(spec.env));

@@ -144,6 +144,9 @@ StepFailure: TypeAlias = dict[str, Any]
 TenantId: TypeAlias = str
 """The owner of sandboxes, keys and quotas: a DNS label."""
 
+Tier: TypeAlias = Literal["namespace", "gvisor", "machine"] | str
+"""What isolates a sandbox from the host."""
+
 UsageGroup: TypeAlias = Literal["tenant", "sandbox", "hour", "template"] | str
 """What the rows of an answer are sums of."""
 
@@ -685,6 +688,8 @@ class SandboxInfo(Model):
     state: SandboxState
     state_since: datetime
     template: str | None = None
+    tier: Tier
+    """What isolates it."""
     urls: Urls
 
 
@@ -725,6 +730,10 @@ class SandboxSpec(Model):
     ports: list[int] | None = None
     """Ports that the sandbox will serve: shown to people and previews, never opened on the host."""
     resources: Resources | None = None
+    tier: Tier | None = None
+    """What isolates it. Of an existing sandbox: the tier that it has. Unset in a template: the server's default, or
+    `machine` if the image has a VM.
+    """
     timeout_seconds: int | None = None
     """Life time in seconds from creation; none: unlimited."""
     volumes: list[VolumeMount] | None = None
@@ -880,6 +889,8 @@ class TenantLimits(Model):
     disk_bytes: int | None = None
     max_timeout_seconds: int | None = None
     memory_bytes: int | None = None
+    min_tier: Tier | None = None
+    """The tier that each of its sandboxes must have: `gvisor` or `machine`. With `namespace`, all are allowed."""
     requests_per_second: int | None = None
     sandboxes: int | None = None
     trajectory_bytes: int | None = None

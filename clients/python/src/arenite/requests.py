@@ -47,6 +47,9 @@ SandboxName: TypeAlias = str
 TenantId: TypeAlias = str
 """The owner of sandboxes, keys and quotas: a DNS label."""
 
+Tier: TypeAlias = Literal["namespace", "gvisor", "machine"] | str
+"""What isolates a sandbox from the host."""
+
 
 class AdoptSandbox(TypedDict, total=False):
     """Takes a sandbox out of quarantine."""
@@ -75,6 +78,8 @@ class ChangeTenant(TypedDict, total=False):
     """Whether its keys are refused. Its sandboxes stay as they are."""
     limits: TenantLimits
     """Its limits. A null stands for the server's default, and absent ones stay as they are."""
+    min_tier: Tier | None
+    """The tier that each new sandbox must have. Null: the server's default."""
 
 
 class ChildBudget(TypedDict, total=False):
@@ -145,6 +150,10 @@ class CreateSandbox(TypedDict, total=False):
     resources: ResourcesOverlay | None
     template: str | None
     """A spec that the fields below change."""
+    tier: Tier | None
+    """What isolates it. Absent: the server's default, or `machine` if the image has a VM. The create fails if it is
+    not available, or less than the minimum of the tenant.
+    """
     timeout_seconds: int | None
     """0: unlimited."""
     volumes: list[VolumeMount] | None
@@ -221,6 +230,8 @@ class TenantLimits(TypedDict, total=False):
     disk_bytes: int | None
     max_timeout_seconds: int | None
     memory_bytes: int | None
+    min_tier: Tier | None
+    """The tier that each of its sandboxes must have: `gvisor` or `machine`. With `namespace`, all are allowed."""
     requests_per_second: int | None
     sandboxes: int | None
     trajectory_bytes: int | None

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use jiff::Timestamp;
 
 use super::{Format, Server};
-use crate::config::values::{LimitOf, Span};
+use crate::config::values::{LimitOf, MinTier, Span};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TenantCommand {
@@ -50,6 +50,7 @@ Examples:
   arenite tenant set acme --disabled true          refuse its keys at once
   arenite tenant set acme --limit sandboxes=50 --limit memory=64GiB
   arenite tenant set acme --limit memory=default   the default of the server's tenant_limit
+  arenite tenant set acme --min-tier gvisor        refuse creates with less isolation
 
 Limits: sandboxes, creates (concurrent ones), cpu (cores), memory, disk, trajectories (their logs),
 requests (a second), timeout (the longest life time of a sandbox). They apply to new requests: what a
@@ -64,6 +65,9 @@ pub(crate) struct TenantSetArgs {
     /// Limit to change; repeatable
     #[arg(long, value_name = "NAME=VALUE", value_delimiter = ',', group = "change")]
     pub(crate) limit: Vec<LimitOf>,
+    /// The tier that each new sandbox must have: namespace, gvisor or machine; default for the server's tenant_min_tier
+    #[arg(long, value_name = "TIER|default", group = "change")]
+    pub(crate) min_tier: Option<MinTier>,
     #[command(flatten)]
     pub(crate) format: Format,
     #[command(flatten)]

@@ -37,6 +37,7 @@ pub(crate) async fn create(args: CreateArgs) -> Outcome {
             Network::None => "none",
             Network::Open => "open",
         }),
+        tier: args.tier,
         volumes: args.volume.iter().map(|text| volume(text)).collect::<Result<_, _>>()?,
         ports: args.port,
         timeout_seconds: args.timeout.map(|t| t.0.as_secs()),
@@ -60,7 +61,13 @@ pub(crate) async fn create(args: CreateArgs) -> Outcome {
     // The name alone on stdout, so that NAME=$(arenite create) works.
     output::line(&sandbox.name);
     let path = sandbox.urls.get("path").cloned().unwrap_or_else(|| format!("{}/sandbox/{}/", client.server(), sandbox.name));
-    eprintln!("made {} of {} in {took:.0} ms, isolated by {}", sandbox.id, sandbox.spec.image, sandbox.isolation.join(", "));
+    eprintln!(
+        "made {} of {} in {took:.0} ms, tier {}, isolated by {}",
+        sandbox.id,
+        sandbox.spec.image,
+        sandbox.tier,
+        sandbox.isolation.join(", ")
+    );
     eprintln!("its API is at {path}; a shell: arenite exec {}", sandbox.name);
     if let Some(deadline) = &sandbox.deadline {
         eprintln!("it ends in {}", ends_in(deadline, Timestamp::now()));
@@ -168,13 +175,14 @@ pub(crate) async fn ls(args: LsArgs) -> Outcome {
         return Ok(ExitCode::SUCCESS);
     }
     let now = Timestamp::now();
-    let mut rows = output::table(&["name", "state", "image", "created", "used", "ends in", "id"]);
+    let mut rows = output::table(&["name", "state", "image", "tier", "created", "used", "ends in", "id"]);
     for sandbox in &list.sandboxes {
         let ago = |at: Timestamp| format!("{} ago", output::distance(at, now));
         rows.add_row(vec![
             sandbox.name.clone().into(),
             output::state(&sandbox.state),
             sandbox.spec.image.clone().into(),
+            output::harmless(&sandbox.tier).into(),
             ago(sandbox.created_at).into(),
             sandbox.last_used_at.map_or("-".to_owned(), ago).into(),
             sandbox.deadline.as_ref().map_or("-".to_owned(), |end| ends_in(end, now)).into(),

@@ -12,7 +12,7 @@ use crate::cli::{
     TenantRmArgs, TenantSetArgs,
 };
 use crate::client::{Client, encoded};
-use crate::config::values::Size;
+use crate::config::values::{MinTier, Size};
 use crate::failure::{Failure, Outcome};
 use crate::{output, wire};
 
@@ -85,7 +85,10 @@ fn of_limit(tenant: &wire::Tenant, quota: Quota, text: impl Fn(u64) -> String) -
 async fn set_tenant(args: TenantSetArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
     let limits: BTreeMap<Quota, Option<u64>> = args.limit.into_iter().map(|of| (of.quota, of.limit)).collect();
-    let change = json!({ "disabled": args.disabled, "limits": limits });
+    let mut change = json!({ "disabled": args.disabled, "limits": limits });
+    if let Some(MinTier(minimum)) = args.min_tier {
+        change["min_tier"] = json!(minimum);
+    }
     let changed: Value = client.patch(&format!("{TENANTS}/{}", args.name), &change).await?;
     if args.format.json {
         output::json(&changed);

@@ -14,7 +14,7 @@ use std::time::Duration;
 use arenite_control::store::{AddressError, PostgresAddress};
 use arenite_engine::docker::DEFAULT_SOCKET;
 use arenite_gateway::{AuthError, Authentication, Certificates, TlsError, TokenRules, TraceConfig};
-use arenite_model::ImageName;
+use arenite_model::{ImageName, Tier};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args};
 use serde::{Deserialize, Serialize};
@@ -184,6 +184,15 @@ settings! {
     /// PEM file of additional certificate authorities that sandboxes trust, for networks that intercept TLS
     #[arg(long, env = "ARENITE_EXTRA_CA", value_name = "FILE")]
     extra_ca: PathBuf,
+    /// What isolates sandboxes of images without a VM, unless their create says it: namespace or gvisor [default: namespace]
+    #[arg(long, env = "ARENITE_TIER", value_name = "TIER")]
+    tier: Tier,
+    /// gVisor's program, for the tier gvisor [default: runsc in PATH]
+    #[arg(long, env = "ARENITE_RUNSC", value_name = "FILE")]
+    runsc: PathBuf,
+    /// The tier that each sandbox of a tenant without a separate minimum must have: namespace, gvisor or machine [default: namespace]
+    #[arg(long, env = "ARENITE_TENANT_MIN_TIER", value_name = "TIER")]
+    tenant_min_tier: Tier,
     /// Maximum number of sandboxes [default: 20000]
     #[arg(long, env = "ARENITE_MAX_SANDBOXES", value_name = "N")]
     max_sandboxes: u32,
@@ -278,6 +287,14 @@ settings! {
     log_format: LogFormat,
 }
 
+impl Settings {
+    /// gVisor's program as the variable or the default file sets it, for commands without these settings.
+    pub(crate) fn runsc_here() -> Option<PathBuf> {
+        let variable = std::env::var_os("ARENITE_RUNSC").filter(|path| !path.is_empty()).map(PathBuf::from);
+        variable.or_else(|| Self::of_file(None).ok()?.0.runsc)
+    }
+}
+
 /// The complete configuration of a server.
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
@@ -305,6 +322,10 @@ pub(crate) struct Config {
     pub(crate) volume: Vec<VolumeOf>,
     pub(crate) host_port: Vec<u16>,
     pub(crate) extra_ca: Option<PathBuf>,
+    pub(crate) tier: Tier,
+    /// None: the one in PATH, if any.
+    pub(crate) runsc: Option<PathBuf>,
+    pub(crate) tenant_min_tier: Tier,
     pub(crate) max_sandboxes: u32,
     pub(crate) max_concurrent_creates: u32,
     pub(crate) create_queue: u32,
@@ -364,6 +385,9 @@ impl Settings {
             volume: Some(Vec::new()),
             host_port: Some(Vec::new()),
             extra_ca: None,
+            tier: Some(Tier::Namespace),
+            runsc: None,
+            tenant_min_tier: Some(Tier::Namespace),
             max_sandboxes: count(limits.max_sandboxes),
             max_concurrent_creates: count(limits.max_concurrent_creates),
             create_queue: count(limits.create_queue),
@@ -543,6 +567,8 @@ impl Settings {
             // Refused, since it would have no effect.
             let of_namespaces = [
                 ("extra_ca", all.extra_ca.as_ref().map(|file| file.display().to_string())),
+                ("tier", all.tier.filter(|tier| *tier == Tier::Gvisor).map(|tier| tier.to_string())),
+                ("runsc", all.runsc.as_ref().map(|file| file.display().to_string())),
                 ("pool", all.pool.as_ref().and_then(|pools| pools.first()).map(|pool| pool.to_string())),
             ];
             if let Some((setting, Some(given))) = of_namespaces.into_iter().find(|(_, given)| given.is_some()) {
@@ -569,6 +595,9 @@ impl Settings {
             volume: all.volume.expect(complete),
             host_port: all.host_port.expect(complete),
             extra_ca: all.extra_ca.map(absolute),
+            tier: all.tier.expect(complete),
+            runsc: all.runsc.map(absolute),
+            tenant_min_tier: all.tenant_min_tier.expect(complete),
             max_sandboxes: all.max_sandboxes.expect(complete),
             max_concurrent_creates: all.max_concurrent_creates.expect(complete),
             create_queue: all.create_queue.expect(complete),
@@ -655,6 +684,10 @@ impl Config {
                 return Err(ConfigError::Refused { setting: "volume", given: volume.to_string(), rule });
             }
         }
+        if self.tier == Tier::Machine {
+            let rule = "it is namespace or gvisor: only images with a VM have the tier machine";
+            return Err(ConfigError::Refused { setting: "tier", given: self.tier.to_string(), rule });
+        }
         let ours = |port: u16| self.listen.iter().copied().chain(agentflow).any(|address| address.port() == port);
         if let Some(&port) = self.host_port.iter().find(|&&port| matches!(port, 0 | 53) || ours(port)) {
             let rule = "it is from 1 to 65535, not 53, where sandboxes' names are answered, and no port of this server";
@@ -666,6 +699,7 @@ impl Config {
         }
         let files = [
             ("extra_ca", &self.extra_ca),
+            ("runsc", &self.runsc),
             ("templates_dir", &self.templates_dir),
             ("environments_file", &self.environments_file),
         ];
@@ -748,6 +782,8 @@ mod tests {
             ("subnet = \"10.0.0.0/8\"", "subnet"),
             ("listen = []", "listen"),
             ("extra_ca = \"/does/not/exist.pem\"", "extra_ca"),
+            ("runsc = \"/does/not/exist/runsc\"", "runsc"),
+            ("tier = \"machine\"", "tier"),
             ("tls_cert = \"/x.pem\"", "tls_cert"),
             ("tls_key = \"/x.pem\"", "tls_key"),
             ("tls_cert = \"/does/not/exist.pem\"\ntls_key = \"/does/not/exist.pem\"", "tls_cert and tls_key"),

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use arenite_control::tenants::{Quota, TenantLimits};
 use arenite_engine::namespace::Volume;
+use arenite_model::Tier;
 use serde::{Deserialize, Serialize};
 
 /// Gives a type that has `FromStr` and `Display` the same text in TOML.
@@ -160,6 +161,20 @@ impl fmt::Display for LimitOf {
             (Some(millis), Quota::CpuMillis) => (millis as f64 / 1000.0).fmt(f),
             (Some(seconds), Quota::MaxTimeoutSeconds) => write!(f, "{seconds}s"),
             (Some(number), _) => number.fmt(f),
+        }
+    }
+}
+
+/// The least isolation of a tenant's sandboxes; none: the server's default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MinTier(pub(crate) Option<Tier>);
+
+impl FromStr for MinTier {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "default" => Ok(Self(None)),
+            tier => tier.parse().map(|tier| Self(Some(tier))),
         }
     }
 }

@@ -20,6 +20,7 @@ pub(super) fn all(host: &Host) -> Vec<Check> {
         iproute(host),
         mmdebstrap(host),
         kvm(host),
+        tiers(host),
         memory(host),
         disk(host),
     ]
@@ -174,6 +175,15 @@ fn kvm(host: &Host) -> Check {
     Check::ok("KVM", detail)
 }
 
+/// Tiers that are not available don't make a host worse: a create that needs one is refused.
+fn tiers(host: &Host) -> Check {
+    let detail = match &host.gvisor {
+        Ok((path, version)) => format!("namespace, gvisor ({} {version}), machine", path.display()),
+        Err(reason) => format!("namespace, machine; no gvisor: {reason}"),
+    };
+    Check::ok("tiers", detail)
+}
+
 fn memory(host: &Host) -> Check {
     let found = format!("{} available", Size(host.memory_available).short());
     match host.memory_available >> 20 {
@@ -216,9 +226,18 @@ mod tests {
             programs: ["nft", "ip", "mkfs.btrfs", "mmdebstrap"].into(),
             ip_forward: Some(true),
             kvm: None,
+            gvisor: Err("runsc is not in PATH".into()),
             memory_available: 8 << 30,
             disk_available: 50 << 30,
         }
+    }
+
+    #[test]
+    fn tiers_are_listed_with_the_reason_for_a_missing_one() {
+        let mut host = good();
+        assert_eq!(tiers(&host).detail, "namespace, machine; no gvisor: runsc is not in PATH");
+        host.gvisor = Ok(("/opt/runsc".into(), "release-20260817.0".into()));
+        assert_eq!(tiers(&host).detail, "namespace, gvisor (/opt/runsc release-20260817.0), machine");
     }
 
     fn not_ok(host: &Host) -> Vec<Check> {

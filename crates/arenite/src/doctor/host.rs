@@ -2,8 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
+use arenite_engine::namespace::find_runsc;
 use arenite_isolation::cgroup::Layout;
+
+use crate::config::Settings;
 
 /// The programs to search for.
 const PROGRAMS: [&str; 4] = ["nft", "ip", "mkfs.btrfs", "mmdebstrap"];
@@ -36,6 +40,8 @@ pub(super) struct Host {
     pub(super) ip_forward: Option<bool>,
     /// Whether the device can be opened; none if it doesn't exist.
     pub(super) kvm: Option<bool>,
+    /// gVisor's program with its version, or why there is none.
+    pub(super) gvisor: Result<(PathBuf, String), String>,
     /// In bytes.
     pub(super) memory_available: u64,
     /// In bytes, on the file system of the data directory.
@@ -77,6 +83,7 @@ impl Host {
             loop_control: Path::new("/dev/loop-control").exists(),
             data_on_btrfs: magic == Some(BTRFS_MAGIC),
             data_dir: whole,
+            gvisor: gvisor(),
             programs: PROGRAMS.into_iter().filter(|program| on_path(program)).collect(),
             ip_forward: text("/proc/sys/net/ipv4/ip_forward").trim().parse::<u8>().ok().map(|n| n == 1),
             kvm: kvm.exists().then(|| std::fs::File::options().read(true).write(true).open(kvm).is_ok()),
@@ -95,6 +102,18 @@ fn version(release: &str) -> (u32, u32) {
 fn on_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]).any(|dir| dir.join(program).is_file())
+}
+
+/// The program that the setting names, or the one in `PATH`, and the version that it prints.
+fn gvisor() -> Result<(PathBuf, String), String> {
+    let path = find_runsc(Settings::runsc_here().as_deref())?;
+    let output = Command::new(&path).arg("--version").stdin(Stdio::null()).output();
+    let output = output.map_err(|error| format!("{} does not start: {error}", path.display()))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    match text.lines().next().and_then(|line| line.strip_prefix("runsc version ")) {
+        Some(version) if output.status.success() => Ok((path, version.to_owned())),
+        _ => Err(format!("{} is not gVisor's runsc: it prints no version", path.display())),
+    }
 }
 
 #[cfg(test)]

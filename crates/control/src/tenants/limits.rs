@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use arenite_model::{SandboxSpec, SandboxState};
+use arenite_model::{SandboxSpec, SandboxState, Tier};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use utoipa::ToSchema;
@@ -86,6 +86,8 @@ pub struct TenantLimits {
     pub trajectory_bytes: Option<u64>,
     pub requests_per_second: Option<u64>,
     pub max_timeout_seconds: Option<u64>,
+    /// The tier that each of its sandboxes must have: `gvisor` or `machine`. With `namespace`, all are allowed.
+    pub min_tier: Option<Tier>,
 }
 
 impl TenantLimits {
@@ -138,6 +140,7 @@ impl TenantLimits {
             trajectory_bytes: self.trajectory_bytes.or(defaults.trajectory_bytes),
             requests_per_second: self.requests_per_second.or(defaults.requests_per_second),
             max_timeout_seconds: self.max_timeout_seconds.or(defaults.max_timeout_seconds),
+            min_tier: self.min_tier.or(defaults.min_tier),
         }
     }
 

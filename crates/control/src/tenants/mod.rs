@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use arenite_model::{KeyId, TenantId};
+use arenite_model::{KeyId, TenantId, Tier};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};
@@ -225,6 +225,16 @@ impl Tenants {
         for (quota, limit) in limits {
             tenant.limits.set(*quota, *limit).map_err(|reason| ControlError::InvalidLimit { reason })?;
         }
+        self.store.set_tenant(&tenant).await.map_err(ControlError::store("change a tenant"))?;
+        self.publish(|keyring| drop(keyring.tenants.insert(name.clone(), tenant.clone())));
+        Ok(tenant)
+    }
+
+    /// Changes the tier that each new sandbox of a tenant must have. None: the server's default.
+    pub async fn set_min_tier(&self, name: &TenantId, minimum: Option<Tier>) -> Result<Tenant, ControlError> {
+        let _change = self.change.lock().await;
+        let mut tenant = self.get(name)?;
+        tenant.limits.min_tier = minimum;
         self.store.set_tenant(&tenant).await.map_err(ControlError::store("change a tenant"))?;
         self.publish(|keyring| drop(keyring.tenants.insert(name.clone(), tenant.clone())));
         Ok(tenant)

@@ -11,7 +11,7 @@ use std::time::Duration;
 use arenite_image::{Image, ImageStore};
 use arenite_isolation::container;
 use arenite_model::protocol;
-use arenite_model::{Death, DeathReason, NetworkMode, SandboxId, SandboxSpec};
+use arenite_model::{Death, DeathReason, NetworkMode, SandboxId, SandboxSpec, Tier};
 use async_trait::async_trait;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::net::UnixStream;
@@ -25,6 +25,7 @@ use super::images::DockerImages;
 use super::record::{Record, Records};
 use super::{DockerConfig, forward};
 use crate::namespace::ServerLock;
+use crate::namespace::VM_LABEL;
 use crate::namespace::engine::{Stages, blocking, config_file, guest_config, has_ended, image_named};
 use crate::namespace::host::{at, tag};
 use crate::namespace::network::{Network, NetworkError};
@@ -300,7 +301,7 @@ impl Shared {
     fn hand_over(&self, record: &Record, spec: &SandboxSpec, image: &Image, first: UnixStream) -> Result<(), EngineError> {
         let id = &record.id;
         let listener = self.records.bind_guest(id).map_err(|e| at("guest socket", e))?;
-        let config = guest_config(id, &record.name, spec, image, false);
+        let config = guest_config(id, &record.name, spec, image, tier_of(spec, Some(image))?, false);
         let config = config_file(&config).map_err(|e| at("guest configuration", e))?;
         self.records.write(record).map_err(|e| at("record", e))?;
         let first: StdUnixStream = first.into_std().map_err(|e| at("first process", e))?;
@@ -361,10 +362,30 @@ impl Shared {
     }
 }
 
+/// The tier of a sandbox of this image. None: the image isn't here.
+fn tier_of(spec: &SandboxSpec, image: Option<&Image>) -> Result<Tier, EngineError> {
+    let has_vm = image.map(|image| image.config.labels.contains_key(VM_LABEL));
+    let refuse = |tier, reason: &str, hint| Err(EngineError::NoTier { tier, reason: reason.to_owned(), hint });
+    match (spec.tier, has_vm) {
+        (Some(Tier::Gvisor), _) => {
+            refuse(Tier::Gvisor, "the engine docker does not run gVisor", "use the engine namespace, or request no tier")
+        }
+        (_, Some(true)) => Ok(Tier::Machine),
+        (Some(Tier::Machine), Some(false)) => {
+            refuse(Tier::Machine, "the image has no VM", "choose an image with a VM: see docs/VM.md")
+        }
+        (tier, _) => Ok(tier.unwrap_or_default()),
+    }
+}
+
 #[async_trait]
 impl Engine for DockerEngine {
     fn name(&self) -> &'static str {
         "docker"
+    }
+
+    async fn tier(&self, spec: &SandboxSpec) -> Result<Tier, EngineError> {
+        tier_of(spec, self.shared.image(spec).ok().as_ref())
     }
 
     async fn reserve(&self) -> Result<SandboxId, EngineError> {
@@ -376,6 +397,7 @@ impl Engine for DockerEngine {
         let mut stages = Stages::begin();
         super::container::check(spec, shared.limits_disk)?;
         let image = shared.image(spec)?;
+        tier_of(spec, Some(&image))?;
         volumes::find_all(&shared.config.volumes, spec)?;
         let reference = shared.in_docker.ensure(&shared.docker, &image).await.map_err(with_hint)?;
         stages.done("image");
@@ -387,7 +409,7 @@ impl Engine for DockerEngine {
         match created.await {
             Ok(pidfd) => {
                 shared.watch(row.id.clone(), pidfd);
-                Ok(Created { isolation: shared.isolation(), stages: stages.done })
+                Ok(Created { tier: tier_of(spec, Some(&image))?, isolation: shared.isolation(), stages: stages.done })
             }
             Err(error) => {
                 if let Err(error) = shared.sweep(&row.id, None).await {
@@ -403,6 +425,7 @@ impl Engine for DockerEngine {
         let (id, container) = (&row.id, shared.name(&row.id));
         let mut stages = Stages::begin();
         let image = shared.image(spec)?;
+        tier_of(spec, Some(&image))?;
         let live = shared.state().live.remove(id);
         shared.docker.kill(&container).await?;
         shared.release(live.and_then(|live| live.record.net_index));
@@ -420,7 +443,7 @@ impl Engine for DockerEngine {
         match shared.begin(row, spec, &image, &mut stages).await {
             Ok(pidfd) => {
                 shared.watch(id.clone(), pidfd);
-                Ok(Created { isolation: shared.isolation(), stages: stages.done })
+                Ok(Created { tier: tier_of(spec, Some(&image))?, isolation: shared.isolation(), stages: stages.done })
             }
             Err(error) => {
                 // Its disk stays.

@@ -59,12 +59,18 @@ impl Shared {
                         self.records.write(&record).map_err(|e| at("record", e))?;
                     }
                     self.records.end_quarantine(&id);
-                    recovery.found.push(Found { id, state, memo: Some(memo.clone()), isolation: self.isolation() });
+                    recovery.found.push(Found { id, state, memo: Some(memo.clone()), tier: None, isolation: self.isolation() });
                 }
                 (Ok(None), None) => match row {
                     Some(row) => {
                         let state = FoundState::Lost(record_lost("it has no record, and no container"));
-                        recovery.found.push(Found { id, state, memo: Some(row.memo.clone()), isolation: self.isolation() });
+                        recovery.found.push(Found {
+                            id,
+                            state,
+                            memo: Some(row.memo.clone()),
+                            tier: None,
+                            isolation: self.isolation(),
+                        });
                     }
                     None => self.forget(&id, "empty directories of a sandbox", &mut recovery),
                 },
@@ -181,7 +187,7 @@ impl Shared {
         };
         self.state().quarantined.remove(id);
         self.records.end_quarantine(id);
-        Ok(Found { id: id.clone(), state, memo: Some(row.memo.clone()), isolation: self.isolation() })
+        Ok(Found { id: id.clone(), state, memo: Some(row.memo.clone()), tier: None, isolation: self.isolation() })
     }
 
     pub(super) async fn look_at_remains(&self, id: &SandboxId) -> Result<Remains, EngineError> {

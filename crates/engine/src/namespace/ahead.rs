@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use arenite_isolation::uts;
 use arenite_model::protocol::{ACTIVITY_PATH, Activity, BECOME_PATH, Become, PREPARE_PATH};
-use arenite_model::{SandboxId, SandboxName, SandboxSpec};
+use arenite_model::{SandboxId, SandboxName, SandboxSpec, Tier};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
@@ -31,6 +31,12 @@ const MAX_ANSWER: usize = 64 << 10;
 
 impl NamespaceEngine {
     pub(super) async fn make_ahead(&self, spec: &SandboxSpec) -> Result<SandboxId, EngineError> {
+        if self.tier(spec).await? == Tier::Gvisor {
+            return Err(EngineError::Unsupported {
+                what: "a pool of sandboxes under gVisor".to_owned(),
+                reason: "their host name can't be set after their start".to_owned(),
+            });
+        }
         let id = self.reserve().await?;
         let name: SandboxName = id.as_str().parse().map_err(|error| at("name", io::Error::other(error)))?;
         self.start_sandbox(&id, &name, None, spec).await?;
@@ -74,7 +80,8 @@ impl NamespaceEngine {
         }
         let hostname = spec.hostname.clone().unwrap_or_else(|| row.name.to_string());
         uts::set_hostname(pidfd.as_fd(), &hostname).map_err(|e| at("host name", e))?;
-        let config = guest_config(id, &row.name, spec, &image, shared.host.config.extra_ca.is_some());
+        let tier = record.tier.unwrap_or_default();
+        let config = guest_config(id, &row.name, spec, &image, tier, shared.host.config.extra_ca.is_some());
         let body = serde_json::to_vec(&Become { config, hostname }).map_err(|e| at("guest configuration", e.into()))?;
         let socket = shared.host.records.socket(id);
         let guest = connection.map_or(Guest::Socket(&socket), Guest::Connection);
@@ -87,7 +94,7 @@ impl NamespaceEngine {
             live.record = record;
         }
         self.keep(id, answer.connection);
-        Ok(Created { isolation: shared.isolation(), stages: vec![("adopt", begun.elapsed())] })
+        Ok(Created { tier, isolation: shared.isolation(tier), stages: vec![("adopt", begun.elapsed())] })
     }
 }
 

@@ -167,6 +167,7 @@ impl Builder {
             command: None,
             binds,
             tmpfs,
+            container: None,
         };
         let given: Vec<_> = layers
             .iter()

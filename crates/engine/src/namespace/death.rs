@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use arenite_isolation::exit::{Exit, exit_of};
-use arenite_model::{Death, DeathReason, SandboxId};
+use arenite_model::{Death, DeathReason, SandboxId, Tier};
 
 use super::host::Host;
 
@@ -13,16 +13,36 @@ const FAULTS: [(i32, &str); 7] =
 const SIGKILL: i32 = 9;
 
 /// The end of a guest behind a pidfd. Blocks until it is reaped.
-pub(super) fn of_guest(host: &Host, id: &SandboxId, pidfd: &OwnedFd) -> Death {
-    let is_oom = host.cgroups.guest_oom_kills(id).is_some_and(|kills| kills > 0);
-    of_exit(exit_of(pidfd.as_fd()), is_oom)
+pub(super) fn of_guest(host: &Host, id: &SandboxId, tier: Tier, pidfd: &OwnedFd) -> Death {
+    let exit = exit_of(pidfd.as_fd());
+    match tier {
+        Tier::Gvisor => of_keeper(exit, is_oom(host, id, tier)),
+        Tier::Namespace | Tier::Machine => of_exit(exit, is_oom(host, id, tier)),
+    }
 }
 
 /// The end of a guest while no server was there. Its cgroups still count.
-pub(super) fn unseen(host: &Host, id: &SandboxId) -> Death {
-    match host.cgroups.guest_oom_kills(id) {
-        Some(kills) if kills > 0 => Death::new(DeathReason::Oom),
-        _ => Death::with_message(DeathReason::Unknown, "its guest ended while no server was there"),
+pub(super) fn unseen(host: &Host, id: &SandboxId, tier: Tier) -> Death {
+    if is_oom(host, id, tier) {
+        return Death::new(DeathReason::Oom);
+    }
+    Death::with_message(DeathReason::Unknown, "its guest ended while no server was there")
+}
+
+/// Whether the kernel killed it for its memory. gVisor runs in the cgroup of the workload, and its end is that of the guest.
+fn is_oom(host: &Host, id: &SandboxId, tier: Tier) -> bool {
+    let of_guest = host.cgroups.guest_oom_kills(id);
+    let of_work = || host.cgroups.counts(id).ok().and_then(|counts| counts.oom_kills);
+    let kills = if tier == Tier::Gvisor { of_work().max(of_guest) } else { of_guest };
+    kills.is_some_and(|kills| kills > 0)
+}
+
+/// Under gVisor: the end of the process that keeps it, which follows that of gVisor.
+fn of_keeper(exit: Option<Exit>, is_oom: bool) -> Death {
+    match exit {
+        Some(Exit::Status(_)) | None if is_oom => Death::new(DeathReason::Oom),
+        Some(Exit::Status(_)) => Death::with_message(DeathReason::GuestFailed, "gVisor or the guest in it ended"),
+        other => of_exit(other, is_oom),
     }
 }
 
@@ -64,5 +84,8 @@ mod tests {
             let death = of_exit(exit, is_oom);
             assert_eq!((death.reason, death.exit_status, death.signal), wanted, "{exit:?}");
         }
+        assert_eq!(of_keeper(Some(Exit::Status(0)), true).reason, DeathReason::Oom);
+        assert_eq!(of_keeper(Some(Exit::Status(0)), false).reason, DeathReason::GuestFailed);
+        assert_eq!(of_keeper(Some(Exit::Signal(9)), false).reason, DeathReason::Killed);
     }
 }

@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arenite_image::{Image, ImageStore};
-use arenite_isolation::Begin;
 use arenite_isolation::mounts::{self, Attributes};
+use arenite_isolation::{Begin, Bind, kernel_file};
 use arenite_model::protocol::{self, Assignment, GuestConfig, hosts_file};
-use arenite_model::{Death, DeathReason, NetworkMode, SandboxId, SandboxName, SandboxSpec};
+use arenite_model::{Death, DeathReason, NetworkMode, SandboxId, SandboxName, SandboxSpec, Tier};
 use async_trait::async_trait;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
@@ -23,7 +23,7 @@ use super::record::{Record, boot_id};
 use super::recovery::Occupied;
 use super::slot::{Slot, cgroup, kill, start_time, wait_end};
 use super::{
-    Host, NamespaceConfig, Role, ServerLock, at, ca, command, death, descriptors, kvm, lock, recovery, restart, volumes,
+    Host, NamespaceConfig, Role, ServerLock, at, ca, command, death, descriptors, gvisor, kvm, lock, recovery, restart, volumes,
 };
 use crate::descriptors::DescriptorCount;
 use crate::{Connection, Created, Ended, Engine, EngineError, Found, HostCapacity, Recovery, Remains, Row, Usage};
@@ -77,6 +77,10 @@ pub(super) struct Live {
 impl Live {
     pub(super) fn new(record: Record, pidfd: Arc<OwnedFd>) -> Self {
         Self { record, pidfd, connection: None, image: None }
+    }
+
+    pub(super) fn tier(&self) -> Tier {
+        self.record.tier.unwrap_or_default()
     }
 
     /// The kept connection, unless the guest has closed it or sent something without a request.
@@ -212,11 +216,11 @@ impl EngineShared {
             // A sandbox that is being destroyed is no longer in `live`.
             let by_itself = {
                 let state = shared.state();
-                state.live.get(&id).is_some_and(|live| Arc::ptr_eq(&live.pidfd, &pidfd))
+                state.live.get(&id).filter(|live| Arc::ptr_eq(&live.pidfd, &pidfd)).map(Live::tier)
             };
-            if by_itself {
+            if let Some(tier) = by_itself {
                 let (host, of) = (Arc::clone(&shared.host), id.clone());
-                let death = tokio::task::spawn_blocking(move || death::of_guest(&host, &of, &pidfd));
+                let death = tokio::task::spawn_blocking(move || death::of_guest(&host, &of, tier, &pidfd));
                 let death = death.await.unwrap_or_else(|_| Death::new(DeathReason::Unknown));
                 let _ = shared.ended.send(Ended { id, death });
             }
@@ -237,6 +241,7 @@ impl EngineShared {
         let host = &self.host;
         let assignment = if memo.is_some() { Assignment::Assigned } else { Assignment::Pooled };
         let id = &slot.id;
+        let tier = gvisor::tier_of(spec.tier, host.config.default_tier, Some(image), host.config.runsc.as_deref())?;
         let hostname = spec.hostname.clone().unwrap_or_else(|| name.to_string());
 
         if spec.resources != slot.limits {
@@ -280,7 +285,7 @@ impl EngineShared {
 
         let listener = host.records.bind(id).map_err(|e| at("guest socket", e))?;
         let config =
-            config_file(&GuestConfig { assignment, ..guest_config(id, name, spec, image, host.config.extra_ca.is_some()) })
+            config_file(&GuestConfig { assignment, ..guest_config(id, name, spec, image, tier, host.config.extra_ca.is_some()) })
                 .map_err(|e| at("guest configuration", e))?;
         let started = start_time(slot.first.pid).map_err(|e| at("first process", e))?;
         let record = Record {
@@ -294,6 +299,7 @@ impl EngineShared {
             image: image.name.to_string(),
             layers: lower,
             pooled: assignment == Assignment::Pooled,
+            tier: Some(tier),
             memo,
             revision: slot.kept.as_ref().map_or(0, |kept| kept.revision + 1),
         };
@@ -302,6 +308,16 @@ impl EngineShared {
         host.storage.mark_used(id).map_err(|e| at("writable layer", io::Error::other(e)))?;
         stages.done("record");
 
+        let (runsc, container) = match record.tier {
+            Some(Tier::Gvisor) => {
+                let volumes: Vec<(Bind, bool)> =
+                    binds.iter().zip(&spec.volumes).map(|((bind, _), volume)| (bind.clone(), volume.read_only)).collect();
+                let (runsc, container) =
+                    (host.runsc()?, gvisor::container(&hostname, spec, command.as_deref(), &volumes, host.config.open_files));
+                (Some(runsc), Some(container))
+            }
+            _ => (None, None),
+        };
         let counters = host.cgroups.counters(id);
         let given: Vec<BorrowedFd<'_>> = layers
             .iter()
@@ -309,6 +325,7 @@ impl EngineShared {
             .chain([writable.as_fd(), listener.as_fd(), config.as_fd()])
             .chain(counters.iter().map(|(_, file)| file.as_fd()))
             .chain(binds.iter().map(|(_, tree)| tree.as_fd()))
+            .chain(runsc.iter().map(AsFd::as_fd))
             .collect();
         let names = [protocol::LISTENER, protocol::CONFIG].into_iter();
         let names = names.chain(counters.iter().map(|(counter, _)| counter.name())).map(str::to_owned).collect();
@@ -324,6 +341,7 @@ impl EngineShared {
             command,
             binds: binds.iter().map(|(bind, _)| bind.clone()).collect(),
             tmpfs: Vec::new(),
+            container,
         };
         slot.begin(&begin, &given)?;
         stages.done("start");
@@ -337,8 +355,8 @@ impl EngineShared {
         image_named(spec, &self.host.images, &self.host.config.data_dir)
     }
 
-    /// The isolation of a sandbox on this host.
-    pub(super) fn isolation(&self) -> Vec<String> {
+    /// The isolation of a sandbox of a tier on this host.
+    pub(super) fn isolation(&self, tier: Tier) -> Vec<String> {
         let mut isolation: Vec<String> = [
             "user, pid, mount, network, ipc, uts and cgroup namespaces",
             "seccomp",
@@ -350,6 +368,7 @@ impl EngineShared {
         if self.host.storage.kind().disk_limit_enforced() {
             isolation.push("disk limit".to_owned());
         }
+        isolation.extend(gvisor::isolation(tier).map(str::to_owned));
         isolation
     }
 }
@@ -373,7 +392,14 @@ impl Stages {
 }
 
 /// The configuration of a sandbox's guest.
-pub(crate) fn guest_config(id: &SandboxId, name: &SandboxName, spec: &SandboxSpec, image: &Image, extra_ca: bool) -> GuestConfig {
+pub(crate) fn guest_config(
+    id: &SandboxId,
+    name: &SandboxName,
+    spec: &SandboxSpec,
+    image: &Image,
+    tier: Tier,
+    extra_ca: bool,
+) -> GuestConfig {
     GuestConfig {
         sandbox_id: id.to_string(),
         sandbox_name: name.to_string(),
@@ -384,6 +410,7 @@ pub(crate) fn guest_config(id: &SandboxId, name: &SandboxName, spec: &SandboxSpe
         args: spec.args.clone(),
         ports: spec.ports.clone(),
         assignment: Assignment::Assigned,
+        tier,
     }
 }
 
@@ -464,9 +491,9 @@ impl NamespaceEngine {
             let begun = owner.begin(&slot, &name, memo, &spec, &image, &mut stages);
             match begun {
                 Ok(live) => {
-                    let (id, pidfd) = (slot.id.clone(), live.pidfd.clone());
+                    let (id, pidfd, tier) = (slot.id.clone(), live.pidfd.clone(), live.tier());
                     owner.state().live.insert(id.clone(), live);
-                    Ok((id, pidfd, stages.done))
+                    Ok((id, pidfd, tier, stages.done))
                 }
                 Err(error) => {
                     kill(&slot.first.pidfd);
@@ -480,9 +507,9 @@ impl NamespaceEngine {
             }
         })
         .await?;
-        let (id, pidfd, stages) = done;
+        let (id, pidfd, tier, stages) = done;
         shared.watch(id, pidfd);
-        Ok(Created { isolation: shared.isolation(), stages })
+        Ok(Created { tier, isolation: shared.isolation(tier), stages })
     }
 }
 
@@ -490,6 +517,12 @@ impl NamespaceEngine {
 impl Engine for NamespaceEngine {
     fn name(&self) -> &'static str {
         "namespace"
+    }
+
+    async fn tier(&self, spec: &SandboxSpec) -> Result<Tier, EngineError> {
+        let config = &self.shared.host.config;
+        let image = self.shared.host.images.get(&spec.image).ok();
+        gvisor::tier_of(spec.tier, config.default_tier, image.as_ref(), config.runsc.as_deref())
     }
 
     async fn reserve(&self) -> Result<SandboxId, EngineError> {

@@ -11,10 +11,12 @@ use std::time::Duration;
 use arenite_image::ImageStore;
 use arenite_isolation::cgroup::{Cgroups, Layout};
 use arenite_isolation::launcher::Launcher;
-use arenite_model::{Resources, SandboxId};
+use arenite_isolation::mounts::{self, Attributes};
+use arenite_model::{Resources, SandboxId, Tier};
 
 use super::ceilings;
 use super::data_dir;
+use super::gvisor;
 use super::lock::{ServerLock, for_build};
 use super::network::{Network, NetworkConfig};
 use super::program::Program;
@@ -46,6 +48,10 @@ pub struct NamespaceConfig {
     pub extra_ca: Option<PathBuf>,
     /// Host directories that sandboxes may mount, by name.
     pub volumes: BTreeMap<String, Volume>,
+    /// The tier of sandboxes that request none, unless their image has a VM.
+    pub default_tier: Tier,
+    /// gVisor's program; none: the one in `PATH`.
+    pub runsc: Option<PathBuf>,
 }
 
 pub(super) struct Host {
@@ -175,6 +181,14 @@ impl Host {
 
     pub(super) fn network(&self) -> Result<&Network, EngineError> {
         self.network.as_ref().ok_or_else(|| at("network", io::Error::other("image builds use the host's")))
+    }
+
+    /// gVisor's program, as a mount of its file.
+    pub(super) fn runsc(&self) -> Result<OwnedFd, EngineError> {
+        let missing = |reason| at("gVisor", io::Error::new(io::ErrorKind::NotFound, reason));
+        let path = gvisor::find_runsc(self.config.runsc.as_deref()).map_err(missing)?;
+        let read_only = Attributes { read_only: true, ..Attributes::default() };
+        path.canonicalize().and_then(|path| mounts::detached(&path, read_only)).map_err(|e| at("gVisor", e))
     }
 
     fn start_launcher(program: &Program) -> Result<Arc<Launcher>, EngineError> {

@@ -20,6 +20,7 @@ mod death;
 pub(crate) mod descriptors;
 pub mod dns;
 pub(crate) mod engine;
+mod gvisor;
 pub(crate) mod host;
 mod kvm;
 pub(crate) mod lock;
@@ -36,6 +37,7 @@ pub(crate) mod volumes;
 
 pub use build::{Builder, WithKvm};
 pub use engine::NamespaceEngine;
+pub use gvisor::find_runsc;
 pub use host::NamespaceConfig;
 use host::{Host, Role, at};
 pub use kvm::{KvmVerdict, VM_LABEL, kvm_opens};

@@ -16,7 +16,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use arenite_model::{SandboxId, SandboxName};
+use arenite_model::{SandboxId, SandboxName, Tier};
 use jiff::Timestamp;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -49,6 +49,9 @@ pub(super) struct Record {
     /// Created in advance, and not assigned yet.
     #[serde(default)]
     pub(super) pooled: bool,
+    /// None: written by a version without tiers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) tier: Option<Tier>,
     /// Content from which control recreates its row. The engine doesn't read it.
     #[serde(default)]
     pub(super) memo: Option<String>,
@@ -408,6 +411,7 @@ mod tests {
             net_index: Some(5),
             image: "base".to_owned(),
             layers: vec!["/pool/layers/x/files".into()],
+            tier: None,
             pooled: false,
             memo: Some("{\"name\":\"demo\"}".to_owned()),
             revision,

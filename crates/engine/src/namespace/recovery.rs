@@ -17,9 +17,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arenite_model::{Death, DeathReason, SandboxId};
+use arenite_model::{Death, DeathReason, SandboxId, Tier};
 use rustix::io::Errno;
 
+use super::VM_LABEL;
 use super::at;
 use super::death;
 use super::descriptors;
@@ -82,7 +83,7 @@ impl EngineShared {
         if record.boot != boot_id()? {
             return Ok(Err(Death::new(DeathReason::HostLost)));
         }
-        let ended = Ok(Err(death::unseen(&self.host, &record.id)));
+        let ended = Ok(Err(death::unseen(&self.host, &record.id, record.tier.unwrap_or_default())));
         let Some(pid) = rustix::process::Pid::from_raw(record.pid) else { return ended };
         let pidfd = match rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) {
             Ok(pidfd) => pidfd,
@@ -272,6 +273,7 @@ impl EngineShared {
             record
         });
         let memo = record.as_ref().and_then(|record| record.memo.clone());
+        let tier = record.as_ref().and_then(|record| self.tier_of_record(record));
         let state = match (live, record) {
             (Ok(pidfd), Some(record)) => {
                 settled.nets.extend(record.net_index);
@@ -287,7 +289,16 @@ impl EngineShared {
                 FoundState::Lost(death)
             }
         };
-        Found { id: id.clone(), state, memo, isolation: self.isolation() }
+        Found { id: id.clone(), state, memo, tier, isolation: self.isolation(tier.unwrap_or_default()) }
+    }
+
+    /// The tier of a sandbox. Versions without tiers had VMs, too.
+    fn tier_of_record(&self, record: &Record) -> Option<Tier> {
+        let of_image = || {
+            let image = self.host.images.get(&record.image.parse().ok()?).ok()?;
+            Some(if image.config.labels.contains_key(VM_LABEL) { Tier::Machine } else { Tier::Namespace })
+        };
+        record.tier.or_else(of_image)
     }
 
     fn note_quarantine(&self, id: &SandboxId, reason: &str) -> jiff::Timestamp {
@@ -393,7 +404,9 @@ impl NamespaceEngine {
         let (shared, row) = (self.shared.clone(), row.clone());
         let (found, pidfd) = blocking(move || {
             let (state, pidfd) = shared.take_back(&row)?;
-            Ok((Found { id: row.id, state, memo: Some(row.memo), isolation: shared.isolation() }, pidfd))
+            let tier = shared.state().live.get(&row.id).and_then(|live| shared.tier_of_record(&live.record));
+            let isolation = shared.isolation(tier.unwrap_or_default());
+            Ok((Found { id: row.id, state, memo: Some(row.memo), tier, isolation }, pidfd))
         })
         .await?;
         if let Some(pidfd) = pidfd {

@@ -35,12 +35,12 @@ impl NamespaceEngine {
         let slot = shared.host.prepare_again(row.id.clone(), spec.network, kvm, kept).await?;
         stages.done("slot");
         let (row, spec, owner) = (row.clone(), spec.clone(), shared.clone());
-        let (id, pidfd, stages) =
+        let (id, pidfd, tier, stages) =
             blocking(move || match owner.begin(&slot, &row.name, Some(row.memo), &spec, &image, &mut stages) {
                 Ok(live) => {
-                    let pidfd = live.pidfd.clone();
+                    let (pidfd, tier) = (live.pidfd.clone(), live.tier());
                     owner.state().live.insert(row.id.clone(), live);
-                    Ok((row.id, pidfd, stages.done))
+                    Ok((row.id, pidfd, tier, stages.done))
                 }
                 Err(error) => {
                     kill(&slot.first.pidfd);
@@ -51,7 +51,7 @@ impl NamespaceEngine {
             })
             .await?;
         shared.watch(id, pidfd);
-        Ok(Created { isolation: shared.isolation(), stages })
+        Ok(Created { tier, isolation: shared.isolation(tier), stages })
     }
 }
 

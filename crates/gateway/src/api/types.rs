@@ -8,7 +8,7 @@ use arenite_control::{ChildBudget, Deadline, QuarantinedSandbox, ResourcesOverla
 use arenite_engine::HostCapacity;
 use arenite_model::{
     Death, GroupName, IdlePolicy, ImageName, KeyId, NetworkMode, Resources, SandboxId, SandboxName, SandboxSpec, SandboxState,
-    TenantId, VolumeMount,
+    TenantId, Tier, VolumeMount,
 };
 use arenite_synthesis::WorkerInfo;
 use arenite_trajectory::{SessionEvent, Step, Summary};
@@ -37,6 +37,9 @@ pub(crate) struct CreateSandbox {
     pub(super) labels: Option<BTreeMap<String, String>>,
     pub(super) resources: Option<ResourcesOverlay>,
     pub(super) network: Option<NetworkMode>,
+    /// What isolates it. Absent: the server's default, or `machine` if the image has a VM. The create fails if it is not available,
+    /// or less than the minimum of the tenant.
+    pub(super) tier: Option<Tier>,
     pub(super) volumes: Option<Vec<VolumeMount>>,
     pub(super) ports: Option<Vec<u16>>,
     /// 0: unlimited.
@@ -159,6 +162,8 @@ pub(crate) struct SandboxInfo {
     /// What its agent may create from inside.
     pub(super) child_budget: Option<ChildBudget>,
     pub(super) spec: SandboxSpec,
+    /// What isolates it.
+    pub(super) tier: Tier,
     /// The isolation in effect, such as `["namespaces", "seccomp"]`.
     pub(super) isolation: Vec<String>,
     /// The interface that created it.
@@ -352,6 +357,10 @@ pub(crate) struct ChangeTenant {
     /// Its limits. A null stands for the server's default, and absent ones stay as they are.
     #[schema(value_type = TenantLimits)]
     pub(crate) limits: BTreeMap<Quota, Option<u64>>,
+    /// The tier that each new sandbox must have. Null: the server's default.
+    #[serde(deserialize_with = "crate::changes::given")]
+    #[schema(value_type = Option<Tier>)]
+    pub(crate) min_tier: Option<Option<Tier>>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]

@@ -14,6 +14,7 @@ pub mod aio;
 pub mod api;
 mod build_step;
 mod guard;
+mod handed;
 pub mod hooks;
 mod inside;
 mod log;

@@ -26,6 +26,7 @@ use crate::activity;
 use crate::agent;
 use crate::ahead;
 use crate::guard;
+use crate::handed::HandedConnections;
 use crate::hooks;
 use crate::inside::InsideSteps;
 use crate::main_command;
@@ -44,6 +45,8 @@ pub struct Start {
     pub config: GuestConfig,
     /// The listener that the host dials.
     pub host_listener: Option<OwnedFd>,
+    /// The socket over which connections of the host arrive, under gVisor.
+    pub host_connections: Option<OwnedFd>,
     /// The socket of the process that starts commands. None: the guest forks one.
     pub spawner: Option<OwnedFd>,
     /// The cgroups for replacements of that process.
@@ -68,6 +71,7 @@ impl Start {
         Ok(Self {
             config,
             host_listener: named.remove(protocol::LISTENER),
+            host_connections: named.remove(protocol::CONNECTIONS),
             spawner: Some(spawner),
             work_entrances,
             inside: Some(([127, 0, 0, 1], protocol::INSIDE_PORT).into()),
@@ -113,13 +117,14 @@ pub fn run(start: Start) -> io::Result<()> {
         }));
         // The host's listener is older than this process: earlier connections wait in its queue.
         let host = async {
-            match start.host_listener {
-                Some(fd) => {
+            match (start.host_listener, start.host_connections) {
+                (Some(fd), _) => {
                     let listener = StdUnixListener::from(fd);
                     listener.set_nonblocking(true)?;
                     axum::serve(tokio::net::UnixListener::from_std(listener)?, host).await
                 }
-                None => Ok(()),
+                (None, Some(fd)) => axum::serve(HandedConnections::new(fd)?, host).await,
+                (None, None) => Ok(()),
             }
         };
         let inside = async {

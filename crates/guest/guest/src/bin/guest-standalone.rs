@@ -32,5 +32,13 @@ fn main() -> io::Result<()> {
         Some(path) => (Some(UnixListener::bind(path)?.into()), None),
         None => (None, Some(address.parse().map_err(io::Error::other)?)),
     };
-    run(Start { config, host_listener, spawner: None, work_entrances: Vec::new(), inside, counters: Default::default() })
+    run(Start {
+        config,
+        host_listener,
+        host_connections: None,
+        spawner: None,
+        work_entrances: Vec::new(),
+        inside,
+        counters: Default::default(),
+    })
 }

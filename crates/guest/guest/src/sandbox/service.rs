@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use arenite_model::Tier;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -70,6 +71,8 @@ pub struct SandboxDetail {
     pub utils: Vec<ToolCategory>,
     /// Arenite's extension: the services of this sandbox, and what the others lack.
     pub services: Vec<ServiceState>,
+    /// What isolates the sandbox: `namespace`, `gvisor`, or `machine`.
+    pub tier: Tier,
 }
 
 /// The sandbox's context for agents.
@@ -168,7 +171,8 @@ pub async fn context(sandbox: &Arc<SandboxService>) -> Result<Context, Failure> 
         None => None,
     };
     let services = services::list(&sandbox.runtime, &sandbox.jupyter).await;
-    let detail = SandboxDetail { system: found.system, runtime, utils: found.utils, services };
+    let tier = sandbox.runtime.config().tier;
+    let detail = SandboxDetail { system: found.system, runtime, utils: found.utils, services, tier };
     Ok(Context {
         summary: summary(&detail, git.as_deref()),
         home_dir: detail.system.home_dir.clone(),
@@ -179,7 +183,7 @@ pub async fn context(sandbox: &Arc<SandboxService>) -> Result<Context, Failure> 
 }
 
 fn summary(detail: &SandboxDetail, git: Option<&str>) -> String {
-    let SandboxDetail { system, runtime, utils, services } = detail;
+    let SandboxDetail { system, runtime, utils, services, .. } = detail;
     let mut out = format!("System Environment ({VERSION}):\n");
     let or_none = |text: String| {
         if text.is_empty() { "none".to_owned() } else { text }
