@@ -6,7 +6,7 @@ use arenite_model::ImageName;
 use serde::{Deserialize, Serialize};
 
 use crate::digest::is_digest;
-use crate::image::{Image, ImageConfig};
+use crate::image::{HealthConfig, Image, ImageConfig};
 
 pub(crate) const LAYOUT: &str = r#"{"imageLayoutVersion":"1.0.0"}"#;
 pub(crate) const INDEX: &str = "application/vnd.oci.image.index.v1+json";
@@ -138,7 +138,7 @@ impl Manifest {
     }
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Config {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     created: Option<String>,
@@ -152,7 +152,7 @@ pub(crate) struct Config {
     history: Vec<History>,
 }
 
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 struct Settings {
     #[serde(skip_serializing_if = "String::is_empty", deserialize_with = "null_is_default")]
@@ -171,9 +171,19 @@ struct Settings {
     /// The values are empty objects.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "null_is_default")]
     exposed_ports: BTreeMap<String, serde_json::Value>,
+    /// The same.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "null_is_default")]
+    volumes: BTreeMap<String, serde_json::Value>,
+    /// A [`HealthConfig`], unless it is malformed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    healthcheck: Option<serde_json::Value>,
+    #[serde(skip_serializing_if = "String::is_empty", deserialize_with = "null_is_default")]
+    stop_signal: String,
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "null_is_default")]
+    shell: Vec<String>,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct RootFileSystem {
     #[serde(rename = "type")]
     kind: String,
@@ -192,7 +202,7 @@ impl DockerArchived {
 }
 
 /// How a layer was built, or a change without a layer.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 struct History {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     created: Option<String>,
@@ -240,6 +250,10 @@ impl Config {
                 entrypoint: config.entrypoint.clone(),
                 cmd: config.cmd.clone(),
                 exposed_ports: config.exposed_ports.iter().map(|port| (port.clone(), serde_json::json!({}))).collect(),
+                volumes: config.volumes.iter().map(|dir| (dir.clone(), serde_json::json!({}))).collect(),
+                healthcheck: config.healthcheck.as_ref().and_then(|health| serde_json::to_value(health).ok()),
+                stop_signal: config.stop_signal.clone().unwrap_or_default(),
+                shell: config.shell.clone(),
             },
             rootfs: RootFileSystem { kind: "layers".to_owned(), diff_ids: diff_ids.collect() },
             history: history.collect(),
@@ -262,11 +276,20 @@ impl Config {
 
     /// The configuration, if its size is within the bounds of a build's.
     pub(crate) fn into_image(self) -> Result<ImageConfig, String> {
-        let Settings { user, env, working_dir, labels, entrypoint, cmd, exposed_ports } = self.config;
+        let Settings { user, env, working_dir, labels, entrypoint, cmd, exposed_ports, volumes, healthcheck, stop_signal, shell } =
+            self.config;
         let pairs = |texts: &[String]| texts.iter().map(|text| text.len() + 1).sum::<usize>();
         let of_labels = labels.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
-        let sizes = [pairs(&env), of_labels, pairs(&entrypoint) + pairs(&cmd), exposed_ports.keys().map(String::len).sum()];
-        if sizes.iter().any(|size| *size > MAX_SETTING_BYTES) || user.len() > 256 || working_dir.len() > 4096 {
+        let healthcheck = healthcheck.and_then(|health| serde_json::from_value::<HealthConfig>(health).ok());
+        let sizes = [
+            pairs(&env),
+            of_labels,
+            pairs(&entrypoint) + pairs(&cmd) + pairs(&shell),
+            exposed_ports.keys().chain(volumes.keys()).map(String::len).sum(),
+            healthcheck.as_ref().map_or(0, |health| pairs(&health.test)),
+        ];
+        let is_long = user.len() > 256 || working_dir.len() > 4096 || stop_signal.len() > 256;
+        if sizes.iter().any(|size| *size > MAX_SETTING_BYTES) || is_long {
             return Err(format!("its environment, labels, or command have more than {MAX_SETTING_BYTES} bytes"));
         }
         Ok(ImageConfig {
@@ -277,7 +300,10 @@ impl Config {
             entrypoint,
             cmd,
             exposed_ports: exposed_ports.into_keys().collect(),
-            ..ImageConfig::default()
+            volumes: volumes.into_keys().collect(),
+            stop_signal: Some(stop_signal).filter(|signal| !signal.is_empty()),
+            healthcheck,
+            shell,
         })
     }
 }

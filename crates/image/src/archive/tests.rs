@@ -3,7 +3,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, XattrFlags};
 
 use super::*;
-use crate::image::ImageConfig;
+use crate::image::{HealthConfig, ImageConfig};
 use crate::store::OpenLayer;
 use tar::EntryType as E;
 
@@ -13,7 +13,7 @@ fn store(scratch: &tempfile::TempDir, name: &str) -> ImageStore {
 
 fn seal(store: &ImageStore, letter: char, write: impl FnOnce(&OpenLayer)) -> String {
     let lock = store.lock().unwrap();
-    let layer = store.new_layer(&lock).unwrap();
+    let layer = store.new_layer().unwrap();
     write(&layer);
     let digest = letter.to_string().repeat(64);
     store.seal(&lock, &layer, &digest, &format!("RUN {letter}")).unwrap();
@@ -24,6 +24,11 @@ fn publish(store: &ImageStore, name: &str, layers: &[&String]) {
     let mut config = ImageConfig { workdir: Some("/home/gem".into()), user: Some("gem".into()), ..ImageConfig::default() };
     config.env.insert("PATH".into(), "/bin=x".into());
     config.labels.insert("a".into(), "b".into());
+    config.volumes.insert("/data".into());
+    config.stop_signal = Some("SIGINT".into());
+    config.shell = vec!["/bin/bash".into(), "-c".into()];
+    let test = vec!["CMD-SHELL".to_owned(), "true".to_owned()];
+    config.healthcheck = Some(HealthConfig { test, interval: 1_000_000_000, retries: 2, ..HealthConfig::default() });
     let lock = store.lock().unwrap();
     let layers = layers.iter().map(|layer| (*layer).clone()).collect();
     store.publish(&lock, &name.parse().unwrap(), "0".repeat(64), layers, config).unwrap();
