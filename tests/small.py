@@ -26,7 +26,16 @@ def tiny_image(pool: Path, name: str = "tiny", more: Sequence[str] = ()) -> None
     """An image of this host's bash and a few programs, put into the pool of a server that runs."""
     digest = hashlib.sha256(name.encode()).hexdigest()
     layer = pool / "layers" / digest
-    files = layer / "files"
+    tiny_files(layer / "files")
+    created = {"created_at": "2026-01-01T00:00:00Z"}
+    (layer / "layer.json").write_text(json.dumps({"bytes": 20 * MIB, "created_by": "a test", **created}))
+    config = {"env": {"PATH": "/usr/bin"}, "labels": {}, "workdir": "/root", "user": "root"}
+    manifest = {"version": 1, "name": name, "digest": digest, "layers": [digest], "config": config, **created}
+    (pool / "images" / f"{name}.json").write_text(json.dumps(manifest))
+
+
+def tiny_files(files: Path) -> None:
+    """The files of that image, in a new folder."""
     for folder in ("usr/bin", "usr/lib", "usr/lib64", "etc", "tmp", "root", "var", "run", "proc", "sys", "dev"):
         (files / folder).mkdir(parents=True)
     for link in ("bin", "lib", "lib64"):
@@ -44,11 +53,6 @@ def tiny_image(pool: Path, name: str = "tiny", more: Sequence[str] = ()) -> None
         target = files / Path("/usr" + library if not library.startswith("/usr") else library).relative_to("/")
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(library, target)
-    created = {"created_at": "2026-01-01T00:00:00Z"}
-    (layer / "layer.json").write_text(json.dumps({"bytes": 20 * MIB, "created_by": "a test", **created}))
-    config = {"env": {"PATH": "/usr/bin"}, "labels": {}, "workdir": "/root", "user": "root"}
-    manifest = {"version": 1, "name": name, "digest": digest, "layers": [digest], "config": config, **created}
-    (pool / "images" / f"{name}.json").write_text(json.dumps(manifest))
 
 
 class SmallServer(Server):

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use arenite_model::ImageName;
+use arenite_model::{ImageName, TenantId};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +21,9 @@ pub struct Image {
     /// The registry's reference with the digest of the manifest, if it was pulled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
+    /// The tenant that alone may use it; none: all may.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<TenantId>,
     pub created_at: Timestamp,
     /// The sum of its layers on disk.
     pub size_bytes: u64,

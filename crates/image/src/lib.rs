@@ -48,7 +48,9 @@ pub use error::ImageError;
 pub use ignore::IgnoreFile;
 pub use image::{HealthConfig, Image, ImageConfig, Layer};
 pub use imagefile::{Imagefile, ParseError};
-pub use registry::{PullEvent, PullRequest, PushEvent, Reference, RegistryOptions, docker_config_file, pull, push};
+pub use registry::{
+    Mirror, PullEvent, PullRequest, PushEvent, Reference, RegistryCredentials, RegistryOptions, docker_config_file, pull, push,
+};
 pub use removal::remove_tree;
 pub use root::{Entry, Resolved, RootView};
 pub use store::{ImageStore, LayerStorage, PlainDirectories, Removed};

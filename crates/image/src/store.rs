@@ -5,6 +5,7 @@
 //! layers/<digest>/files/          a sealed layer's files
 //! layers/<digest>/layer.json      what made it, and its size
 //! images/<name>.json              manifests; a `/` of the name is a `%`
+//! images/<tenant>=<name>.json     manifests of images that belong to one tenant
 //! building/<n>/{files,work}/      layers that are being made: an overlay's upper and work directory
 //! downloads/<digest>              parts of a registry's images, while they are pulled
 //! caches/<hash>/                  directories of RUN --mount=type=cache
@@ -24,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use arenite_model::ImageName;
+use arenite_model::{ImageName, TenantId};
 use jiff::Timestamp;
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
@@ -91,6 +92,9 @@ struct Manifest {
     /// The reference that it was pulled from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     source: Option<String>,
+    /// None: it belongs to all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    owner: Option<TenantId>,
     created_at: Timestamp,
 }
 
@@ -98,6 +102,8 @@ struct Manifest {
 type FoundManifest = (PathBuf, Result<Manifest, ImageError>);
 
 const MANIFEST_VERSION: u32 = 1;
+/// The version of a manifest with an owner. An older program, which would take the image for one of all, does not read it.
+const OWNED_VERSION: u32 = 2;
 
 /// Content of `layer.json`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -117,6 +123,33 @@ pub(crate) struct StoreLock {
 #[derive(Debug)]
 pub(crate) struct OpenLayer {
     pub(crate) dir: PathBuf,
+    /// The directory, locked: a sweep leaves it alone.
+    _held: File,
+}
+
+/// What a new manifest says about an image besides its layers and its config.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Origin<'a> {
+    /// The reference that it was pulled from.
+    pub(crate) source: Option<&'a str>,
+    /// None: it belongs to all.
+    pub(crate) owner: Option<&'a TenantId>,
+}
+
+/// The layers that pulls of one owner may take from the store without the registry's bytes: that a manifest names a layer proves
+/// nothing, since anyone may write such a manifest.
+#[derive(Debug)]
+pub(crate) struct SharedLayers {
+    /// Layers of images that belong to all, or to the owner.
+    allowed: BTreeSet<String>,
+    /// Layers of other tenants' images. What no image has is nobody's secret only for the operator.
+    others: Option<BTreeSet<String>>,
+}
+
+impl SharedLayers {
+    pub(crate) fn contains(&self, digest: &str) -> bool {
+        self.allowed.contains(digest) || self.others.as_ref().is_some_and(|others| !others.contains(digest))
+    }
 }
 
 impl OpenLayer {
@@ -158,22 +191,44 @@ impl ImageStore {
         &*self.storage
     }
 
-    /// A local image with all its layers.
+    /// A local image that belongs to all, with all its layers.
     pub fn get(&self, name: &ImageName) -> Result<Image, ImageError> {
-        let path = self.manifest_path(name);
+        self.get_of(None, name)
+    }
+
+    /// An image that belongs to a tenant, or with None to all.
+    pub fn get_of(&self, owner: Option<&TenantId>, name: &ImageName) -> Result<Image, ImageError> {
+        let path = self.manifest_path(owner, name);
         match self.read_manifest(&path)? {
             Some(manifest) => self.image(manifest),
             None => Err(ImageError::NotFound { name: name.clone() }),
         }
     }
 
+    /// Whether there is an image of this owner and name. Reads no file, so a damaged one counts.
+    pub fn has(&self, owner: Option<&TenantId>, name: &ImageName) -> bool {
+        self.manifest_path(owner, name).exists()
+    }
+
+    /// What pulls of an owner may take from the store as it is.
+    pub(crate) fn shared_layers(&self, owner: Option<&TenantId>) -> Result<SharedLayers, ImageError> {
+        let (mut allowed, mut others) = (BTreeSet::new(), BTreeSet::new());
+        for (_, manifest) in self.manifests()? {
+            // A damaged one allows nothing.
+            let Ok(manifest) = manifest else { continue };
+            let is_allowed = manifest.owner.is_none() || manifest.owner.as_ref() == owner;
+            if is_allowed { &mut allowed } else { &mut others }.extend(manifest.layers);
+        }
+        Ok(SharedLayers { allowed, others: owner.is_none().then_some(others) })
+    }
+
     /// Whether an image is still the local one of its name. Reads one file, and [`Self::get`] one for each layer.
     pub fn is_current(&self, image: &Image) -> Result<bool, ImageError> {
-        let manifest = self.read_manifest(&self.manifest_path(&image.name))?;
+        let manifest = self.read_manifest(&self.manifest_path(image.owner.as_ref(), &image.name))?;
         Ok(manifest.is_some_and(|manifest| manifest.digest == image.digest))
     }
 
-    /// All images, sorted by name. A damaged one is skipped and logged.
+    /// All images of all owners, sorted by name. A damaged one is skipped and logged.
     pub fn list(&self) -> Result<Vec<Image>, ImageError> {
         let mut images = Vec::new();
         for (path, manifest) in self.manifests()? {
@@ -182,15 +237,25 @@ impl ImageStore {
                 Err(error) => tracing::warn!(?path, %error, "an image is left out of the list"),
             }
         }
-        images.sort_by(|a, b| a.name.cmp(&b.name));
+        images.sort_by(|a, b| (&a.name, &a.owner).cmp(&(&b.name, &b.owner)));
         Ok(images)
     }
 
-    /// Removes an image and those of its layers that no other image uses. A layer for which `in_use` is true, because a sandbox
-    /// runs on it, stays for [`ImageStore::prune`].
+    /// Removes an image of all and those of its layers that no other image uses. A layer for which `in_use` is true, because a
+    /// sandbox runs on it, stays for [`ImageStore::prune`].
     pub fn remove(&self, name: &ImageName, in_use: &dyn Fn(&str) -> bool) -> Result<Removed, ImageError> {
+        self.remove_of(None, name, in_use)
+    }
+
+    /// The same for an image that belongs to a tenant.
+    pub fn remove_of(
+        &self,
+        owner: Option<&TenantId>,
+        name: &ImageName,
+        in_use: &dyn Fn(&str) -> bool,
+    ) -> Result<Removed, ImageError> {
         let lock = self.try_lock()?.ok_or(ImageError::Busy)?;
-        let path = self.manifest_path(name);
+        let path = self.manifest_path(owner, name);
         let own = match self.read_manifest(&path) {
             Ok(Some(manifest)) => manifest.layers,
             Ok(None) => return Err(ImageError::NotFound { name: name.clone() }),
@@ -331,10 +396,13 @@ impl ImageStore {
             };
             for entry in entries.flatten() {
                 let path = entry.path();
-                let removed = match entry.file_type() {
-                    Ok(kind) if kind.is_dir() => self.storage.remove(&path),
-                    _ => fs::remove_file(&path),
-                };
+                let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+                // Held by a pull, which unpacks without the store's lock.
+                let held = File::open(&path);
+                if is_dir && held.is_ok_and(|dir| rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive).is_err()) {
+                    continue;
+                }
+                let removed = if is_dir { self.storage.remove(&path) } else { fs::remove_file(&path) };
                 match removed {
                     Ok(()) => tracing::info!(?path, "removed an unfinished layer"),
                     Err(error) => {
@@ -345,11 +413,21 @@ impl ImageStore {
         }
     }
 
-    /// Creates a layer with its two directories.
-    pub(crate) fn new_layer(&self, _lock: &StoreLock) -> Result<OpenLayer, ImageError> {
-        let dir = self.scratch("building");
-        self.storage.create(&dir).map_err(ImageError::io("could not make", &dir))?;
-        let layer = OpenLayer { dir };
+    /// Creates a layer with its two directories. It stays until it is sealed or abandoned, or its process ends.
+    pub(crate) fn new_layer(&self) -> Result<OpenLayer, ImageError> {
+        let layer = loop {
+            let dir = self.scratch("building");
+            self.storage.create(&dir).map_err(ImageError::io("could not make", &dir))?;
+            let held = File::open(&dir).map_err(ImageError::io("could not open", &dir));
+            // A sweep may have found it before it was locked.
+            match held {
+                Ok(held) if rustix::fs::flock(&held, FlockOperation::NonBlockingLockExclusive).is_ok() && dir.exists() => {
+                    break OpenLayer { dir, _held: held };
+                }
+                Err(error) if dir.exists() => return Err(error),
+                _ => {}
+            }
+        };
         for part in [layer.files(), layer.work()] {
             // Set explicitly, because the process has its umask.
             DirBuilder::new()
@@ -386,6 +464,11 @@ impl ImageStore {
         let json = serde_json::to_vec(&record).expect("a layer's record is plain data");
         fs::write(layer.dir.join("layer.json"), json).map_err(at("could not write to"))?;
         File::open(&layer.dir).and_then(|dir| Ok(rustix::fs::syncfs(&dir)?)).map_err(at("could not sync"))?;
+        if let Some(there) = self.layer_record(digest) {
+            // Two pulls unpacked the same layer at once.
+            self.abandon(layer);
+            return Ok(there);
+        }
         fs::rename(&layer.dir, self.layer_dir(digest)).map_err(at("could not seal"))?;
         self.sync_dir("layers")?;
         Ok(record)
@@ -411,10 +494,10 @@ impl ImageStore {
         layers: Vec<String>,
         config: ImageConfig,
     ) -> Result<Image, ImageError> {
-        self.publish_from(lock, name, digest, layers, config, None)
+        self.publish_from(lock, name, digest, layers, config, Origin::default())
     }
 
-    /// Like [`ImageStore::publish`], with the reference that the image was pulled from.
+    /// Like [`ImageStore::publish`], for an image that comes from a registry or belongs to a tenant.
     pub(crate) fn publish_from(
         &self,
         _lock: &StoreLock,
@@ -422,12 +505,19 @@ impl ImageStore {
         digest: String,
         layers: Vec<String>,
         config: ImageConfig,
-        source: Option<String>,
+        origin: Origin<'_>,
     ) -> Result<Image, ImageError> {
-        let name_of_file = canonical(name);
-        let created_at = Timestamp::now();
-        let manifest = Manifest { version: MANIFEST_VERSION, name: name_of_file, digest, layers, config, source, created_at };
-        let path = self.manifest_path(name);
+        let manifest = Manifest {
+            version: if origin.owner.is_some() { OWNED_VERSION } else { MANIFEST_VERSION },
+            name: canonical(name),
+            digest,
+            layers,
+            config,
+            source: origin.source.map(str::to_owned),
+            owner: origin.owner.cloned(),
+            created_at: Timestamp::now(),
+        };
+        let path = self.manifest_path(origin.owner, name);
         // Removed there by a sweep if the rename is not reached.
         let next = self.scratch("trash");
         let write = || -> io::Result<()> {
@@ -465,6 +555,7 @@ impl ImageStore {
             layers,
             config: manifest.config,
             source: manifest.source,
+            owner: manifest.owner,
             created_at: manifest.created_at,
         })
     }
@@ -497,10 +588,15 @@ impl ImageStore {
             name: path.file_stem().map(|s| s.to_string_lossy().replace('%', "/")).unwrap_or_default(),
             reason,
         };
+        let owner = path.file_name().and_then(|name| name.to_str()?.split_once('=')).map(|(owner, _)| owner);
         let manifest: Manifest =
             serde_json::from_slice(&bytes).map_err(|e| damaged(format!("its manifest can't be read: {e}")))?;
-        if manifest.version != MANIFEST_VERSION {
-            return Err(damaged(format!("its manifest has version {}, this is for {MANIFEST_VERSION}", manifest.version)));
+        let version = if owner.is_some() { OWNED_VERSION } else { MANIFEST_VERSION };
+        if manifest.version != version {
+            return Err(damaged(format!("its manifest has version {}, this is for {version}", manifest.version)));
+        }
+        if manifest.owner.as_ref().map(TenantId::as_str) != owner {
+            return Err(damaged("its manifest names another owner than its file".to_owned()));
         }
         // A digest is a directory's name here: nothing else may be accepted as one.
         if !manifest.layers.iter().all(|l| is_digest(l)) {
@@ -527,8 +623,10 @@ impl ImageStore {
         self.dir.join("layers").join(digest)
     }
 
-    fn manifest_path(&self, name: &ImageName) -> PathBuf {
+    fn manifest_path(&self, owner: Option<&TenantId>, name: &ImageName) -> PathBuf {
         let file = canonical(name).as_str().replace('/', "%") + ".json";
+        // No name has a `=`.
+        let file = owner.map_or_else(|| file.clone(), |owner| format!("{owner}={file}"));
         self.dir.join("images").join(file)
     }
 

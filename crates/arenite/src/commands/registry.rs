@@ -26,7 +26,7 @@ pub(crate) fn pull(args: &ImagePullArgs) -> Outcome {
             ProgressStyle::with_template("{spinner} {bytes}/{total_bytes} {bytes_per_sec} {wide_bar}")
                 .expect("the template is valid"),
         );
-        let request = PullRequest { reference: &reference, name: name.as_ref(), options: &options, cancel };
+        let request = PullRequest { reference: &reference, name: name.as_ref(), owner: None, options: &options, cancel };
         let pulled = arenite_image::pull(prepared.images(), &request, &mut |event| match event {
             PullEvent::Resolved { digest, layers, missing, bytes } => {
                 bar.suspend(|| eprintln!("{digest}: {layers} layers, {missing} to download, {}", Size(bytes).short()));
@@ -38,6 +38,7 @@ pub(crate) fn pull(args: &ImagePullArgs) -> Outcome {
                 bar.finish_and_clear();
                 eprintln!("unpacking");
             }
+            PullEvent::Unpacked => {}
         });
         bar.finish_and_clear();
         pulled

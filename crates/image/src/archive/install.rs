@@ -16,15 +16,15 @@ use super::unpack::unpack;
 use super::{HashReader, MAX_LAYER_BYTES};
 use crate::digest::FieldDigest;
 use crate::error::ImageError;
-use crate::image::Image;
-use crate::store::{ImageStore, MAX_LAYERS, OpenLayer, StoreLock};
+use crate::image::{Image, ImageConfig};
+use crate::store::{ImageStore, MAX_LAYERS, OpenLayer, Origin, SharedLayers, StoreLock};
 
 /// Where an image's layers come from.
 pub(crate) trait LayerSource {
     /// The error of an image that is not as it should be.
     fn damaged(&self, reason: String) -> ImageError;
 
-    /// Opens a layer: a tar, perhaps compressed. Called for layers that are not in the store.
+    /// Opens a layer: a tar, perhaps compressed. Called for layers that can't be taken from the store.
     fn open(&self, index: usize) -> Result<Box<dyn Read + '_>, ImageError>;
 
     /// The SHA-256 of what is opened, if it was not compared yet, in hexadecimal digits.
@@ -68,42 +68,133 @@ pub(crate) fn diffs(config: &Config, layers: usize) -> Result<Vec<String>, Strin
     diffs.iter().map(hex).collect()
 }
 
-/// Unpacks the layers that the store lacks, and gives the image its names. `source`: the reference that it was pulled from.
-pub(crate) fn install(
+/// An image with layers that are unpacked, and not yet in the store.
+pub(crate) struct UnpackedImage {
+    layers: Vec<UnpackedLayer>,
+    config: ImageConfig,
+}
+
+struct UnpackedLayer {
+    digest: String,
+    created_by: String,
+    /// None: the store has it.
+    open: Option<OpenLayer>,
+}
+
+/// Unpacks the layers that the store lacks. Needs no lock. Layers that `shared` lacks are compared with the source's bytes, even
+/// if the store has them. Calls `progress` after each layer.
+pub(crate) fn unpack_layers(
     store: &ImageStore,
-    lock: &StoreLock,
-    names: &[ImageName],
     config: Config,
-    source: Option<&str>,
     layers: &dyn LayerSource,
-) -> Result<Vec<Image>, ImageError> {
+    shared: Option<&SharedLayers>,
+    progress: &mut dyn FnMut(),
+) -> Result<UnpackedImage, ImageError> {
     let diffs = diffs(&config, config.rootfs.diff_ids.len()).map_err(|reason| layers.damaged(reason))?;
-    let created_by = config.created_by();
+    let mut created_by = config.created_by().into_iter();
+    let config = config.into_image().map_err(|reason| layers.damaged(reason))?;
+    let mut image = UnpackedImage { layers: Vec::new(), config };
     let mut stack = Stack::default();
     for (index, diff) in diffs.iter().enumerate() {
-        if let Some(digest) = stack.find(store, diff) {
-            stack.push(digest);
-            continue;
+        let created_by = created_by.next().unwrap_or_else(|| "an archive".to_owned());
+        let unpacked = match stack.find(store, diff) {
+            Some(digest) => {
+                let is_shared = shared.is_none_or(|shared| shared.contains(&digest));
+                let compared = if is_shared { Ok(()) } else { compare_layer(layers, index, diff) };
+                compared.map(|()| UnpackedLayer { digest, created_by, open: None })
+            }
+            None => image.unpack(store, layers, (index, diff), &stack).map(|(digest, open)| UnpackedLayer {
+                digest,
+                created_by,
+                open: Some(open),
+            }),
+        };
+        match unpacked {
+            Ok(layer) => {
+                stack.push(layer.digest.clone());
+                image.layers.push(layer);
+            }
+            Err(error) => {
+                image.abandon(store);
+                return Err(error);
+            }
         }
-        let open = store.new_layer(lock)?;
-        let text = created_by.get(index).map_or("an archive", String::as_str);
-        let lower: Vec<PathBuf> = stack.digests.iter().map(|digest| store.layer_files(digest)).collect();
-        let sealed = unpack_layer(layers, index, diff, &lower, &open).and_then(|depends_on_lower| {
-            let [content, on_these] = stack.digests_of(diff);
-            let digest = if depends_on_lower || stack.digests.contains(&content) { on_these } else { content };
-            store.seal(lock, &open, &digest, text)?;
-            Ok(digest)
-        });
-        if sealed.is_err() {
-            store.abandon(&open);
-        }
-        stack.push(sealed?);
+        progress();
     }
-    let config = config.into_image().map_err(|reason| layers.damaged(reason))?;
-    let digest = config.image_digest(stack.digests.last().map_or("", String::as_str));
-    let publish =
-        |name| store.publish_from(lock, name, digest.clone(), stack.digests.clone(), config.clone(), source.map(str::to_owned));
-    names.iter().map(publish).collect()
+    Ok(image)
+}
+
+impl UnpackedImage {
+    fn unpack(
+        &self,
+        store: &ImageStore,
+        layers: &dyn LayerSource,
+        (index, diff): (usize, &str),
+        stack: &Stack,
+    ) -> Result<(String, OpenLayer), ImageError> {
+        let open = store.new_layer()?;
+        let below = |layer: &UnpackedLayer| match &layer.open {
+            Some(open) => open.files(),
+            None => store.layer_files(&layer.digest),
+        };
+        let lower: Vec<PathBuf> = self.layers.iter().map(below).collect();
+        match unpack_layer(layers, index, diff, &lower, &open) {
+            Ok(depends_on_lower) => {
+                let [content, on_these] = stack.digests_of(diff);
+                let is_taken = stack.digests.contains(&content);
+                Ok((if depends_on_lower || is_taken { on_these } else { content }, open))
+            }
+            Err(error) => {
+                store.abandon(&open);
+                Err(error)
+            }
+        }
+    }
+
+    pub(crate) fn abandon(&self, store: &ImageStore) {
+        self.layers.iter().filter_map(|layer| layer.open.as_ref()).for_each(|open| store.abandon(open));
+    }
+
+    /// Seals the layers, and gives the image its names. None: a layer that the store had was removed meanwhile.
+    pub(crate) fn commit(
+        mut self,
+        store: &ImageStore,
+        lock: &StoreLock,
+        names: &[ImageName],
+        origin: Origin<'_>,
+    ) -> Result<Option<Vec<Image>>, ImageError> {
+        let is_there = |layer: &UnpackedLayer| layer.open.is_some() || store.layer_record(&layer.digest).is_some();
+        if !self.layers.iter().all(is_there) {
+            self.abandon(store);
+            return Ok(None);
+        }
+        for at in 0..self.layers.len() {
+            let layer = &mut self.layers[at];
+            let Some(open) = layer.open.take() else { continue };
+            if let Err(error) = store.seal(lock, &open, &layer.digest, &layer.created_by) {
+                store.abandon(&open);
+                self.abandon(store);
+                return Err(error);
+            }
+        }
+        let digests: Vec<String> = self.layers.into_iter().map(|layer| layer.digest).collect();
+        let digest = self.config.image_digest(digests.last().map_or("", String::as_str));
+        let publish = |name| store.publish_from(lock, name, digest.clone(), digests.clone(), self.config.clone(), origin);
+        names.iter().map(publish).collect::<Result<_, _>>().map(Some)
+    }
+}
+
+/// Compares a layer that the store has with the source's bytes, which prove that the source may give it.
+fn compare_layer(layers: &dyn LayerSource, index: usize, diff: &str) -> Result<(), ImageError> {
+    let failed = |error: io::Error| layers.damaged(format!("could not read layer {}: {error}", index + 1));
+    let mut compressed = layers.open(index)?;
+    let tar = plain(&mut compressed).map_err(failed)?;
+    let mut tar = HashReader::new(Bounded { inner: tar, left: MAX_LAYER_BYTES });
+    io::copy(&mut tar, &mut io::sink()).map_err(failed)?;
+    match tar.finish() == diff {
+        true => Ok(()),
+        false => Err(layers.damaged(format!("layer {} does not have its SHA-256", index + 1))),
+    }
 }
 
 /// Unpacks a layer and compares its digests. Returns whether it depends on the layers below.

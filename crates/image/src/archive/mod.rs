@@ -17,7 +17,7 @@ mod pack;
 mod read;
 mod unpack;
 
-pub(crate) use install::{LayerSource, Stack, diffs, install, sha256};
+pub(crate) use install::{LayerSource, Stack, diffs, sha256, unpack_layers};
 pub(crate) use read::MAX_JSON_BYTES;
 pub use read::load;
 

@@ -11,12 +11,12 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use tar::EntryType;
 
 use super::BLOBS;
-use super::install::{LayerSource, diffs, install, sha256};
+use super::install::{LayerSource, diffs, sha256, unpack_layers};
 use super::oci::{self, Descriptor, DockerArchived, Index};
 use crate::digest::is_digest;
 use crate::error::ImageError;
 use crate::image::Image;
-use crate::store::{ImageStore, StoreLock};
+use crate::store::{ImageStore, Origin, StoreLock};
 
 /// Maximum size of an index, a manifest, or a config, in bytes.
 pub(crate) const MAX_JSON_BYTES: u64 = 4 << 20;
@@ -220,7 +220,11 @@ impl ArchiveReader {
         let config: oci::Config = self.json(&archived.config)?;
         config.check_platform().map_err(about)?;
         diffs(&config, archived.layers.len()).map_err(about)?;
-        install(store, lock, &names, config, None, &OfArchive { reader: self, layers: &archived.layers, name: first })
+        let layers = OfArchive { reader: self, layers: &archived.layers, name: first };
+        let unpacked = unpack_layers(store, config, &layers, None, &mut || {})?;
+        // Nothing is removed while the lock is held.
+        let loaded = unpacked.commit(store, lock, &names, Origin::default())?;
+        loaded.ok_or_else(|| self.damaged("a layer in the store was removed"))
     }
 }
 

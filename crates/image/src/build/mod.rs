@@ -381,9 +381,9 @@ impl Building<'_> {
                 Some("join RUN steps with && and COPY steps into one".to_owned()),
             ));
         }
-        let (store, lock, lower) = (self.store.clone(), self.lock.clone(), self.lower());
+        let (store, lower) = (self.store.clone(), self.lower());
         blocking(move || {
-            let layer = store.new_layer(&lock)?;
+            let layer = store.new_layer()?;
             // The new root gets the owner and mode of the one below.
             let opened = LayerWriter::open(&lower, &layer.files());
             match opened {

@@ -167,7 +167,7 @@ impl Building<'_> {
                 for planned in mounts.planned {
                     let (target, content) = match planned {
                         Planned::Bind { target, sources, mut plan, is_writable } => {
-                            let copy = store.new_layer(&lock)?;
+                            let copy = store.new_layer()?;
                             let files = copy.files();
                             done.copies.push(copy);
                             let is_directory = !sources.is_file();

@@ -62,7 +62,7 @@ impl Bench {
         let store = ImageStore::open(scratch.path().join("store")).unwrap();
         fs::create_dir(scratch.path().join("context")).unwrap();
         let lock = store.lock().unwrap();
-        let layer = store.new_layer(&lock).unwrap();
+        let layer = store.new_layer().unwrap();
         fs::create_dir_all(layer.files().join("etc")).unwrap();
         fs::create_dir_all(layer.files().join("home/gem")).unwrap();
         let passwd = "root:x:0:0::/root:/bin/sh\ngem:x:1000:1001::/home/gem:/bin/bash\n";

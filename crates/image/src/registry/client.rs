@@ -21,7 +21,7 @@ use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 use ureq::{Agent, Body, Proxy};
 
 use super::credentials::{self, Credentials};
-use super::{Reference, RegistryOptions};
+use super::{Reference, RegistryCredentials, RegistryOptions};
 use crate::error::ImageError;
 
 /// Where hosts keep trusted certificates. `SSL_CERT_FILE` comes before them.
@@ -74,9 +74,12 @@ impl<'a> Client<'a> {
         let host = reference.host();
         let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
         let is_loopback = is_loopback(name);
+        if options.public_only && (is_loopback || name.parse().is_ok_and(|address| !is_public_address(address))) {
+            return Err(not_permitted(reference));
+        }
         let may_be_plain = is_loopback || options.insecure.iter().any(|insecure| insecure == host || insecure == name);
         let proxy = Proxy::try_from_env();
-        let is_private = may_be_plain || is_private(host, name);
+        let is_private = !options.public_only && (may_be_plain || is_private(host, name));
         let roots = roots(host);
         let agent = |proxy: Option<Proxy>, is_public_only: bool| {
             let known = proxy.as_ref().map(|proxy| proxy.host().to_owned());
@@ -88,7 +91,7 @@ impl<'a> Client<'a> {
             access,
             options,
             base: format!("https://{host}"),
-            direct: agent(proxy.clone().filter(|_| !is_loopback), false),
+            direct: agent(proxy.clone().filter(|_| !is_loopback), options.public_only),
             named: agent(proxy, !is_private),
             is_private,
             authorization: Mutex::new(None),
@@ -218,6 +221,10 @@ impl<'a> Client<'a> {
     fn credentials(&self) -> Result<Option<&Credentials>, ImageError> {
         if let Some(known) = self.credentials.get() {
             return Ok(known.as_ref());
+        }
+        let given = self.options.credentials.as_ref();
+        if let Some(RegistryCredentials { user, password }) = given.cloned() {
+            return Ok(self.credentials.get_or_init(|| Some(Credentials::Password { user, password })).as_ref());
         }
         let found = match &self.options.docker_config {
             Some(file) => credentials::find(file, &self.reference.registry).map_err(|reason| self.unauthorized(reason))?,
@@ -389,6 +396,16 @@ impl<'a> Client<'a> {
                 Some("check the address and the network; proxies are those of the environment".to_owned()),
             ),
         }
+    }
+}
+
+/// The error of a registry that is not on the internet, where it has to be.
+fn not_permitted(reference: &Reference) -> ImageError {
+    ImageError::Registry {
+        reference: reference.to_string(),
+        reason: "its registry is not on the public internet, and the configuration does not name it".to_owned(),
+        hint: Some("an operator can name it: image_registry".to_owned()),
+        code: ErrorCode::Forbidden,
     }
 }
 

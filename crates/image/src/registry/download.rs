@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
 
-use arenite_model::ErrorCode;
+use arenite_model::{ErrorCode, TenantId};
 use rustix::fs::FlockOperation;
 use sha2::{Digest, Sha256};
 use ureq::http::{Method, StatusCode, header};
@@ -26,11 +26,16 @@ const PROGRESS_BYTES: u64 = 64 << 10;
 /// Maximum size of a compressed layer, in bytes.
 const MAX_PART_BYTES: u64 = 64 << 30;
 
-/// Downloads all parts into `dir`, each under its digest. Calls `progress` with the number of bytes that arrived or were there.
+/// The file of a part. A tenant's are its own, so that another one does not get a part by naming its digest.
+pub(super) fn file_of(dir: &Path, owner: Option<&TenantId>, hex: &str) -> PathBuf {
+    dir.join(owner.map_or_else(|| hex.to_owned(), |owner| format!("{hex}.{owner}")))
+}
+
+/// Downloads all parts into `dir`, each under its digest and its owner. Calls `progress` with the number of bytes that arrived or were there.
 pub(super) fn all(
     client: &Client<'_>,
     parts: &[Descriptor],
-    dir: &Path,
+    (dir, owner): (&Path, Option<&TenantId>),
     cancel: &AtomicBool,
     progress: &mut dyn FnMut(u64),
 ) -> Result<(), ImageError> {
@@ -45,7 +50,7 @@ pub(super) fn all(
                 let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
                 while let Some(part) = next().filter(|_| !failed.load(Ordering::Relaxed)) {
                     let mut download = Download { client, part, sender: &sender, stops: [cancel, failed] };
-                    if let Err(error) = download.run(dir) {
+                    if let Err(error) = download.run(dir, owner) {
                         failed.store(true, Ordering::Relaxed);
                         // The receiver waits for all senders.
                         let _ = sender.send(Err(error));
@@ -96,13 +101,13 @@ enum End {
 }
 
 impl Download<'_> {
-    fn run(&mut self, dir: &Path) -> Result<(), ImageError> {
+    fn run(&mut self, dir: &Path, owner: Option<&TenantId>) -> Result<(), ImageError> {
         let size = self.part.size;
         let hex = self.part.hex().ok_or_else(|| self.client.strange("it names a part by something that is not a SHA-256"))?;
         if size > MAX_PART_BYTES {
             return Err(self.client.strange(format!("it names a layer of {size} bytes; at most {MAX_PART_BYTES} are possible")));
         }
-        let path = dir.join(hex);
+        let path = file_of(dir, owner, hex);
         let at = |error| ImageError::io("could not download into", &path)(error);
         let mut partial = Partial { file: open_locked(&path).map_err(at)?, size: 0, hash: Sha256::new() };
         // Two tries: what an earlier process left may be damaged.
@@ -138,12 +143,20 @@ impl Download<'_> {
     fn report(&self, bytes: u64) -> Result<(), ImageError> {
         // The receiver lives until all senders are gone.
         let _ = self.sender.send(Ok(bytes));
-        if self.stops.iter().any(|stop| stop.load(Ordering::Relaxed)) { Err(ImageError::Cancelled) } else { Ok(()) }
+        if self.is_stopped() { Err(ImageError::Cancelled) } else { Ok(()) }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stops.iter().any(|stop| stop.load(Ordering::Relaxed))
     }
 
     fn fetch(&self, partial: &mut Partial, path: &Path) -> Result<(), ImageError> {
         let mut fruitless = 0;
         while partial.size < self.part.size {
+            // A registry that hangs ends requests only.
+            if self.is_stopped() {
+                return Err(ImageError::Cancelled);
+            }
             let before = partial.size;
             let ended = self.request(partial, path);
             fruitless = if partial.size >= before + PROGRESS_BYTES { 0 } else { fruitless + 1 };

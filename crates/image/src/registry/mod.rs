@@ -10,6 +10,7 @@
 mod client;
 mod credentials;
 mod download;
+mod mirror;
 mod pull;
 mod push;
 mod reference;
@@ -18,6 +19,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use credentials::docker_config_file;
+pub use mirror::Mirror;
 pub use pull::{PullRequest, pull};
 pub use push::push;
 pub use reference::Reference;
@@ -29,6 +31,14 @@ pub struct RegistryOptions {
     pub insecure: Vec<String>,
     /// Docker's `config.json`, with credentials.
     pub docker_config: Option<PathBuf>,
+    /// Credentials of this registry, in place of those.
+    pub credentials: Option<RegistryCredentials>,
+    /// Asked before the registry, in this order, unless there are `credentials`.
+    pub mirrors: Vec<Mirror>,
+    /// The registry has to be on the public internet.
+    pub public_only: bool,
+    /// Bytes of the store's disk that a pull leaves free; 0: it does not look.
+    pub keep_free_bytes: u64,
     pub connect_timeout: Duration,
     /// Until an answer begins.
     pub answer_timeout: Duration,
@@ -41,10 +51,27 @@ impl Default for RegistryOptions {
         Self {
             insecure: Vec::new(),
             docker_config: None,
+            credentials: None,
+            mirrors: Vec::new(),
+            public_only: false,
+            keep_free_bytes: 0,
             connect_timeout: client::CONNECT_TIMEOUT,
             answer_timeout: client::ANSWER_TIMEOUT,
             stall_timeout: client::STALL_TIMEOUT,
         }
+    }
+}
+
+/// A user of a registry.
+#[derive(Clone, PartialEq, Eq)]
+pub struct RegistryCredentials {
+    pub user: String,
+    pub password: String,
+}
+
+impl std::fmt::Debug for RegistryCredentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("RegistryCredentials(…)")
     }
 }
 
@@ -63,8 +90,10 @@ pub enum PullEvent {
     },
     /// More bytes of layers arrived, or were there from an earlier pull.
     Downloaded { bytes: u64 },
-    /// All is downloaded. Waits for a build or a removal that is under way.
+    /// All is downloaded.
     Unpacking,
+    /// One more layer is here, from the lowest up.
+    Unpacked,
 }
 
 /// Progress of a push.

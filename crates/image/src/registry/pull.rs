@@ -6,16 +6,16 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use arenite_model::{ErrorCode, ImageName};
+use arenite_model::{ErrorCode, ImageName, TenantId};
 use ureq::http::{Method, header};
 
 use super::client::{Access, Client, Payload, is_page};
 use super::{PullEvent, Reference, RegistryOptions, download};
 use crate::archive::oci::{self, Descriptor, Index, Manifest};
-use crate::archive::{LayerSource, MAX_JSON_BYTES, Stack, diffs, install, sha256};
+use crate::archive::{LayerSource, MAX_JSON_BYTES, Stack, diffs, sha256, unpack_layers};
 use crate::error::ImageError;
 use crate::image::Image;
-use crate::store::ImageStore;
+use crate::store::{ImageStore, Origin, SharedLayers};
 
 /// Maximum number of indexes in one another.
 const MAX_INDEXES: usize = 4;
@@ -28,22 +28,44 @@ pub struct PullRequest<'a> {
     pub reference: &'a Reference,
     /// The image's name here. None: the reference's, which must not be that of an image that was built here.
     pub name: Option<&'a ImageName>,
+    /// The tenant that the image will belong to; none: to all.
+    pub owner: Option<&'a TenantId>,
     pub options: &'a RegistryOptions,
     /// Ends the pull soon after it is set. What was downloaded stays for the next pull.
     pub cancel: &'a AtomicBool,
 }
 
-/// Pulls an image. Blocks on network and disk. Layers that the store has are not downloaded. The store is locked only while
-/// layers are unpacked.
+/// Pulls an image. Blocks on network and disk. Layers that the store has are not downloaded, unless only images of other tenants
+/// have them. The store is locked only to add the image. Mirrors come first.
 ///
 /// # Errors
 /// [`ImageError::Registry`] for what the registry refuses or does wrong. [`ImageError::Cancelled`].
 pub fn pull(store: &ImageStore, request: &PullRequest<'_>, progress: &mut dyn FnMut(PullEvent)) -> Result<Image, ImageError> {
     store.remove_downloads(Some(KEEP_DOWNLOADS));
-    let reference = request.reference;
-    let client = Client::new(reference, Access::Pull, request.options)?;
+    // A registry that the caller signs in to is asked itself.
+    let is_signed_in = request.options.credentials.is_some();
+    let mirrors = request.options.mirrors.iter().filter(|_| !is_signed_in);
+    for mirrored in mirrors.filter_map(|mirror| mirror.mirrored(request.reference)) {
+        match pull_at(store, request, &mirrored, progress) {
+            Err(error @ ImageError::Registry { .. }) => {
+                tracing::info!(mirror = %mirrored, %error, "a mirror does not give an image");
+            }
+            pulled => return pulled,
+        }
+    }
+    pull_at(store, request, request.reference, progress)
+}
+
+/// Pulls what `place` names: the reference, or the same in a mirror.
+fn pull_at(
+    store: &ImageStore,
+    request: &PullRequest<'_>,
+    place: &Reference,
+    progress: &mut dyn FnMut(PullEvent),
+) -> Result<Image, ImageError> {
+    let client = Client::new(place, Access::Pull, request.options)?;
     let name = name_for(store, request, &client)?;
-    let (digest, manifest) = manifest(&client, reference)?;
+    let (digest, manifest) = manifest(&client, place)?;
     let config: oci::Config = document(&client, &manifest.config)?;
     let refuse = |reason: String| client.error(ErrorCode::Unsupported, reason, None);
     config.check_platform().map_err(refuse)?;
@@ -53,43 +75,105 @@ pub fn pull(store: &ImageStore, request: &PullRequest<'_>, progress: &mut dyn Fn
     {
         return Err(refuse(format!("layers of type {} are not supported", layer.media_type)));
     }
+    let source = request.reference.with_digest(&digest).to_string();
+    let found = Found { store, request, client: &client, manifest: &manifest, diffs: &diffs, name, digest, source };
+    // A second time if a layer was removed while others were downloaded.
+    let pulled = found.pull(config.clone(), progress)?;
+    if let Some(image) = pulled {
+        return Ok(image);
+    }
+    found.pull(config, progress)?.ok_or_else(|| {
+        let reason = "layers were removed while others were downloaded".to_owned();
+        client.error(ErrorCode::Conflict, reason, Some("pull again".to_owned()))
+    })
+}
 
-    let mut stack = Stack::default();
-    let mut missing: Vec<Descriptor> = Vec::new();
-    for (layer, diff) in manifest.layers.iter().zip(&diffs) {
-        match stack.find(store, diff) {
-            Some(digest) => stack.push(digest),
-            None if missing.iter().any(|other| other.digest == layer.digest) => {}
-            None => missing.push(layer.clone()),
+/// An image that the registry has.
+struct Found<'a> {
+    store: &'a ImageStore,
+    request: &'a PullRequest<'a>,
+    client: &'a Client<'a>,
+    manifest: &'a Manifest,
+    diffs: &'a [String],
+    name: ImageName,
+    digest: String,
+    source: String,
+}
+
+impl Found<'_> {
+    /// None: a layer that the store had is gone.
+    fn pull(&self, config: oci::Config, progress: &mut dyn FnMut(PullEvent)) -> Result<Option<Image>, ImageError> {
+        let Self { store, request, client, manifest, .. } = self;
+        let owner = request.owner;
+        let shared = store.shared_layers(owner)?;
+        let missing = self.missing(&shared);
+        let bytes = missing.iter().map(|layer| layer.size).fold(0, u64::saturating_add);
+        let digest = format!("sha256:{}", self.digest);
+        progress(PullEvent::Resolved { digest, layers: manifest.layers.len(), missing: missing.len(), bytes });
+        self.check_space(bytes)?;
+        let dir = store.downloads();
+        download::all(client, &missing, (&dir, owner), request.cancel, &mut |bytes| progress(PullEvent::Downloaded { bytes }))?;
+        progress(PullEvent::Unpacking);
+        let layers = Downloaded { found: self, dir: &dir };
+        let unpacked = unpack_layers(store, config, &layers, Some(&shared), &mut || progress(PullEvent::Unpacked));
+        let committed = unpacked.and_then(|unpacked| {
+            let lock = store.lock()?;
+            if request.cancel.load(Ordering::Relaxed) {
+                unpacked.abandon(store);
+                return Err(ImageError::Cancelled);
+            }
+            store.sweep(&lock);
+            unpacked.commit(store, &lock, std::slice::from_ref(&self.name), Origin { source: Some(&self.source), owner })
+        });
+        // What is whole stays for the next pull.
+        if !matches!(committed, Err(ImageError::Cancelled) | Ok(None)) {
+            for hex in missing.iter().filter_map(Descriptor::hex) {
+                // What can't be removed now goes with age.
+                let _ = std::fs::remove_file(download::file_of(&dir, owner, hex));
+            }
         }
+        let Some(images) = committed? else { return Ok(None) };
+        images.into_iter().next().map(Some).ok_or_else(|| client.strange("the image has no name"))
     }
-    let bytes = missing.iter().map(|layer| layer.size).fold(0, u64::saturating_add);
-    progress(PullEvent::Resolved {
-        digest: format!("sha256:{digest}"),
-        layers: manifest.layers.len(),
-        missing: missing.len(),
-        bytes,
-    });
-    let downloads = store.downloads();
-    download::all(&client, &missing, &downloads, request.cancel, &mut |bytes| progress(PullEvent::Downloaded { bytes }))?;
-    progress(PullEvent::Unpacking);
-    let lock = store.lock()?;
-    store.sweep(&lock);
-    let layers = Downloaded { client: &client, dir: &downloads, layers: &manifest.layers, cancel: request.cancel };
-    let source = reference.with_digest(&digest).to_string();
-    let installed = install(store, &lock, &[name], config, Some(&source), &layers);
-    if let Err(ImageError::Cancelled) = &installed {
-        // They are whole, and the next pull unpacks them.
-        return Err(ImageError::Cancelled);
-    }
-    for layer in &missing {
-        if let Some(hex) = layer.hex() {
-            // What can't be removed now goes with age.
-            let _ = std::fs::remove_file(downloads.join(hex));
+
+    /// The layers to download, each once.
+    fn missing(&self, shared: &SharedLayers) -> Vec<Descriptor> {
+        let mut stack = Stack::default();
+        let mut missing: Vec<Descriptor> = Vec::new();
+        for (layer, diff) in self.manifest.layers.iter().zip(self.diffs) {
+            let found = stack.find(self.store, diff);
+            let is_shared = found.as_ref().is_some_and(|digest| shared.contains(digest));
+            if let Some(digest) = found {
+                stack.push(digest);
+            }
+            if !is_shared && missing.iter().all(|other| other.digest != layer.digest) {
+                missing.push(layer.clone());
+            }
         }
+        missing
     }
-    let image = installed?.into_iter().next();
-    image.ok_or_else(|| client.strange("the image has no name"))
+
+    /// Refuses an image for which the disk has no space.
+    fn check_space(&self, bytes: u64) -> Result<(), ImageError> {
+        let least = self.request.options.keep_free_bytes;
+        let free = free_bytes(self.store.dir()).unwrap_or(u64::MAX);
+        if least == 0 || free >= bytes.saturating_add(least) {
+            return Ok(());
+        }
+        let reason = format!(
+            "it needs {} MiB of disk, and {} MiB are free, of which {} MiB stay so",
+            bytes >> 20,
+            free >> 20,
+            least >> 20
+        );
+        let hint = "remove images that are not needed: arenite image rm, arenite image prune".to_owned();
+        Err(self.client.error(ErrorCode::Exhausted, reason, Some(hint)))
+    }
+}
+
+fn free_bytes(dir: &Path) -> io::Result<u64> {
+    let about = rustix::fs::statvfs(dir)?;
+    Ok(about.f_bavail.saturating_mul(about.f_frsize))
 }
 
 fn name_for(store: &ImageStore, request: &PullRequest<'_>, client: &Client<'_>) -> Result<ImageName, ImageError> {
@@ -98,6 +182,7 @@ fn name_for(store: &ImageStore, request: &PullRequest<'_>, client: &Client<'_>) 
     }
     let name = request.reference.name().ok_or_else(|| client.strange("its name is too long for an image here"))?;
     match store.get(&name) {
+        // A tenant's own image would hide it from that tenant.
         Ok(image) if image.source.is_none() => Err(client.error(
             ErrorCode::Conflict,
             format!("image \"{name}\" was built or loaded here, and would be replaced"),
@@ -195,25 +280,25 @@ fn document<T: serde::de::DeserializeOwned>(client: &Client<'_>, part: &Descript
 
 /// Layers that were downloaded, and compared with their digests.
 struct Downloaded<'a> {
-    client: &'a Client<'a>,
+    found: &'a Found<'a>,
     dir: &'a Path,
-    layers: &'a [Descriptor],
-    cancel: &'a AtomicBool,
 }
 
 impl LayerSource for Downloaded<'_> {
     fn damaged(&self, reason: String) -> ImageError {
-        if self.cancel.load(Ordering::Relaxed) {
+        if self.found.request.cancel.load(Ordering::Relaxed) {
             return ImageError::Cancelled;
         }
-        self.client.strange(reason)
+        self.found.client.strange(reason)
     }
 
     fn open(&self, index: usize) -> Result<Box<dyn Read + '_>, ImageError> {
-        let path = self.dir.join(self.layers[index].hex().unwrap_or_default());
+        let Found { request, client, manifest, store, .. } = self.found;
+        let path = download::file_of(self.dir, request.owner, manifest.layers[index].hex().unwrap_or_default());
+        let least = request.options.keep_free_bytes;
         match File::open(&path) {
-            Ok(file) => Ok(Box::new(Cancellable { inner: file, cancel: self.cancel })),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(self.client.error(
+            Ok(file) => Ok(Box::new(Watched { inner: file, cancel: request.cancel, least, dir: store.dir() })),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(client.error(
                 ErrorCode::Conflict,
                 "a layer was removed while others were downloaded".to_owned(),
                 Some("pull again".to_owned()),
@@ -227,15 +312,23 @@ impl LayerSource for Downloaded<'_> {
     }
 }
 
-struct Cancellable<'a, R> {
+/// A layer that is read while the pull goes on and the disk has space.
+struct Watched<'a, R> {
     inner: R,
     cancel: &'a AtomicBool,
+    /// Bytes of the disk that stay free.
+    least: u64,
+    dir: &'a Path,
 }
 
-impl<R: Read> Read for Cancellable<'_, R> {
+impl<R: Read> Read for Watched<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.cancel.load(Ordering::Relaxed) {
             return Err(io::Error::other("the pull was cancelled"));
+        }
+        // A few compressed bytes may unpack to any number.
+        if self.least > 0 && free_bytes(self.dir).is_ok_and(|free| free < self.least) {
+            return Err(io::ErrorKind::StorageFull.into());
         }
         self.inner.read(buffer)
     }

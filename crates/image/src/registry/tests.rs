@@ -187,7 +187,7 @@ fn quick() -> RegistryOptions {
 }
 
 fn pull_with(store: &ImageStore, reference: &Reference, options: &RegistryOptions) -> Result<Image, ImageError> {
-    let request = PullRequest { reference, name: None, options, cancel: &AtomicBool::new(false) };
+    let request = PullRequest { reference, name: None, owner: None, options, cancel: &AtomicBool::new(false) };
     pull(store, &request, &mut |_| {})
 }
 
@@ -217,11 +217,14 @@ fn an_image_is_pulled_once_and_shares_its_layers() {
     // By its digest, under another name: only the config is needed.
     let name = "other:2".parse().unwrap();
     let reference = registry.reference(&format!("app@{digest}"));
-    let request = PullRequest { reference: &reference, name: Some(&name), options: &quick(), cancel: &AtomicBool::new(false) };
+    let request =
+        PullRequest { reference: &reference, name: Some(&name), owner: None, options: &quick(), cancel: &AtomicBool::new(false) };
     let mut events = Vec::new();
     let again = pull(&store, &request, &mut |event| events.push(event)).unwrap();
     assert_eq!((again.name, &again.digest), (name, &image.digest));
-    assert_eq!(events, [PullEvent::Resolved { digest, layers: 3, missing: 0, bytes: 0 }, PullEvent::Unpacking]);
+    let resolved = PullEvent::Resolved { digest, layers: 3, missing: 0, bytes: 0 };
+    assert_eq!(events[..2], [resolved, PullEvent::Unpacking]);
+    assert_eq!(events[2..], [PullEvent::Unpacked, PullEvent::Unpacked, PullEvent::Unpacked]);
     assert_eq!(registry.blobs_asked(), 4);
 }
 
@@ -259,7 +262,7 @@ fn a_cancelled_pull_keeps_what_it_has_for_the_next_one() {
     let registry = FakeRegistry::start(parts, |_| None);
     let reference = registry.reference("app:1");
     let cancel = AtomicBool::new(false);
-    let request = PullRequest { reference: &reference, name: None, options: &quick(), cancel: &cancel };
+    let request = PullRequest { reference: &reference, name: None, owner: None, options: &quick(), cancel: &cancel };
     let cancelled = pull(&store, &request, &mut |event| {
         // It was there from before: nothing.
         if matches!(event, PullEvent::Downloaded { bytes } if bytes > 0) {
@@ -440,7 +443,8 @@ fn an_image_that_was_built_here_is_not_replaced_by_chance() {
     drop(lock);
     let error = try_pull(&store, &reference).unwrap_err();
     assert_eq!(error.code(), ErrorCode::Conflict, "{error}");
-    let request = PullRequest { reference: &reference, name: Some(&name), options: &quick(), cancel: &AtomicBool::new(false) };
+    let request =
+        PullRequest { reference: &reference, name: Some(&name), owner: None, options: &quick(), cancel: &AtomicBool::new(false) };
     pull(&store, &request, &mut |_| {}).unwrap();
 }
 
@@ -498,5 +502,87 @@ fn nothing_stays_of_a_layer_that_does_not_unpack() {
     let registry = FakeRegistry::start(good, |_| None);
     let error = try_pull(&store, &registry.reference("app:1")).unwrap_err();
     assert!(error.to_string().contains("leads out"), "{error}");
+    assert!(is_empty(&store, &EVERYWHERE));
+}
+
+#[test]
+fn a_manifest_alone_gives_no_layer_of_another_tenant() {
+    let scratch = tempfile::tempdir().unwrap();
+    let store = store(&scratch);
+    let (one, two) = ("one".parse().unwrap(), "two".parse().unwrap());
+    let pull_for = |owner, reference: &Reference, options: &RegistryOptions| {
+        let request = PullRequest { reference, name: None, owner: Some(owner), options, cancel: &AtomicBool::new(false) };
+        pull(&store, &request, &mut |_| {})
+    };
+    let secret = layer("secret", 300_000);
+    let (good, _) = parts(std::slice::from_ref(&secret));
+    let path = format!("/v2/app/blobs/sha256:{}", sha256(&secret));
+    let registry = FakeRegistry::start(good.clone(), |_| None);
+    pull_for(&one, &registry.reference("app:1"), &quick()).unwrap();
+    assert_eq!(registry.blobs_asked(), 2);
+
+    // Another registry names the layer, which it does not have.
+    let without = good.iter().filter(|(name, _)| **name != path).map(|(name, part)| (name.clone(), part.clone())).collect();
+    let hostile = FakeRegistry::start(without, |_| None);
+    let error = pull_for(&two, &hostile.reference("app:1"), &quick()).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::NotFound, "{error}");
+    // Nor when a part of it is here, from a pull of the first tenant that was interrupted.
+    fs::write(super::download::file_of(&store.downloads(), Some(&one), &sha256(&secret)), &secret).unwrap();
+    assert!(pull_for(&two, &hostile.reference("app:1"), &quick()).is_err());
+    // Nor the operator.
+    assert!(try_pull(&store, &hostile.reference("app:1")).is_err());
+    assert_eq!(store.list().unwrap().len(), 1);
+
+    // With its bytes, the tenant gets it, and it is on the disk once.
+    let image = pull_for(&two, &registry.reference("app:1"), &quick()).unwrap();
+    assert_eq!((image.owner, registry.blobs_asked()), (Some(two.clone()), 4));
+    assert_eq!(fs::read_dir(store.dir().join("layers")).unwrap().count(), 1);
+    // From then on, a manifest is enough.
+    pull_for(&two, &registry.reference("app:1"), &quick()).unwrap();
+    assert_eq!(registry.blobs_asked(), 5);
+}
+
+#[test]
+fn mirrors_are_asked_first_and_never_with_credentials() {
+    let scratch = tempfile::tempdir().unwrap();
+    let store = store(&scratch);
+    let (good, _) = parts(&[layer("a", 10)]);
+    let origin = FakeRegistry::start(good.clone(), |_| None);
+    let mirror = FakeRegistry::start(good, |_| None);
+    let reference = origin.reference("app:1");
+    let mirrors = |place: &str| vec![format!("{}/app={place}", origin.host).parse().unwrap()];
+    let options = RegistryOptions { mirrors: mirrors(&format!("{}/app", mirror.host)), ..quick() };
+    let image = pull_with(&store, &reference, &options).unwrap();
+    assert!(image.source.unwrap().starts_with(&origin.host), "it has the name of its registry");
+    assert!(origin.asked().is_empty() && !mirror.asked().is_empty());
+
+    let before = mirror.asked().len();
+    let credentials = Some(RegistryCredentials { user: "u".into(), password: "p".into() });
+    pull_with(&store, &reference, &RegistryOptions { credentials, ..options }).unwrap();
+    assert_eq!(mirror.asked().len(), before);
+    pull_with(&store, &reference, &RegistryOptions { mirrors: mirrors("127.0.0.1:1/app"), ..quick() }).unwrap();
+}
+
+#[test]
+fn a_registry_that_nobody_named_has_to_be_public() {
+    let scratch = tempfile::tempdir().unwrap();
+    let store = store(&scratch);
+    let registry = FakeRegistry::start(parts(&[layer("a", 10)]).0, |_| None);
+    let options = RegistryOptions { public_only: true, ..quick() };
+    for host in [registry.host.as_str(), "localhost:1", "a.localhost", "10.0.0.1", "169.254.169.254"] {
+        let error = pull_with(&store, &format!("{host}/app:1").parse().unwrap(), &options).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Forbidden, "{host}: {error}");
+    }
+    assert!(registry.asked().is_empty());
+}
+
+#[test]
+fn a_pull_leaves_the_disk_its_reserve() {
+    let scratch = tempfile::tempdir().unwrap();
+    let store = store(&scratch);
+    let registry = FakeRegistry::start(parts(&[layer("a", 10)]).0, |_| None);
+    let options = RegistryOptions { keep_free_bytes: u64::MAX / 2, ..quick() };
+    let error = pull_with(&store, &registry.reference("app:1"), &options).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::Exhausted, "{error}");
     assert!(is_empty(&store, &EVERYWHERE));
 }

@@ -17,7 +17,7 @@ fn digest(letter: char) -> String {
 
 fn add_layer(store: &ImageStore, letter: char) -> String {
     let lock = store.lock().unwrap();
-    let layer = store.new_layer(&lock).unwrap();
+    let layer = store.new_layer().unwrap();
     fs::write(layer.files().join("file"), vec![b'x'; 10_000]).unwrap();
     fs::create_dir(layer.work().join("work")).unwrap();
     store.seal(&lock, &layer, &digest(letter), "RUN x").unwrap();
@@ -93,7 +93,7 @@ fn names_with_slashes_and_tags_are_files_of_their_own() {
 fn what_a_crash_left_is_swept_but_not_from_under_a_build() {
     let (_scratch, store) = store();
     let lock = store.lock().unwrap();
-    let layer = store.new_layer(&lock).unwrap();
+    let layer = store.new_layer().unwrap();
     fs::write(layer.files().join("half"), "x").unwrap();
     fs::write(store.dir().join("trash/manifest"), "{").unwrap();
 
@@ -101,6 +101,9 @@ fn what_a_crash_left_is_swept_but_not_from_under_a_build() {
     assert!(layer.dir.exists(), "a build holds the lock");
     assert!(matches!(again.remove(&name("x"), &|_| false), Err(ImageError::Busy)));
     drop(lock);
+    ImageStore::open(store.dir().to_owned()).unwrap();
+    assert!(layer.dir.exists(), "a pull unpacks without the lock");
+    drop(layer);
     ImageStore::open(store.dir().to_owned()).unwrap();
     for place in ["building", "trash"] {
         assert_eq!(fs::read_dir(store.dir().join(place)).unwrap().count(), 0, "{place}");
@@ -118,7 +121,7 @@ fn a_damaged_image_is_told_and_harms_no_other() {
     let error = store.get(&name("poor")).unwrap_err();
     assert!(error.to_string().contains("is gone"), "{error}");
 
-    let manifest = store.manifest_path(&name("evil"));
+    let manifest = store.manifest_path(None, &name("evil"));
     let escape =
         r#"{"version":1,"name":"evil","digest":"x","layers":["../../etc"],"config":{},"created_at":"2026-01-01T00:00:00Z"}"#;
     for content in ["not json", escape, r#"{"version":99}"#, ""] {
@@ -169,4 +172,40 @@ fn what_a_pull_left_goes_unless_it_is_in_use_or_recent() {
     rustix::fs::flock(&used, FlockOperation::LockExclusive).unwrap();
     assert_eq!(store.prune(&|_| false).unwrap().freed_bytes, 5);
     assert!(store.downloads().join("used").exists() && !store.downloads().join("left").exists());
+}
+
+#[test]
+fn an_image_of_a_tenant_is_found_by_that_tenant_alone() {
+    let (_scratch, store) = store();
+    for letter in ['a', 'b'] {
+        add_layer(&store, letter);
+    }
+    let (one, two): (TenantId, TenantId) = ("one".parse().unwrap(), "two".parse().unwrap());
+    add_image(&store, "r.example/team/app:1", "a");
+    let lock = store.lock().unwrap();
+    let origin = Origin { source: Some("r.example/team/app"), owner: Some(&one) };
+    let app = name("r.example/team/app:1");
+    store.publish_from(&lock, &app, digest('1'), vec![digest('a'), digest('b')], ImageConfig::default(), origin).unwrap();
+    drop(lock);
+    assert_eq!(store.get_of(Some(&one), &app).unwrap().layers.len(), 2);
+    assert_eq!(store.get(&app).unwrap().layers.len(), 1);
+    assert!(store.has(Some(&one), &app) && store.has(None, &app) && !store.has(Some(&two), &app));
+    assert!(matches!(store.get_of(Some(&two), &app), Err(ImageError::NotFound { .. })));
+
+    // Its layer is another tenant's by the registry's bytes only.
+    let may_take =
+        |owner: Option<&TenantId>| ['a', 'b'].map(|letter| store.shared_layers(owner).unwrap().contains(&digest(letter)));
+    assert_eq!(may_take(Some(&one)), [true, true]);
+    assert_eq!(may_take(Some(&two)), [true, false]);
+    assert_eq!(may_take(None), [true, false]);
+
+    // A manifest in another tenant's place is not believed.
+    let place = |owner: &str| store.dir().join(format!("images/{owner}=r.example%team%app:1.json"));
+    fs::copy(place("one"), place("two")).unwrap();
+    assert!(matches!(store.get_of(Some(&two), &app), Err(ImageError::Damaged { .. })));
+    fs::remove_file(place("two")).unwrap();
+
+    assert!(store.prune(&|_| false).unwrap().layers.is_empty());
+    assert_eq!(store.remove_of(Some(&one), &app, &|_| false).unwrap().layers, [digest('b')]);
+    assert!(store.has(None, &app));
 }
