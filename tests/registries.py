@@ -57,6 +57,37 @@ class Registry:
         digest = digest.removeprefix("sha256:")
         return self.blobs / digest[:2] / digest / "data"
 
+    def requests(self, path: str) -> int:
+        """How many times a path was read."""
+        return (self.blobs.parents[5] / "registry.log").read_text().count(f'"GET {path} ')
+
+    def push(self, name: str, layers: list[bytes], config: dict | None = None, user: tuple[str, str] | None = None) -> str:
+        """Pushes an image as `name:1`; returns the digest of its manifest."""
+        with httpx.Client(base_url=f"http://{self.host}", auth=user, timeout=60) as http:
+
+            def blob(content: bytes, media_type: str) -> dict:
+                place = http.post(f"/v2/{name}/blobs/uploads/").raise_for_status().headers["location"]
+                url = httpx.URL(place).copy_merge_params({"digest": f"sha256:{digest(content)}"})
+                http.put(url, content=content).raise_for_status()
+                return {"mediaType": media_type, "digest": f"sha256:{digest(content)}", "size": len(content)}
+
+            described = {
+                "architecture": ARCHITECTURE,
+                "os": "linux",
+                "config": config or {},
+                "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest(data)}" for data in layers]},
+            }
+            oci = "application/vnd.oci.image"
+            manifest = {
+                "schemaVersion": 2,
+                "mediaType": f"{oci}.manifest.v1+json",
+                "config": blob(json.dumps(described).encode(), f"{oci}.config.v1+json"),
+                "layers": [blob(gzip.compress(data, 1, mtime=0), f"{oci}.layer.v1.tar+gzip") for data in layers],
+            }
+            headers = {"content-type": manifest["mediaType"]}
+            answer = http.put(f"/v2/{name}/manifests/1", content=json.dumps(manifest), headers=headers)
+            return answer.raise_for_status().headers["docker-content-digest"]
+
     def stop(self) -> None:
         self.process.terminate()
         self.process.wait(30)
@@ -81,6 +112,7 @@ class Relay:
         self.passed = 0
         self.stuck = threading.Event()
         self.listener = socket.create_server(("127.0.0.1", 0))
+        self.connections: list[socket.socket] = []
         self.host = f"127.0.0.1:{self.listener.getsockname()[1]}"
         threading.Thread(target=self.accept, daemon=True).start()
 
@@ -91,7 +123,12 @@ class Relay:
             except OSError:
                 return
             host, port = self.target.split(":")
-            server = socket.create_connection((host, int(port)))
+            try:
+                server = socket.create_connection((host, int(port)))
+            except OSError:
+                client.close()
+                continue
+            self.connections += [client, server]
             for source, sink, counts in ((client, server, False), (server, client, True)):
                 threading.Thread(target=self.pass_on, args=(source, sink, counts), daemon=True).start()
 
@@ -109,7 +146,15 @@ class Relay:
             pass
 
     def close(self) -> None:
+        # A thread that waits for the next client would hold a socket that is only closed.
+        self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
+        for connection in self.connections:
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+            connection.close()
 
 
 def layer(files: dict[str, bytes | str | None], programs: tuple[str, ...] = (), modes: dict[str, int] | None = None) -> bytes:

@@ -26,7 +26,7 @@ def tiny_image(pool: Path, name: str = "tiny", more: Sequence[str] = ()) -> None
     """An image of this host's bash and a few programs, put into the pool of a server that runs."""
     digest = hashlib.sha256(name.encode()).hexdigest()
     layer = pool / "layers" / digest
-    tiny_files(layer / "files")
+    tiny_files(layer / "files", more)
     created = {"created_at": "2026-01-01T00:00:00Z"}
     (layer / "layer.json").write_text(json.dumps({"bytes": 20 * MIB, "created_by": "a test", **created}))
     config = {"env": {"PATH": "/usr/bin"}, "labels": {}, "workdir": "/root", "user": "root"}
@@ -34,7 +34,7 @@ def tiny_image(pool: Path, name: str = "tiny", more: Sequence[str] = ()) -> None
     (pool / "images" / f"{name}.json").write_text(json.dumps(manifest))
 
 
-def tiny_files(files: Path) -> None:
+def tiny_files(files: Path, more: Sequence[str] = ()) -> None:
     """The files of that image, in a new folder."""
     for folder in ("usr/bin", "usr/lib", "usr/lib64", "etc", "tmp", "root", "var", "run", "proc", "sys", "dev"):
         (files / folder).mkdir(parents=True)

@@ -21,7 +21,7 @@ OTHERS = "agent-sandbox"
 #: Lists that are numbered logs or measurements, and have no cursor.
 LOGS = {"list_events", "list_sandbox_steps", "list_steps", "list_usage"}
 #: Lists of which this server has entries without help.
-FEW = {"list_corpora": 0, "list_quarantine": 0, "list_images": 1, "list_templates": 2}
+FEW = {"list_corpora": 0, "list_quarantine": 0, "list_images": 1, "list_pulls": 0, "list_templates": 2}
 SANDBOXES = {
     "a-1": {"labels": {"team": "red", "note": "x=y"}, "client_tag": "mine"},
     "a-2": {"labels": {"team": "blue"}, "group": "g-0"},
@@ -47,6 +47,7 @@ def operator(served: TenantsServer) -> Iterator[Tenant]:
         operator.json("POST", "/api/v2/groups", json={"name": f"g-{number}", "ttl_seconds": 3600})
         operator.json("POST", "/api/v2/tenants", json={"name": f"t-{number}"})
         operator.new_key("read")
+        operator.json("PUT", f"/api/v2/registries/r-{number}.example", json={"user": "u", "password": "p"})
         operator.json("POST", "/api/v2/webhooks", json={"url": "http://127.0.0.1:9/", "types": ["sandbox.created"]})
     for name, more in SANDBOXES.items():
         operator.json("POST", "/api/v2/sandboxes", json={"name": name, **more})
@@ -111,9 +112,9 @@ def test_every_refusal_is_a_problem(served: TenantsServer, operator: Tenant, ope
         if method != "GET":
             codes.add(check_problem(reader.request(method, url), None)["code"])
         if "{" in path:
-            missing = operator.http.request(method, url, json={} if method in ("POST", "PATCH") else None)
+            missing = operator.http.request(method, url, json={} if method in ("POST", "PATCH", "PUT") else None)
             codes.add(check_problem(missing)["code"])
-        codes.add(check_problem(operator.http.put(url), 405)["code"])
+        codes.add(check_problem(operator.http.request("TRACE", url), 405)["code"])
     taken = check_problem(operator.http.post("/api/v2/sandboxes", json={"name": "a-1"}), 409)
     codes.add(taken["code"])
     assert {"unauthorized", "invalid_request", "forbidden", "not_found", "already_exists"} <= codes, codes
@@ -173,7 +174,7 @@ def identity(entry: Any) -> Any:
     """An entry without what changes by itself."""
     if not isinstance(entry, dict):
         return entry
-    return {key: entry.get(key) for key in ("id", "name", "number", "time", "trajectory", "worker_id", "event", "object", "digest")}
+    return {key: entry.get(key) for key in ("id", "name", "number", "time", "trajectory", "worker_id", "event", "object", "digest", "host")}
 
 
 def test_pages_are_complete_while_sandboxes_come_and_go(operator: Tenant) -> None:

@@ -18,7 +18,7 @@ const ALLOWED: [(&str, &[&str]); 23] = [
     ("isolation", &["model"]),
     ("image", &["model"]),
     ("engine", &["model", "isolation", "image"]),
-    ("control", &["model", "engine"]),
+    ("control", &["model", "image", "engine"]),
     ("trajectory", &["model"]),
     ("synthesis", &["model", "trajectory", "retrieval"]),
     ("gateway", &["model", "engine", "control", "trajectory", "retrieval", "mcp", "synthesis"]),

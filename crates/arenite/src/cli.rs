@@ -312,6 +312,9 @@ pub(crate) struct CreateArgs {
     /// With --count, create none if fewer than this number can be created [default: all]
     #[arg(long, value_name = "N", requires = "count")]
     pub(crate) min: Option<u32>,
+    /// Run the image's own command: its ENTRYPOINT and then COMMAND, or its CMD without COMMAND
+    #[arg(long)]
+    pub(crate) image_command: bool,
     /// Main command, run once, with logged output
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) args: Vec<String>,

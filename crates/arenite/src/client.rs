@@ -159,6 +159,58 @@ impl Client {
         self.send_json(Method::PATCH, path, body).await
     }
 
+    /// Posts a request that may have to wait for the pull of an image. Shows the progress of the pull, and returns the last event.
+    pub(crate) async fn post_watched<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        progress: &mut dyn FnMut(&Value),
+    ) -> Result<T, Failure> {
+        let json = serde_json::to_vec(body).map_err(|error| Failure::new(format!("could not write the request: {error}")))?;
+        let request = Request::post("/")
+            .header(header::ACCEPT, "text/event-stream")
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Bytes::from(json))
+            .map_err(|error| Failure::new(format!("the request can't be sent: {error}")))?;
+        let response = self.raw(path, request).await?;
+        let status = response.status();
+        if !status.is_success() {
+            let body = Limited::new(response.into_body(), MAX_ERROR).collect().await.map(|b| b.to_bytes()).unwrap_or_default();
+            return Err(refusal(status, &body));
+        }
+        let is_stream = response.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream");
+        if !is_stream {
+            return decode(response).await;
+        }
+        let mut stream = response.into_body().into_data_stream();
+        let (mut rest, mut kind) = (Vec::new(), String::new());
+        while let Some(piece) = stream.next().await {
+            rest.extend_from_slice(&piece.map_err(|error| Failure::new(format!("the server's answer broke off: {error}")))?);
+            if rest.len() > MAX_ANSWER {
+                return Err(Failure::new("the server sent a line that is too long"));
+            }
+            while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = rest.drain(..=end).collect();
+                let line = String::from_utf8_lossy(&line);
+                if let Some(name) = line.strip_prefix("event: ") {
+                    name.trim_end().clone_into(&mut kind);
+                }
+                let Some(data) = line.strip_prefix("data: ") else { continue };
+                match kind.as_str() {
+                    "pull" => progress(&serde_json::from_str(data).map_err(|error| not_understood(&error))?),
+                    "failed" => {
+                        let problem: Value = serde_json::from_str(data).map_err(|error| not_understood(&error))?;
+                        let status = problem["status"].as_u64().and_then(|status| StatusCode::from_u16(status as u16).ok());
+                        return Err(refusal(status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), data.as_bytes()));
+                    }
+                    "server_stopping" => return Err(Failure::new("the server is stopping")),
+                    _ => return serde_json::from_str(data).map_err(|error| not_understood(&error)),
+                }
+            }
+        }
+        Err(Failure::new("the server's answer broke off"))
+    }
+
     async fn send_json<T: DeserializeOwned>(&self, method: Method, path: &str, body: &impl Serialize) -> Result<T, Failure> {
         let json = serde_json::to_vec(body).map_err(|error| Failure::new(format!("could not write the request: {error}")))?;
         let body = Full::new(Bytes::from(json)).map_err(|never| match never {}).boxed_unsync();

@@ -12,14 +12,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use arenite_control::images::{ImagesConfig, PullPolicy, Registries};
 use arenite_control::{Control, ControlConfig, store};
 use arenite_engine::docker::{self, DockerConfig, DockerEngine};
 use arenite_engine::namespace::network::NetworkConfig;
 use arenite_engine::namespace::storage::StorageConfig;
 use arenite_engine::namespace::{self, NamespaceConfig, NamespaceEngine, ServerLock};
 use arenite_engine::{Engine, EngineError};
-use arenite_gateway::{GatewayConfig, ImageCatalog, ImageEntry};
-use arenite_image::ImageStore;
+use arenite_gateway::GatewayConfig;
+use arenite_image::{ImageStore, RegistryOptions};
 use arenite_model::{Resources, Tier};
 use arenite_retrieval::library::Library;
 use arenite_synthesis::config::Workers;
@@ -118,11 +119,11 @@ async fn serve(
     for warning in &warnings {
         tracing::warn!("{warning}");
     }
-    let images = Arc::new(Images(images));
+    let images = images_config(&config, images);
     let trajectories = config.data_dir.join("trajectories");
     let recorder = Recorder::open(trajectories, arenite_trajectory::Limits::default())
         .map_err(|error| failed("the trajectories could not be opened", &error, error.hint()))?;
-    let control = Control::start_with(control_config(&config), engine, store)
+    let control = Control::start_with(ControlConfig { images: Some(images), ..control_config(&config) }, engine, store)
         .await
         .map_err(|error| failed("the sandboxes could not be taken over", &error, error.hint()))?;
     if let Some(tenants) = control.tenants().filter(|_| !config.auth.is_required()) {
@@ -162,7 +163,6 @@ async fn serve(
         agent_sandbox_always_200: config.agent_sandbox_always_200,
         agent_sandbox_version: config.agent_sandbox_version.into(),
         workers: Some(workers),
-        images: Some(images),
         corpora: Some(Arc::new(Library::of_data(&config.data_dir))),
         webhook_ranges: config.webhook_allow.iter().filter_map(net).collect(),
         outgoing_tls,
@@ -325,6 +325,29 @@ fn control_config(config: &Config) -> ControlConfig {
     control
 }
 
+/// Registries have less time than those of the command line: a create waits, and each pull holds a thread.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+
+fn images_config(config: &Config, store: ImageStore) -> ImagesConfig {
+    let options = RegistryOptions {
+        insecure: config.image_insecure_registry.clone(),
+        mirrors: config.image_mirror.iter().map(|mirror| mirror.0.clone()).collect(),
+        keep_free_bytes: config.disk_reserve.0,
+        connect_timeout: CONNECT_TIMEOUT,
+        answer_timeout: ANSWER_TIMEOUT,
+        stall_timeout: ANSWER_TIMEOUT,
+        ..RegistryOptions::default()
+    };
+    let policy = PullPolicy {
+        mode: config.image_pull.0,
+        rules: config.image_registry.iter().map(|rule| rule.0.clone()).collect(),
+        options,
+        wait: Duration::from_secs(config.image_pull_wait_seconds.into()),
+    };
+    ImagesConfig { store, policy, puller: Arc::new(Registries) }
+}
+
 fn urls(config: &Config, listen: &[SocketAddr]) -> Vec<String> {
     listen.iter().map(|&address| format!("{}://{address}", config.scheme(address))).collect()
 }
@@ -356,23 +379,5 @@ impl Stop {
             // Everything that matters is on disk by then: a crash is always safe.
             std::process::exit(130);
         });
-    }
-}
-
-/// The engine's images, for the gateway to list.
-struct Images(ImageStore);
-
-impl ImageCatalog for Images {
-    fn list(&self) -> Result<Vec<ImageEntry>, String> {
-        let images = self.0.list().map_err(|error| error.to_string())?;
-        let entry = |image: arenite_image::Image| ImageEntry {
-            name: image.name.to_string(),
-            digest: image.digest,
-            size_bytes: image.size_bytes,
-            created_at: image.created_at.to_string(),
-            layers: image.layers.len(),
-            labels: image.config.labels,
-        };
-        Ok(images.into_iter().map(entry).collect())
     }
 }

@@ -22,6 +22,8 @@ pub(crate) struct Create {
     pub(crate) env: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) args: Vec<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) image_command: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) workdir: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -5,6 +5,7 @@ use arenite_model::ImageName;
 use jiff::Timestamp;
 
 use crate::SpecOverlay;
+use crate::images::ImagesConfig;
 use crate::tenants::TenantLimits;
 
 /// Settings of the control service, passed at start.
@@ -35,6 +36,8 @@ pub struct ControlConfig {
     pub meter_every: Duration,
     /// Limits of tenants without separate ones.
     pub tenant_limits: TenantLimits,
+    /// None: the engine keeps images itself.
+    pub images: Option<ImagesConfig>,
     /// Reads the host's clock. Tests replace it, to keep their own time over restarts.
     pub host_clock: fn() -> Timestamp,
 }
@@ -55,6 +58,7 @@ impl ControlConfig {
             tenants: false,
             meter_every: Duration::from_secs(10),
             tenant_limits: TenantLimits::default(),
+            images: None,
             host_clock: Timestamp::now,
         }
     }

@@ -19,6 +19,7 @@ use crate::events::{EventId, EventReader, Events};
 use crate::groups::Groups;
 use crate::health::Health;
 use crate::idempotency::Idempotency;
+use crate::images::{Images, Logins};
 use crate::lease::Activity;
 use crate::pool::Pool;
 use crate::quarantine::Quarantine;
@@ -56,6 +57,9 @@ pub struct Control {
     pub(crate) groups: Groups,
     pub(crate) health: Health,
     pub(crate) idempotency: Idempotency,
+    /// None: the engine keeps them itself.
+    pub(crate) images: Option<Images>,
+    pub(crate) registry_logins: Logins,
     pub(crate) tally: Tally,
     pub(crate) events: Arc<Events>,
     stopping: AtomicBool,
@@ -105,6 +109,7 @@ impl Control {
         control.recover().await?;
         control.forget_meters_of_gone();
         control.load_groups().await?;
+        control.load_registry_logins().await?;
         // Logs which templates are unusable.
         control.templates.list();
         let mut tasks = control.tasks();
@@ -143,6 +148,8 @@ impl Control {
             groups: Groups::default(),
             health: Health::default(),
             idempotency: Idempotency::default(),
+            images: config.images.clone().map(Images::new),
+            registry_logins: Logins::default(),
             tally: Tally::default(),
             events: Arc::new(Events::new(clock.now())),
             stopping: AtomicBool::new(false),
@@ -274,6 +281,9 @@ impl Control {
             return;
         }
         self.admission.close();
+        if let Some(images) = &self.images {
+            images.close();
+        }
         for claim in self.registry().claims() {
             claim.cancel();
         }

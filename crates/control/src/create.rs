@@ -159,6 +159,19 @@ impl Control {
         let provenance = Provenance { ancestors: ancestors.clone(), ..request.provenance };
         let reservation =
             NameReservation::take(self.shared(), tenant, request.name, ancestors, &spec).inspect_err(|e| self.tally_error(e))?;
+        let found = self.find_image(tenant, &mut spec, request.client.as_ref(), &reservation.claim).await;
+        let has_waited = match found {
+            Ok(has_waited) => has_waited,
+            Err(error) => {
+                self.tally_error(&error);
+                reservation.finish(Err(error.clone()));
+                return Err(error);
+            }
+        };
+        let mut stages = Vec::with_capacity(8);
+        if has_waited {
+            stage(&mut stages, "pull", &mut since);
+        }
         // A waiting create belongs to its caller: a disconnect removes it from the queue.
         let permit = tokio::select! {
             biased;
@@ -173,7 +186,6 @@ impl Control {
                 return Err(error);
             }
         };
-        let mut stages = Vec::with_capacity(8);
         stage(&mut stages, "admit", &mut since);
         self.detached(operation, |control| async move {
             let mut reservation = reservation;

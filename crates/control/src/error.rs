@@ -3,14 +3,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arenite_engine::EngineError;
+use arenite_image::ImageError;
 use arenite_model::{
-    ErrorCode, GroupName, IdempotencyKey, KeyId, SandboxId, SandboxName, SandboxState, SpecError, TenantId, Tier,
+    ErrorCode, GroupName, IdempotencyKey, ImageName, KeyId, SandboxId, SandboxName, SandboxState, SpecError, TenantId, Tier,
 };
 use thiserror::Error;
 
 use crate::store::StoreError;
 use crate::tenants::{Quota, QuotaExceeded};
-use crate::{groups, idempotency};
+use crate::{groups, idempotency, images};
 
 /// Why an operation of control failed. Cheap to clone, since all callers that wait for one create get its error.
 #[derive(Debug, Error, Clone)]
@@ -104,6 +105,18 @@ pub enum ControlError {
     Timeout { what: &'static str, name: SandboxName, limit: Duration },
     #[error(transparent)]
     Engine(Arc<EngineError>),
+    #[error(transparent)]
+    Image(Arc<ImageError>),
+    #[error("image {image:?} could not be pulled within {limit:?}")]
+    PullTimeout { image: ImageName, limit: Duration },
+    #[error("image {image:?} was being pulled for a create that was cancelled, or that its client left")]
+    PullAbandoned { image: ImageName },
+    #[error("there is no user for the registry {host}")]
+    NoRegistry { host: String },
+    #[error("the registry's user is not valid: {reason}")]
+    InvalidLogin { reason: String },
+    #[error("this server's engine keeps no images")]
+    NoImages,
     #[error("the store could not {what}: {source}")]
     Store { what: &'static str, source: StoreError },
     #[error("the store {store} has schema version {found}, made by a newer arenite; this one knows up to {known}")]
@@ -115,6 +128,12 @@ pub enum ControlError {
 impl From<EngineError> for ControlError {
     fn from(source: EngineError) -> Self {
         Self::Engine(Arc::new(source))
+    }
+}
+
+impl From<ImageError> for ControlError {
+    fn from(source: ImageError) -> Self {
+        Self::Image(Arc::new(source))
     }
 }
 
@@ -136,7 +155,8 @@ impl ControlError {
             | Self::NoTenant { .. }
             | Self::NoKey { .. }
             | Self::NoWebhook { .. }
-            | Self::NoGroup { .. } => ErrorCode::NotFound,
+            | Self::NoGroup { .. }
+            | Self::NoRegistry { .. } => ErrorCode::NotFound,
             Self::AlreadyExists { .. } | Self::TenantExists { .. } | Self::TenantRemoved { .. } | Self::GroupExists { .. } => {
                 ErrorCode::AlreadyExists
             }
@@ -154,17 +174,20 @@ impl ControlError {
             Self::OverBudget { limit, wanted, .. } if wanted > limit => ErrorCode::Forbidden,
             Self::OverBudget { .. } => ErrorCode::Exhausted,
             Self::AgentSecret { .. } => ErrorCode::Internal,
-            Self::NoTenantStore => ErrorCode::Unsupported,
+            Self::NoTenantStore | Self::NoImages => ErrorCode::Unsupported,
             Self::Gone { .. } => ErrorCode::SandboxFailed,
             Self::BadTemplate { .. }
             | Self::Spec(_)
             | Self::InvalidKey { .. }
             | Self::InvalidLimit { .. }
-            | Self::InvalidLease { .. } => ErrorCode::InvalidRequest,
+            | Self::InvalidLease { .. }
+            | Self::InvalidLogin { .. } => ErrorCode::InvalidRequest,
             Self::Quota(exceeded) if exceeded.is_permanent() => ErrorCode::QuotaExceeded,
             Self::Quota(_) => ErrorCode::Exhausted,
             Self::Exhausted { .. } | Self::Stopping | Self::TooMany { .. } => ErrorCode::Exhausted,
-            Self::Timeout { .. } => ErrorCode::Timeout,
+            Self::Timeout { .. } | Self::PullTimeout { .. } => ErrorCode::Timeout,
+            Self::PullAbandoned { .. } => ErrorCode::Conflict,
+            Self::Image(source) => image_code(source),
             Self::Engine(source) => source.code(),
             Self::Store { source: StoreError::Full | StoreError::Locked | StoreError::Unavailable(_), .. } => {
                 ErrorCode::Exhausted
@@ -207,6 +230,7 @@ impl ControlError {
             Self::NoGroup { .. } => "create it with: arenite group create, or see which there are: arenite group ls",
             Self::GroupExists { .. } => "renew its lease, or choose another name",
             Self::GroupEnding { .. } => "wait until it is gone, or create another group",
+            Self::TooMany { what: images::LOGINS, .. } => "remove registries that are not needed",
             Self::TooMany { what: groups::WHAT, .. } => "delete groups that are not needed",
             Self::NoTenant { .. } => "see which there are: arenite tenant ls",
             Self::TenantRemoved { .. } => "choose another name",
@@ -220,6 +244,10 @@ impl ControlError {
             Self::TooMany { .. } => "revoke keys that are not needed",
             Self::NotQuarantined { .. } => "see which are: arenite quarantine ls",
             Self::Engine(source) => return source.hint(),
+            Self::Image(source) => return image_hint(source),
+            Self::PullTimeout { .. } | Self::PullAbandoned { .. } => {
+                "what was downloaded is kept for the next try; a pull without a create: POST /api/v2/images/pull"
+            }
             Self::BadTemplate { .. } | Self::BadEnvironments { .. } => "correct the file; it is read again at the next create",
             Self::Changed { .. } => "read it again, and repeat the change for its new version",
             Self::BelowTier { minimum, .. } => {
@@ -274,5 +302,28 @@ impl ControlError {
             Self::Store { source, .. } if source.is_temporary() => Some(Duration::from_secs(2)),
             _ => None,
         }
+    }
+}
+
+/// A registry's refusal of the server is not one of the server's own client.
+fn image_code(error: &ImageError) -> ErrorCode {
+    match error {
+        ImageError::Registry { code: ErrorCode::Unauthorized, .. } => ErrorCode::Forbidden,
+        // What failed is another server.
+        ImageError::Registry { code: ErrorCode::Internal, .. } => ErrorCode::SandboxFailed,
+        error => error.code(),
+    }
+}
+
+/// The hints are for the command line on the server's host; clients are elsewhere.
+fn image_hint(error: &ImageError) -> Option<String> {
+    match error {
+        ImageError::Registry { code: ErrorCode::Unauthorized, .. } => {
+            Some("store a user for the registry: PUT /api/v2/registries/{host}".to_owned())
+        }
+        ImageError::Registry { code: ErrorCode::NotFound, .. } => {
+            Some("check the name and the tag; a private image needs a user: PUT /api/v2/registries/{host}".to_owned())
+        }
+        error => error.hint(),
     }
 }

@@ -51,6 +51,10 @@
 //! empty or older store costs no sandbox. A store that can't be read is set aside (`store::unreadable`). What neither explains
 //! is in quarantine (`quarantine`).
 //!
+//! # Images
+//!
+//! A create that names an image which is not here waits for a pull of it ([`images`]), before it takes anything of the host.
+//!
 //! # Pools
 //!
 //! For specs that the configuration or a template names, complete sandboxes are kept ready (`pool`). A create with the same
@@ -97,6 +101,7 @@ pub mod fake_engine;
 mod groups;
 mod health;
 mod idempotency;
+pub mod images;
 mod lease;
 mod life;
 mod memo;
@@ -126,6 +131,7 @@ pub use error::ControlError;
 pub use events::{Event, EventId, EventKind, EventReader, MissedEvents, NoEvent};
 pub use groups::Group;
 pub use idempotency::{Answered, HeldKey, KeyHold};
+pub use images::{CreateClient, PullProgress};
 pub use lease::Lease;
 pub use overlay::{ResourcesOverlay, SpecOverlay};
 pub use quarantine::QuarantinedSandbox;

@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 pub struct SpecOverlay {
     pub image: Option<ImageName>,
     pub args: Option<Vec<String>>,
+    pub image_command: Option<bool>,
     pub env: Option<BTreeMap<String, String>>,
     pub workdir: Option<String>,
     pub hostname: Option<String>,
@@ -44,6 +45,7 @@ impl SpecOverlay {
     pub fn lay_over(&self, spec: &mut SandboxSpec) {
         set(&mut spec.image, &self.image);
         set(&mut spec.args, &self.args);
+        set(&mut spec.image_command, &self.image_command);
         set(&mut spec.network, &self.network);
         set(&mut spec.volumes, &self.volumes);
         set(&mut spec.ports, &self.ports);

@@ -26,6 +26,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// The part of a spec that is fixed when a sandbox is created.
 fn fixed_part(spec: &SandboxSpec) -> SandboxSpec {
     SandboxSpec {
+        image_owner: spec.image_owner.clone(),
         resources: spec.resources.clone(),
         network: spec.network,
         volumes: spec.volumes.clone(),

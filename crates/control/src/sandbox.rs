@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{ChildBudget, SpecOverlay};
+use crate::{ChildBudget, CreateClient, SpecOverlay};
 
 /// A request for a new sandbox.
 #[derive(Debug, Clone, Default)]
@@ -20,6 +20,8 @@ pub struct CreateRequest {
     pub provenance: Provenance,
     /// The sandbox with the agent that requests it.
     pub parent: Option<SandboxId>,
+    /// The client that waits for it. None: nobody can leave.
+    pub client: Option<CreateClient>,
 }
 
 /// What a sandbox was created for.

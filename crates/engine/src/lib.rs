@@ -330,7 +330,10 @@ impl EngineError {
                     "code" | "browser" | "aio" => format!("cargo xtask image {image} in Arenite's sources"),
                     _ => format!("sudo arenite image build {image} -f Imagefile, or pull it: sudo arenite image pull {image}"),
                 };
-                Some(format!("build it with: {build}; see what is there with: arenite image ls"))
+                Some(format!(
+                    "build it with: {build}; creates pull from the registries of the setting image_registry; see what is there \
+                     with: arenite image ls"
+                ))
             }
             _ if self.code() == ErrorCode::Exhausted => {
                 Some("delete sandboxes that are not needed, or raise the server's limit: LimitNOFILE, or ulimit -n".to_owned())

@@ -9,7 +9,9 @@ pub(crate) mod types;
 
 use std::sync::Arc;
 
-use arenite_control::{ControlError, CreateRequest, MeasuredSandbox, Provenance, Sandbox, SpecOverlay, check_labels};
+use arenite_control::{
+    ControlError, CreateClient, CreateRequest, HeldKey, MeasuredSandbox, Provenance, Sandbox, SpecOverlay, check_labels,
+};
 use arenite_engine::Usage;
 use arenite_model::{ErrorCode, Resources, SandboxName};
 use axum::body::Body;
@@ -30,11 +32,11 @@ use crate::proxy::{self, InternalAnswer};
 use crate::refusal::{Refusal, json_response};
 use crate::sandbox_filter::SandboxFilter;
 use crate::target::{self, SandboxRef};
-use crate::{changes, follow, trajectories};
+use crate::{changes, follow, images, trajectories};
 
 use types::{
-    CreateSandbox, DeletedSandbox, ImageList, LiveUsage, Nothing, SandboxInfo, SandboxList, SandboxLoad, SandboxUsage,
-    ServerInfo, Stage, TemplateList, Urls, WorkerList,
+    CreateSandbox, DeletedSandbox, LiveUsage, Nothing, SandboxInfo, SandboxList, SandboxLoad, SandboxUsage, ServerInfo, Stage,
+    TemplateList, Urls, WorkerList,
 };
 
 pub(crate) const PATH: &str = "/api/v2";
@@ -62,6 +64,7 @@ impl CreateSandbox {
             spec: SpecOverlay {
                 image: self.image,
                 args: self.args,
+                image_command: self.image_command,
                 env: self.env,
                 workdir: self.workdir,
                 hostname: self.hostname,
@@ -83,6 +86,7 @@ impl CreateSandbox {
                 ..Provenance::default()
             },
             parent: None,
+            client: None,
         })
     }
 }
@@ -94,7 +98,7 @@ fn is_tag(text: &str) -> bool {
 /// What there is, for a path that leads to nothing.
 pub(crate) async fn unknown(exchange: &mut Exchange) -> Answered {
     Err(Refusal::not_found(format!("there is no {}", exchange.path.decoded)).hint(
-        "there are info, me, events, webhooks, usage, usage/live, templates, templates/{name}, images, corpora, workers, quarantine, tenants, keys, audit, groups, groups/{name}/renew, sandboxes and sandboxes/{name}/{extend,pause,resume,start,reset,usage,logs,steps}",
+        "there are info, me, events, webhooks, usage, usage/live, templates, templates/{name}, images, images/pull, images/pulls, images/{name}, registries, registries/{host}, corpora, workers, quarantine, tenants, keys, audit, groups, groups/{name}/renew, sandboxes and sandboxes/{name}/{extend,pause,resume,start,reset,usage,logs,steps}",
     ))
 }
 
@@ -213,24 +217,6 @@ pub(crate) async fn info(exchange: &mut Exchange) -> Answered {
     ))
 }
 
-/// Reads files, so it runs off the async threads.
-pub(crate) async fn images(exchange: &mut Exchange) -> Answered {
-    let Some(catalog) = exchange.gateway.config.images.clone() else {
-        return Err(Refusal::new(ErrorCode::Unsupported, "this server's engine keeps no list of images"));
-    };
-    let listed = tokio::task::spawn_blocking(move || catalog.list()).await.unwrap_or_else(|error| Err(error.to_string()));
-    match listed {
-        Ok(images) => {
-            let (images, next_cursor) = PageQuery::read(exchange)?.take(images, |image| image.name.clone())?;
-            Ok(json_response(StatusCode::OK, &ImageList { images, next_cursor }))
-        }
-        Err(error) => {
-            tracing::error!(error, "images could not be listed");
-            Err(Refusal::new(ErrorCode::Internal, "the images could not be listed; the server's log says why"))
-        }
-    }
-}
-
 /// A page of the sandboxes, or their changes as they come.
 pub(crate) async fn list(exchange: &mut Exchange) -> Answered {
     let Exchange { gateway, context, parts, .. } = &*exchange;
@@ -269,16 +255,43 @@ pub(crate) async fn create(exchange: &mut Exchange) -> Answered {
         }
     };
     let call = LifecycleCall { dialect: DIALECT, action: format!("POST {PATH}/sandboxes"), arguments: Some(arguments) };
-    let (gateway, context) = (&exchange.gateway, &exchange.context);
-    let (status, body) = match several {
-        None => lifecycle::create_keyed(gateway, context, call, request, key, shaped(exchange, StatusCode::CREATED)).await?,
-        Some(several) => {
-            let (shared, of_caller) = (Arc::clone(gateway), context.clone());
-            let shape = move |sandbox| shape(&shared, &of_caller, sandbox);
-            batch::create(gateway, context, call, request, several, key, shape).await?
-        }
+    if !images::wants_events(&exchange.parts) {
+        let create = Create { call, request, several, key };
+        let (status, body) = create.run(&exchange.gateway, &exchange.context).await?;
+        return Ok(changes::tagged(located(json_response(status, &body), &body), &body));
+    }
+    let (client, progress) = CreateClient::new();
+    let create = Create { call, request: CreateRequest { client: Some(client), ..request }, several, key };
+    let (gateway, context) = (Arc::clone(&exchange.gateway), exchange.context.clone());
+    let path = exchange.path.raw.clone();
+    let created = async move {
+        let created = create.run(&gateway, &context).await;
+        created.map(|(_, body)| ("created", body)).map_err(|refusal| refusal.of_request(&path))
     };
-    Ok(changes::tagged(located(json_response(status, &body), &body), &body))
+    Ok(images::stream(&exchange.gateway, progress, created))
+}
+
+/// A create with what it needs.
+struct Create {
+    call: LifecycleCall,
+    request: CreateRequest,
+    several: Option<Several>,
+    key: Option<HeldKey>,
+}
+
+impl Create {
+    async fn run(self, gateway: &Arc<Gateway>, context: &Context) -> Result<LifecycleAnswer, Refusal> {
+        let Self { call, request, several, key } = self;
+        let (shared, of_caller) = (Arc::clone(gateway), context.clone());
+        let shape = move |sandbox| shape(&shared, &of_caller, sandbox);
+        match several {
+            None => {
+                let answer = move |sandbox| (StatusCode::CREATED, shape(sandbox));
+                lifecycle::create_keyed(gateway, context, call, request, key, answer).await
+            }
+            Some(several) => batch::create(gateway, context, call, request, several, key, shape).await,
+        }
+    }
 }
 
 /// Adds the address of a created sandbox.

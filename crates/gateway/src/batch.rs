@@ -48,11 +48,12 @@ pub(crate) async fn create(
     gateway: &Arc<Gateway>,
     context: &Context,
     call: LifecycleCall,
-    request: CreateRequest,
+    mut request: CreateRequest,
     several: Several,
     key: Option<HeldKey>,
     shape: impl Fn(Sandbox) -> Value + Send + Sync + 'static,
 ) -> Result<LifecycleAnswer, Refusal> {
+    let _client = lifecycle::wait_with_client(&mut request);
     let (shared, context) = (Arc::clone(gateway), context.clone());
     let created = async move {
         let created = create_all(&shared, &context, &call, &request, several, key.as_ref(), &shape).await;

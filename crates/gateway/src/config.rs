@@ -54,8 +54,6 @@ pub struct GatewayConfig {
     pub next_piece: Duration,
     /// AgentFlow's backends; none: no workers.
     pub workers: Option<Workers>,
-    /// Lists the available images.
-    pub images: Option<Arc<dyn ImageCatalog>>,
     /// Corpora that are served; none: no folder for them.
     pub corpora: Option<Arc<Library>>,
     /// Ranges of addresses that webhooks may reach besides the public internet.
@@ -91,7 +89,6 @@ impl Default for GatewayConfig {
             late: Duration::from_secs(10),
             next_piece: Duration::from_secs(60),
             workers: None,
-            images: None,
             corpora: None,
             webhook_ranges: Vec::new(),
             outgoing_tls: None,
@@ -120,15 +117,9 @@ impl Default for GuestDescription {
     }
 }
 
-/// Lists images. The gateway does not know where they are stored.
-pub trait ImageCatalog: Send + Sync {
-    /// All images; may read files. The error is for the log and the caller.
-    fn list(&self) -> Result<Vec<ImageEntry>, String>;
-}
-
 /// An image in a list.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub struct ImageEntry {
+pub(crate) struct ImageEntry {
     pub name: String,
     pub digest: String,
     pub size_bytes: u64,
@@ -136,4 +127,6 @@ pub struct ImageEntry {
     pub created_at: String,
     pub layers: usize,
     pub labels: BTreeMap<String, String>,
+    /// It belongs to all tenants, and not to the caller's alone.
+    pub shared: bool,
 }

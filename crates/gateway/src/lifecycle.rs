@@ -10,12 +10,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arenite_control::tenants::Tenants;
-use arenite_control::{ControlError, CreateRequest, HeldKey, Sandbox, SandboxChange};
+use arenite_control::{ControlError, CreateClient, CreateRequest, HeldKey, PullProgress, Sandbox, SandboxChange};
 use arenite_model::{ErrorCode, SandboxId, SandboxName, TenantId};
 use arenite_trajectory::{Intent, OpenStep, Origin, Outcome, OutcomeKind, TrajectoryError, without_userinfo};
 use futures_util::future::BoxFuture;
 use http::StatusCode;
 use serde_json::Value;
+use tokio::sync::watch;
 
 use crate::api::types::RemovedSandbox;
 use crate::audit;
@@ -58,6 +59,8 @@ pub(crate) async fn create_keyed(
 ) -> Result<LifecycleAnswer, Refusal> {
     let (gateway, context) = (Arc::clone(gateway), context.clone());
     let object = request.name.as_ref().map(SandboxName::to_string);
+    // Dropped when the client leaves.
+    let _client = wait_with_client(&mut request);
     audited(&Arc::clone(&gateway), &context.clone(), "sandbox.create", object, async move {
         let left = match &key {
             Some(key) => key.left().await?.pop(),
@@ -68,6 +71,17 @@ pub(crate) async fn create_keyed(
         idempotency::settle(key, created).await
     })
     .await
+}
+
+/// What has to be kept as long as the client of a create waits for it, unless the caller keeps it: a create does not wait for the pull
+/// of an image without its client.
+pub(crate) fn wait_with_client(request: &mut CreateRequest) -> Option<watch::Receiver<Option<PullProgress>>> {
+    if request.client.is_some() {
+        return None;
+    }
+    let (client, progress) = CreateClient::new();
+    request.client = Some(client);
+    Some(progress)
 }
 
 /// Creates a sandbox, or takes the one that an earlier create with the same key left. Its id is known only after the creation, so

@@ -34,18 +34,20 @@ use crate::exchange::{Answered, Exchange};
 use crate::gateway::Gateway;
 use crate::guard::HostKind;
 use crate::health::{Health, Ready};
+use crate::images::{ImageDetails, PullImage, PullList, RemovedImage};
 use crate::lists::MAX_PAGE;
 use crate::operation::{Operation, SchemaOf, schema_of};
 use crate::path::is_under;
 use crate::problem::{PROBLEM_JSON, Problem};
 use crate::query::{self, Query};
 use crate::refusal::Refusal;
+use crate::registries::{RegistryInfo, RegistryList, RemovedRegistry, SetRegistry};
 use crate::webhooks::{
     CreateWebhook, DeliveryInfo, DeliveryPage, NewWebhookInfo, RemovedWebhook, WebhookInfo, WebhookList, WebhookTest,
 };
 use crate::{
-    api, auth, changes, corpora, events, groups, health, metrics, pages, problem, proxy, quarantine, sandbox_filter, tenants,
-    trajectories, usage, webhooks,
+    api, auth, changes, corpora, events, groups, health, images, metrics, pages, problem, proxy, quarantine, registries,
+    sandbox_filter, tenants, trajectories, usage, webhooks,
 };
 
 /// Answers a request of a route.
@@ -180,6 +182,7 @@ static UNKNOWN: Surface = Surface::aio("unknown");
 const GET: Option<&[Method]> = Some(&[Method::GET]);
 const POST: Option<&[Method]> = Some(&[Method::POST]);
 const DELETE: Option<&[Method]> = Some(&[Method::DELETE]);
+const PUT: Option<&[Method]> = Some(&[Method::PUT]);
 const PATCH: Option<&[Method]> = Some(&[Method::PATCH]);
 const ANY: Option<&[Method]> = None;
 
@@ -369,12 +372,29 @@ static ROUTES: &[Route] = &[
         .doc(Operation::new("server", "list_templates", "Lists the templates for sandboxes").paged(MAX_PAGE).answers::<TemplateList>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/templates/{name}", |e| Box::pin(api::template(e)))
         .doc(Operation::new("server", "get_template", "Describes a template").answers::<Template>(200)),
-    Route::new(At::Server, &API, GET, "/api/v2/images", |e| Box::pin(api::images(e)))
-        .doc(Operation::new("server", "list_images", "Lists the images on this host").paged(MAX_PAGE).answers::<ImageList>(200)),
+    Route::new(At::Server, &API, GET, "/api/v2/images", |e| Box::pin(images::list(e)))
+        .doc(Operation::new("images", "list_images", "Lists the images on this host that the caller may use").paged(MAX_PAGE).answers::<ImageList>(200)),
+    Route::new(At::Server, &API, POST, "/api/v2/images/pull", |e| Box::pin(images::pull(e))).for_whole_tenant()
+        .doc(Operation::new("images", "pull_image", "Pulls an image from a registry; with `Accept: text/event-stream` its progress comes as server-sent events").takes::<PullImage>().answers::<ImageDetails>(200).also(&[EVENTS])),
+    Route::new(At::Server, &API, GET, "/api/v2/images/pulls", |e| Box::pin(images::pulls(e)))
+        .doc(Operation::new("images", "list_pulls", "Lists the pulls that are under way").paged(MAX_PAGE).answers::<PullList>(200)),
+    Route::new(At::Server, &API, GET, "/api/v2/images/{name}", |e| Box::pin(images::get(e)))
+        .doc(Operation::new("images", "get_image", "Describes an image; its name may have slashes").answers::<ImageDetails>(200)),
+    Route::new(At::Server, &API, DELETE, "/api/v2/images/{name}", |e| Box::pin(images::remove(e))).for_whole_tenant()
+        .doc(Operation::new("images", "remove_image", "Removes an image of the caller's tenant; sandboxes keep what they have").answers::<RemovedImage>(200)),
+    Route::new(At::Server, &API, GET, "/api/v2/registries", |e| Box::pin(registries::list(e))).needs(Role::Admin)
+        .doc(Operation::new("images", "list_registries", "Lists the registries that have a user for pulls").paged(MAX_PAGE).answers::<RegistryList>(200)),
+    Route::new(At::Server, &API, PUT, "/api/v2/registries/{host}", |e| Box::pin(registries::set(e))).needs(Role::Admin)
+        .doc(Operation::new("images", "set_registry", "Sets the user and the password for pulls from a registry").takes::<SetRegistry>().answers::<RegistryInfo>(200)),
+    Route::new(At::Server, &API, DELETE, "/api/v2/registries/{host}", |e| Box::pin(registries::remove(e))).needs(Role::Admin)
+        .doc(Operation::new("images", "remove_registry", "Forgets the user for pulls from a registry").answers::<RemovedRegistry>(200)),
+    // The same for names with slashes.
+    Route::new(At::Server, &API, GET, "/api/v2/images/**", |e| Box::pin(images::get(e))),
+    Route::new(At::Server, &API, DELETE, "/api/v2/images/**", |e| Box::pin(images::remove(e))).for_whole_tenant(),
     Route::new(At::Server, &API, GET, "/api/v2/sandboxes", |e| Box::pin(api::list(e)))
         .doc(Operation::new("sandboxes", "list_sandboxes", "Lists the sandboxes; with `follow=true` their changes as server-sent events").query(sandbox_filter::PARAMETERS).paged(MAX_PAGE).answers::<SandboxList>(200).also(&[EVENTS])),
     Route::new(At::Server, &API, POST, "/api/v2/sandboxes", |e| Box::pin(api::create(e)))
-        .doc(Operation::new("sandboxes", "create_sandbox", "Creates a sandbox, or several").keyed().takes::<CreateSandbox>().answers::<CreateAnswer>(201).partial()),
+        .doc(Operation::new("sandboxes", "create_sandbox", "Creates a sandbox, or several; with `Accept: text/event-stream` the progress of a pull comes as server-sent events").keyed().takes::<CreateSandbox>().answers::<CreateAnswer>(201).partial().also(&[EVENTS])),
     Route::new(At::Server, &API, GET, "/api/v2/sandboxes/{name}", |e| Box::pin(api::get(e)))
         .doc(Operation::new("sandboxes", "get_sandbox", "Describes a sandbox").answers::<SandboxInfo>(200)),
     Route::new(At::Server, &API, PATCH, "/api/v2/sandboxes/{name}", |e| Box::pin(changes::change(e)))
@@ -673,12 +693,16 @@ impl Table {
             let methods = found.value.iter().flat_map(|route| route.allowed()).collect::<Vec<_>>();
             return Found { route: found.value[0], params, wrong_method: Some(Refusal::method_not_allowed(&methods)) };
         }
-        let below = self.below.iter().find(|(prefix, _)| is_under(path, prefix));
-        below.map_or_else(Found::unknown, |(_, route)| Found {
-            route,
-            params: Params::new(),
-            wrong_method: (!route.takes(method)).then(|| Refusal::method_not_allowed(&route.allowed())),
-        })
+        let Some((longest, first)) = self.below.iter().find(|(prefix, _)| is_under(path, prefix)) else {
+            return Found::unknown();
+        };
+        let same = || self.below.iter().filter(|(prefix, _)| prefix == longest).map(|(_, route)| *route);
+        let fitting = same().find(|route| route.takes(method));
+        let wrong_method = fitting.is_none().then(|| {
+            let methods: Vec<_> = same().flat_map(Route::allowed).collect();
+            Refusal::method_not_allowed(&methods)
+        });
+        Found { route: fitting.unwrap_or(first), params: Params::new(), wrong_method }
     }
 }
 
@@ -973,7 +997,7 @@ mod tests {
     async fn every_route_answers_other_methods_with_the_ones_it_has() {
         let server = Harness::new().await;
         for route in ROUTES.iter().filter(|route| route.methods.is_some() && route.at == At::Server) {
-            let answer = server.call("PUT", &example(route), Value::Null).await;
+            let answer = server.call("TRACE", &example(route), Value::Null).await;
             assert_eq!(answer.status, 405, "{}: {}", route.pattern, answer.text);
             let allowed = answer.headers["allow"].to_str().unwrap();
             assert!(

@@ -225,6 +225,7 @@ async fn remove_tenant(
     if let Some(webhooks) = gateway.control.webhooks() {
         webhooks.remove_all(name).await?;
     }
+    gateway.control.remove_images_of(name).await?;
     tenants.remove(name).await?;
     Ok(deleted)
 }

@@ -56,9 +56,8 @@ impl WorkerSandboxes {
         if let Some((_, image)) = known.filter(|(at, _)| at.elapsed() < BELIEVED) {
             return image?.parse().ok();
         }
-        let catalog = gateway.config.images.clone()?;
-        let listed = tokio::task::spawn_blocking(move || catalog.list()).await.ok()?.unwrap_or_default();
-        let image = FULLEST.into_iter().find(|name| listed.iter().any(|image| image.name == *name));
+        let listed = gateway.control.list_images(&TenantId::default_tenant()).await.ok()?;
+        let image = FULLEST.into_iter().find(|name| listed.iter().any(|image| image.name.as_str() == *name));
         *self.image.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), image));
         image?.parse().ok()
     }

@@ -55,7 +55,7 @@ pub struct ImageConfig {
     /// A name of the image's `/etc/passwd`; of foreign images also `user:group` and numbers, as in Docker.
     pub user: Option<String>,
     pub labels: BTreeMap<String, String>,
-    /// The start of the image's own command, which is recorded and not run.
+    /// The start of the image's own command, which runs only for a create that asks for it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub entrypoint: Vec<String>,
     /// The rest of that command.

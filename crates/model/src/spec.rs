@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use utoipa::ToSchema;
 
-use crate::{ImageName, Tier};
+use crate::{ImageName, TenantId, Tier};
 
 /// A sandbox's limits. The kernel enforces every number, or the create fails.
 #[derive(Debug, Clone, PartialEq, Hash, Eq, Serialize, Deserialize, ToSchema)]
@@ -121,9 +121,15 @@ fn overlap(a: &str, b: &str) -> bool {
 #[derive(Debug, Clone, PartialEq, Hash, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SandboxSpec {
     pub image: ImageName,
+    /// The tenant to which the image belongs; absent: it belongs to all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_owner: Option<TenantId>,
     /// The main command, run by the guest as the sandbox's user with its output kept; empty: none.
     #[serde(default)]
     pub args: Vec<String>,
+    /// The main command is the image's own: its ENTRYPOINT and then `args`, or its CMD if `args` is empty.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub image_command: bool,
     /// Environment of every command, over the image's own.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
@@ -178,7 +184,9 @@ impl SandboxSpec {
     pub fn of_image(image: ImageName) -> Self {
         Self {
             image,
+            image_owner: None,
             args: Vec::new(),
+            image_command: false,
             env: BTreeMap::new(),
             workdir: None,
             hostname: None,

@@ -110,6 +110,9 @@ Origin: TypeAlias = Literal["agent", "person", "system"] | str
 
 OutcomeKind: TypeAlias = Literal["ok", "error", "aborted", "failed", "interrupted", "damaged"] | str
 
+PullState: TypeAlias = Literal["queued", "resolving", "downloading", "unpacking"] | str
+"""What a pull is doing."""
+
 Quota: TypeAlias = Literal[
     "sandboxes",
     "concurrent_creates",
@@ -487,7 +490,22 @@ class ImageEntry(Model):
     labels: dict[str, str]
     layers: int
     name: str
+    shared: bool
+    """It belongs to all tenants, and not to the caller's alone."""
     size_bytes: int
+
+
+class ImageDetails(ImageEntry):
+    """An image with its configuration."""
+    cmd: list[str]
+    """The rest of it."""
+    entrypoint: list[str]
+    """The start of the image's command."""
+    exposed_ports: list[str]
+    source: str | None = None
+    """The registry's reference with the digest of the manifest; null if it was built or loaded here."""
+    user: str | None = None
+    workdir: str | None = None
 
 
 class ImageList(Model):
@@ -580,6 +598,27 @@ class PartOfStep(Model):
     status: int | None = None
 
 
+class PullList(Model):
+    """The pulls that are under way for a tenant, also for its creates."""
+    next_cursor: str | None = None
+    """`cursor` of the next page; null at the end."""
+    pulls: list[PullProgress]
+
+
+class PullProgress(Model):
+    """How far a pull is."""
+    bytes: int
+    """Compressed size of the layers to download."""
+    bytes_done: int
+    image: str
+    """The whole reference, such as `docker.io/library/python:3.12`."""
+    layers: int
+    """0 until the image is known."""
+    layers_done: int
+    """Layers that are here."""
+    state: PullState
+
+
 class QuarantineList(Model):
     next_cursor: str | None = None
     """`cursor` of the next page; null at the end."""
@@ -621,6 +660,30 @@ class QuotaState(Model):
     quota: Quota
     used: int | None = None
     """What its sandboxes reserve, or its records use. Null: it is a rate."""
+
+
+class RegistryInfo(Model):
+    """A registry with the user that pulls are made with."""
+    changed_at: datetime
+    host: str
+    user: str
+
+
+class RegistryList(Model):
+    next_cursor: str | None = None
+    """`cursor` of the next page; null at the end."""
+    registries: list[RegistryInfo]
+
+
+class RemovedImage(Model):
+    deleted: bool
+    freed_bytes: int
+    name: ImageName
+
+
+class RemovedRegistry(Model):
+    host: str
+    removed: bool
 
 
 class RemovedSandbox(Model):
@@ -724,6 +787,10 @@ class SandboxSpec(Model):
     idle_timeout_seconds: int | None = None
     """Idle time in seconds until `idle_policy` applies; none: never."""
     image: ImageName
+    image_command: bool | None = None
+    """The main command is the image's own: its ENTRYPOINT and then `args`, or its CMD if `args` is empty."""
+    image_owner: TenantId | None = None
+    """The tenant to which the image belongs; absent: it belongs to all."""
     labels: dict[str, str] | None = None
     """Free text that a dialect stores for its own answers."""
     network: NetworkMode | None = None

@@ -140,6 +140,8 @@ class CreateSandbox(TypedDict, total=False):
     idle_timeout_seconds: int | None
     """0: never."""
     image: ImageName | None
+    image_command: bool | None
+    """The main command is the image's own: its ENTRYPOINT and then `args`, or its CMD without `args`."""
     labels: dict[str, str] | None
     min: int | None
     """If fewer than this number can be created, none are; by default all must be."""
@@ -184,6 +186,12 @@ class Nothing(TypedDict, total=False):
     """A body without fields."""
 
 
+class PullImage(TypedDict, total=False):
+    """An image to pull."""
+    image: ImageName | None
+    """As in Docker: `python:3.12`, or `registry.example:5000/team/app@sha256:…`."""
+
+
 class RenewGroup(TypedDict, total=False):
     """Starts a group's lease again."""
     ttl_seconds: int | None
@@ -221,6 +229,13 @@ class SearchCorpus(TypedDict, total=False):
     query: str | None
     top_k: int | None
     """The most passages of an answer."""
+
+
+class SetRegistry(TypedDict, total=False):
+    """A user of a registry."""
+    password: str | None
+    """Or a token. It can't be read again."""
+    user: str | None
 
 
 class TenantLimits(TypedDict, total=False):

@@ -7,6 +7,7 @@ pub(crate) mod groups;
 pub(crate) mod image;
 pub(crate) mod logs;
 pub(crate) mod mcp;
+mod pull_bar;
 pub(crate) mod quarantine;
 pub(crate) mod rag;
 pub(crate) mod registry;

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::environment;
+use super::pull_bar::PullBar;
 use crate::cli::{CreateArgs, Idle, LsArgs, NamesArgs, Network, RmArgs, SetArgs};
 use crate::client::Client;
 use crate::failure::{Failure, Outcome};
@@ -23,6 +24,7 @@ pub(crate) async fn create(args: CreateArgs) -> Outcome {
         image: args.image.map(String::from),
         env: environment(&args.env)?,
         args: args.args,
+        image_command: args.image_command,
         workdir: args.workdir,
         hostname: args.hostname,
         labels: args.label.iter().map(|word| label(word)).collect::<Result<_, _>>()?,
@@ -48,15 +50,20 @@ pub(crate) async fn create(args: CreateArgs) -> Outcome {
         count: args.count,
         min: args.min,
     };
+    let mut bar = PullBar::default();
+    let answer = client.post_watched::<Value>(SANDBOXES, &request, &mut |progress| bar.show(progress)).await;
+    bar.end();
+    let answer = answer?;
     if args.format.json {
-        output::json(&client.post::<Value>(SANDBOXES, &request).await?);
+        output::json(&answer);
         return Ok(ExitCode::SUCCESS);
     }
+    let misread = |error: serde_json::Error| Failure::new(format!("the server's answer is not understood: {error}"));
     if request.count.is_some() {
-        show_several(&client.post(SANDBOXES, &request).await?);
+        show_several(&serde_json::from_value(answer).map_err(misread)?);
         return Ok(ExitCode::SUCCESS);
     }
-    let sandbox: wire::Sandbox = client.post(SANDBOXES, &request).await?;
+    let sandbox: wire::Sandbox = serde_json::from_value(answer).map_err(misread)?;
     let took: f64 = sandbox.stages.iter().map(|s| s.ms).sum();
     // The name alone on stdout, so that NAME=$(arenite create) works.
     output::line(&sandbox.name);

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use arenite_control::images::PullMode;
 use arenite_control::store::{AddressError, PostgresAddress};
 use arenite_engine::docker::DEFAULT_SOCKET;
 use arenite_gateway::{AuthError, Authentication, Certificates, TlsError, TokenRules, TraceConfig};
@@ -21,7 +22,8 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use values::{
-    AddressRange, AgentSandboxVersion, EngineKind, LimitOf, LogFormat, OptionalListen, PoolOf, Resolver, Secret, Size, VolumeOf,
+    AddressRange, AgentSandboxVersion, EngineKind, ImageMirror, ImagePull, ImageRegistry, LimitOf, LogFormat, OptionalListen,
+    PoolOf, Resolver, Secret, Size, VolumeOf,
 };
 
 /// The configuration file, unless another is named.
@@ -208,6 +210,22 @@ settings! {
     /// Disk space that creates leave free [default: 1GiB]
     #[arg(long, env = "ARENITE_DISK_RESERVE", value_name = "SIZE")]
     disk_reserve: Size,
+    /// When a create pulls its image: missing, if it is not here and image_registry permits it, or never [default: missing]
+    #[arg(long, env = "ARENITE_IMAGE_PULL", value_name = "missing|never")]
+    image_pull: ImagePull,
+    /// Registry that creates and the API may pull from, with or without a path; * for all on the public internet; for one tenant
+    /// with TENANT= before it; repeatable [default: none]
+    #[arg(long, env = "ARENITE_IMAGE_REGISTRY", value_name = "[TENANT=]HOST[/PATH]", value_delimiter = ',')]
+    image_registry: Vec<ImageRegistry>,
+    /// Place that is asked first for the images of a registry, such as docker.io=mirror.example:5000/hub; repeatable
+    #[arg(long, env = "ARENITE_IMAGE_MIRROR", value_name = "HOST[/PATH]=HOST[/PATH]", value_delimiter = ',')]
+    image_mirror: Vec<ImageMirror>,
+    /// Registry that may answer without TLS, as those on loopback may; repeatable
+    #[arg(long, env = "ARENITE_IMAGE_INSECURE_REGISTRY", value_name = "HOST[:PORT]", value_delimiter = ',')]
+    image_insecure_registry: Vec<String>,
+    /// Maximum time that a create waits for its image, in seconds [default: 600]
+    #[arg(long, env = "ARENITE_IMAGE_PULL_WAIT_SECONDS", value_name = "SECONDS")]
+    image_pull_wait_seconds: u32,
     /// Directory of templates, one file per template
     #[arg(long, env = "ARENITE_TEMPLATES_DIR", value_name = "DIR")]
     templates_dir: PathBuf,
@@ -331,6 +349,11 @@ pub(crate) struct Config {
     pub(crate) create_queue: u32,
     pub(crate) memory_reserve: Size,
     pub(crate) disk_reserve: Size,
+    pub(crate) image_pull: ImagePull,
+    pub(crate) image_registry: Vec<ImageRegistry>,
+    pub(crate) image_mirror: Vec<ImageMirror>,
+    pub(crate) image_insecure_registry: Vec<String>,
+    pub(crate) image_pull_wait_seconds: u32,
     pub(crate) templates_dir: Option<PathBuf>,
     pub(crate) environments_file: Option<PathBuf>,
     pub(crate) agent_sandbox_always_200: bool,
@@ -393,6 +416,11 @@ impl Settings {
             create_queue: count(limits.create_queue),
             memory_reserve: Some(Size(limits.memory_reserve_bytes)),
             disk_reserve: Some(Size(limits.disk_reserve_bytes)),
+            image_pull: Some(ImagePull(PullMode::Missing)),
+            image_registry: Some(Vec::new()),
+            image_mirror: Some(Vec::new()),
+            image_insecure_registry: Some(Vec::new()),
+            image_pull_wait_seconds: Some(600),
             templates_dir: None,
             environments_file: None,
             agent_sandbox_always_200: Some(false),
@@ -603,6 +631,11 @@ impl Settings {
             create_queue: all.create_queue.expect(complete),
             memory_reserve: all.memory_reserve.expect(complete),
             disk_reserve: all.disk_reserve.expect(complete),
+            image_pull: all.image_pull.expect(complete),
+            image_registry: all.image_registry.expect(complete),
+            image_mirror: all.image_mirror.expect(complete),
+            image_insecure_registry: all.image_insecure_registry.expect(complete),
+            image_pull_wait_seconds: all.image_pull_wait_seconds.expect(complete),
             templates_dir: all.templates_dir.map(absolute),
             environments_file: all.environments_file.map(absolute),
             agent_sandbox_always_200: all.agent_sandbox_always_200.expect(complete),
@@ -666,6 +699,7 @@ impl Config {
             ("max_sandboxes", self.max_sandboxes, 1, 100_000, "it is from 1 to 100000"),
             ("max_concurrent_creates", self.max_concurrent_creates, 1, 256, "it is from 1 to 256"),
             ("create_queue", self.create_queue, 0, 100_000, "it is from 0 to 100000"),
+            ("image_pull_wait_seconds", self.image_pull_wait_seconds, 1, 86_400, "it is from 1 to 86400, which is a day"),
             ("webhook_retry_seconds", self.webhook_retry_seconds, 0, 2_592_000, "it is from 0 to 2592000, which is 30 days"),
         ];
         for (setting, value, least, most, rule) in numbers {
@@ -804,6 +838,7 @@ mod tests {
             ("ticket_ttl_seconds = 0", "ticket_ttl_seconds"),
             ("ticket_ttl_seconds = 86401", "ticket_ttl_seconds"),
             ("webhook_retry_seconds = 2592001", "webhook_retry_seconds"),
+            ("image_pull_wait_seconds = 0", "image_pull_wait_seconds"),
         ] {
             let message = parse(text).resolve().unwrap_err().to_string();
             assert!(message.starts_with(setting) && !message.contains("s3cret"), "{message}");

@@ -6,8 +6,10 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use arenite_control::images::{PullMode, RegistryRule};
 use arenite_control::tenants::{Quota, TenantLimits};
 use arenite_engine::namespace::Volume;
+use arenite_image::Mirror;
 use arenite_model::Tier;
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +29,47 @@ macro_rules! as_text {
         }
     };
 }
+
+/// Gives a type with one field the text of that field.
+macro_rules! through {
+    ($name:ident) => {
+        impl FromStr for $name {
+            type Err = String;
+            fn from_str(text: &str) -> Result<Self, String> {
+                text.trim().parse().map(Self)
+            }
+        }
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+/// When creates pull: `missing` or `never`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) struct ImagePull(pub(crate) PullMode);
+
+as_text!(ImagePull);
+through!(ImagePull);
+
+/// A registry to pull from: `[TENANT=]HOST[:PORT][/PATH]`, or `*` as the host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) struct ImageRegistry(pub(crate) RegistryRule);
+
+as_text!(ImageRegistry);
+through!(ImageRegistry);
+
+/// A mirror: `docker.io=mirror.example:5000/hub`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) struct ImageMirror(pub(crate) Mirror);
+
+as_text!(ImageMirror);
+through!(ImageMirror);
 
 /// A size in bytes, written as a number with an optional unit: `512MiB`, `10GiB`, `1048576`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -12,15 +12,18 @@ pub enum RecordKind {
     Idempotency,
     /// A group of sandboxes: `groups::Stored`.
     Group,
+    /// A tenant's user for a registry: `images::logins::Stored`.
+    Registry,
 }
 
 impl RecordKind {
-    pub const ALL: [Self; 2] = [Self::Idempotency, Self::Group];
+    pub const ALL: [Self; 3] = [Self::Idempotency, Self::Group, Self::Registry];
 
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Idempotency => "idempotency",
             Self::Group => "group",
+            Self::Registry => "registry",
         }
     }
 }

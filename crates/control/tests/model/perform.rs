@@ -226,6 +226,7 @@ fn request(create: &Create, parent: Option<SandboxId>) -> CreateRequest {
         origin: "model".to_owned(),
         provenance,
         parent,
+        client: None,
     }
 }
 

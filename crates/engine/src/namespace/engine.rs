@@ -407,11 +407,20 @@ pub(crate) fn guest_config(
         env: environment(spec, image, extra_ca),
         workdir: spec.workdir.clone().or_else(|| image.config.workdir.clone()),
         user: image.config.user.clone(),
-        args: spec.args.clone(),
+        args: main_command(spec, image),
         ports: spec.ports.clone(),
         assignment: Assignment::Assigned,
         tier,
     }
+}
+
+/// The main command; empty: none. An image without its own has that of the spec alone.
+fn main_command(spec: &SandboxSpec, image: &Image) -> Vec<String> {
+    if !spec.image_command {
+        return spec.args.clone();
+    }
+    let rest = if spec.args.is_empty() { &image.config.cmd } else { &spec.args };
+    image.config.entrypoint.iter().chain(rest).cloned().collect()
 }
 
 /// The image's environment, overridden by the spec's.
@@ -439,7 +448,7 @@ pub(crate) fn config_file(config: &GuestConfig) -> io::Result<File> {
 
 /// The current image that a spec names.
 pub(crate) fn image_named(spec: &SandboxSpec, images: &ImageStore, data_dir: &Path) -> Result<Image, EngineError> {
-    images.get(&spec.image).map_err(|error| match error.code() {
+    images.get_of(spec.image_owner.as_ref(), &spec.image).map_err(|error| match error.code() {
         arenite_model::ErrorCode::NotFound => {
             EngineError::NoImage { image: spec.image.to_string(), is_building: lock::is_building(data_dir) }
         }
@@ -521,7 +530,7 @@ impl Engine for NamespaceEngine {
 
     async fn tier(&self, spec: &SandboxSpec) -> Result<Tier, EngineError> {
         let config = &self.shared.host.config;
-        let image = self.shared.host.images.get(&spec.image).ok();
+        let image = self.shared.host.images.get_of(spec.image_owner.as_ref(), &spec.image).ok();
         gvisor::tier_of(spec.tier, config.default_tier, image.as_ref(), config.runsc.as_deref())
     }
 

@@ -31,6 +31,8 @@ pub(crate) struct CreateSandbox {
     pub(super) image: Option<ImageName>,
     /// The main command.
     pub(super) args: Option<Vec<String>>,
+    /// The main command is the image's own: its ENTRYPOINT and then `args`, or its CMD without `args`.
+    pub(super) image_command: Option<bool>,
     pub(super) env: Option<BTreeMap<String, String>>,
     pub(super) workdir: Option<String>,
     pub(super) hostname: Option<String>,
@@ -272,9 +274,9 @@ pub(crate) struct TemplateList {
 
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ImageList {
-    pub(super) images: Vec<ImageEntry>,
+    pub(crate) images: Vec<ImageEntry>,
     /// `cursor` of the next page; null at the end.
-    pub(super) next_cursor: Option<String>,
+    pub(crate) next_cursor: Option<String>,
 }
 
 /// AgentFlow's workers and their sessions.

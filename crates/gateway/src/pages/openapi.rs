@@ -40,7 +40,8 @@ fn of_control() -> Value {
         "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
     });
     let tags = [
-        ("server", "The server, its images and its templates"),
+        ("server", "The server and its templates"),
+        ("images", "Images of sandboxes, and pulls from registries"),
         ("sandboxes", "Sandboxes, from their creation to their deletion"),
         ("events", "What happens to sandboxes"),
         ("webhooks", "Addresses that get a tenant's events, signed as https://www.standardwebhooks.com specifies"),

@@ -51,7 +51,11 @@ impl Victim {
         let webhooks = running.control.webhooks().unwrap();
         let hook = webhooks.create(&"acme".parse().unwrap(), "https://192.0.2.1/".to_owned(), Vec::new()).await.unwrap();
         let webhook = hook.id.to_string();
-        let secrets = vec![a.to_string(), p.to_string(), key.to_string(), owner.clone(), "acme".to_owned(), webhook.clone()];
+        let tenant = "acme".parse().unwrap();
+        let [host, user, password] = ["registry.example", "their-user", "s3cret"].map(str::to_owned);
+        running.control.set_registry_login(&tenant, host, user, password).await.unwrap();
+        let mut secrets = vec![a.to_string(), p.to_string(), key.to_string(), owner.clone(), "acme".to_owned(), webhook.clone()];
+        secrets.extend(["their-user", "s3cret"].map(str::to_owned));
         Self { running, a, p, key: key.to_string(), webhook, digest, secrets }
     }
 
@@ -69,6 +73,7 @@ impl Victim {
         let webhooks = self.running.control.webhooks().unwrap();
         state.insert("webhooks".to_owned(), format!("{:?} {}", webhooks.list(&tenant), webhooks.waiting()));
         state.insert("groups".to_owned(), format!("{:?}", self.running.control.groups(&tenant)));
+        state.insert("registries".to_owned(), format!("{:?}", self.running.control.registry_logins(&tenant)));
         state.insert("tenants".to_owned(), format!("{:?}", tenants.get(&tenant)));
         state.insert("keys".to_owned(), format!("{:?}", tenants.key(&self.key.parse().unwrap())));
         state
@@ -96,6 +101,7 @@ impl Victim {
             "{number}" | "{tool_name}" => "1".to_owned(),
             "{part}" => "arguments".to_owned(),
             "{digest}" => self.digest.clone(),
+            "{host}" => "registry.example".to_owned(),
             other => other.to_owned(),
         };
         pattern.split('/').map(segment).collect::<Vec<_>>().join("/")
@@ -127,8 +133,11 @@ fn calls(victim: &Victim) -> Vec<Call> {
                 calls.push(Call { method, path, host, headers, names_object, need, public });
             };
             let localhost = || "localhost".to_owned();
-            let has_object =
-                facts.pattern.contains('{') && facts.pattern != SAME_PAGE && !OF_THE_SERVER.contains(&facts.pattern.as_str());
+            // A PUT creates the caller's own.
+            let has_object = method != "PUT"
+                && facts.pattern.contains('{')
+                && facts.pattern != SAME_PAGE
+                && !OF_THE_SERVER.contains(&facts.pattern.as_str());
             if facts.at_server {
                 call(victim.path(&facts, "a"), localhost(), "", has_object);
                 if has_object {
