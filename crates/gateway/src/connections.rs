@@ -137,6 +137,7 @@ impl Connections {
             accepted: Instant::now(),
             has_head: AtomicBool::new(false),
             asked: CancellationToken::new(),
+            has_unread: AtomicBool::new(false),
             changed: Notify::new(),
             calls: Mutex::new(Calls { slot: None, under_way: 0, last: Instant::now() }),
             shortage,
@@ -175,6 +176,8 @@ pub(crate) struct Connection {
     has_head: AtomicBool,
     /// Cancelled by the first head.
     asked: CancellationToken,
+    /// A call was answered before its body was read.
+    has_unread: AtomicBool,
     changed: Notify,
     calls: Mutex<Calls>,
     /// It was accepted when few descriptors were left, so it may make only one call.
@@ -212,6 +215,16 @@ impl Connection {
     /// Whether it is closed after its first answer.
     pub(crate) fn is_for_one_call(&self) -> bool {
         self.shortage.is_some()
+    }
+
+    /// Notes a call that is answered before its body was read.
+    pub(crate) fn linger(&self) {
+        self.has_unread.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether its client may still be sending when it closes. Without descriptors for others, that is not waited for.
+    pub(crate) fn lingers(&self) -> bool {
+        self.has_unread.load(Ordering::Relaxed) && self.shortage.is_none()
     }
 
     /// Admits the connection of an identified caller, so that it is no longer evicted for others. `is_frugal`: the call needs no

@@ -63,6 +63,7 @@ mod timing;
 mod tls;
 mod traces;
 mod trajectories;
+mod unread;
 mod usage;
 mod webhooks;
 mod workers;

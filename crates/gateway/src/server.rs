@@ -14,8 +14,8 @@ use arenite_engine::descriptors::ran_out;
 use arenite_synthesis::{Sandboxes, Setup, Synthesis, remove_plugins};
 use arenite_trajectory::Recorder;
 use axum::body::Body;
-use http::header::CONNECTION;
-use http::{HeaderValue, Request, Response, Version};
+use http::header::{CONNECTION, EXPECT};
+use http::{HeaderValue, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -32,6 +32,7 @@ use crate::descriptors::{Lent, Shortage};
 use crate::exchange::{self, Peer};
 use crate::gateway::Gateway;
 use crate::tls::Certificates;
+use crate::unread::{self, Lingering};
 use crate::workers::WorkerSandboxes;
 use crate::{GatewayConfig, inside, traces, webhooks};
 
@@ -319,10 +320,24 @@ impl Acceptor {
             let call = of_calls.begin();
             // A WebSocket outlives the task that serves the connection.
             request.extensions_mut().insert(Arc::clone(&of_calls));
-            let closes = of_calls.is_for_one_call() && request.version() <= Version::HTTP_11;
+            let entered = Arc::clone(&of_calls);
+            let is_http1 = request.version() <= Version::HTTP_11;
+            // A client that waits for `100 Continue` sends its body only when it is read.
+            let is_waiting = request.headers().contains_key(EXPECT);
             async move {
-                let mut answer = exchange::answer(gateway, Peer { address, scheme }, request.map(Body::new)).await;
-                if closes {
+                let (head, body) = request.into_parts();
+                let (body, unread) = if is_http1 { unread::follow(body) } else { (Body::new(body), None) };
+                let mut answer = exchange::answer(gateway, Peer { address, scheme }, Request::from_parts(head, body)).await;
+                let is_read = match unread {
+                    Some(_) if is_waiting => false,
+                    Some(unread) => unread.finish().await,
+                    None => true,
+                };
+                let is_upgrade = answer.status() == StatusCode::SWITCHING_PROTOCOLS;
+                if is_http1 && !is_upgrade && (!is_read || entered.is_for_one_call()) {
+                    if !is_read {
+                        entered.linger();
+                    }
                     answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 }
                 Ok::<_, Infallible>(answer.map(|body| call.until_sent(body)))
@@ -362,6 +377,7 @@ where
     S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Send + 'static,
     S::Future: Send + 'static,
 {
+    let stream = Lingering::new(stream, Arc::clone(&entered));
     let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
     Box::pin(async move { entered.drive(connection, &stopping).await })
 }

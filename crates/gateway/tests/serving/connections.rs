@@ -113,6 +113,34 @@ async fn a_flood_of_silent_connections_keeps_nobody_out() {
     running.stop().await;
 }
 
+/// Where the rest of a body is short, the connection stays.
+#[tokio::test]
+async fn a_refusal_reaches_a_client_that_is_still_sending() {
+    let running = guarded(ConnectionLimits::default()).await;
+    let call = |header: &str| format!("POST /sandbox/a/v1/x HTTP/1.1\r\nhost: localhost\r\n{header}\r\n\r\n");
+    let mut client = running.connect().await;
+    for _ in 0..2 {
+        client.write_all(format!("{}{{\"key\"", call("content-length: 9")).as_bytes()).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        client.write_all(b":1}").await.unwrap();
+        let answer = TestResponse::read(&mut client).await;
+        assert_eq!((answer.status, answer.header("connection")), (401, None), "{answer:?}");
+    }
+    for header in ["content-length: 9000000", "transfer-encoding: chunked", "content-length: 9\r\nexpect: 100-continue"] {
+        let mut client = running.connect().await;
+        client.write_all(call(header).as_bytes()).await.unwrap();
+        let answer = TestResponse::read(&mut client).await;
+        assert_eq!((answer.status, answer.header("connection")), (401, Some("close")), "{header}: {answer:?}");
+        for _ in 0..64 {
+            client.write_all(&[b'1'; 128 << 10]).await.unwrap();
+            tokio::task::yield_now().await;
+        }
+        let ended = tokio::time::timeout(PATIENCE, client.read_to_end(&mut Vec::new())).await.unwrap();
+        assert_eq!(ended.unwrap(), 0, "{header}");
+    }
+    running.stop().await;
+}
+
 #[tokio::test]
 async fn health_is_answered_when_all_places_are_taken() {
     let limits = ConnectionLimits { admitted: 2, ..short() };
