@@ -25,7 +25,7 @@ def delete(server: SmallServer, name: str) -> httpx.Response:
 
 
 def steps(server: SmallServer, sandbox_id: str) -> list[dict[str, object]]:
-    answer = httpx.get(f"{server.url}/api/v1/trajectories/{sandbox_id}/steps", timeout=30)
+    answer = httpx.get(f"{server.url}/api/v1/trajectories/{sandbox_id}/steps", params={"limit": 1000}, timeout=30)
     return answer.raise_for_status().json()["steps"]
 
 
