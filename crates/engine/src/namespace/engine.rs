@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use arenite_image::{Image, ImageStore};
 use arenite_isolation::mounts::{self, Attributes};
-use arenite_isolation::{Begin, Bind, kernel_file};
+use arenite_isolation::{Begin, Bind};
 use arenite_model::protocol::{self, Assignment, GuestConfig, hosts_file};
 use arenite_model::{Death, DeathReason, NetworkMode, SandboxId, SandboxName, SandboxSpec, Tier};
 use async_trait::async_trait;
