@@ -84,6 +84,10 @@ pub(crate) const TO_TEST: &[Need] = &[
     },
 ];
 
+/// To build gVisor for the tests, where Go is old or missing.
+pub(crate) const TO_BUILD_GVISOR: &[Need] =
+    &[Need { present: Present::AnyOf(&["go"]), package: "golang-go", why: "it downloads the Go that builds gVisor" }];
+
 /// In addition, to run the benchmarks.
 pub(crate) const TO_BENCH: &[Need] = &[
     Need { present: Present::AnyOf(&["runc"]), package: "runc", why: "creates are compared with it" },
