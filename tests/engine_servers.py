@@ -1,4 +1,4 @@
-"""One server for each engine, and the table of what each can do.
+"""One server for each engine and for gVisor, and the table of what each can do.
 
 An engine that is not here fails its tests: a table with holes says nothing.
 """
@@ -6,6 +6,7 @@ An engine that is not here fails its tests: a table with holes says nothing.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from dockers import PROGRAM, Daemon
 from sandboxes import LiveSandbox
 from small import tiny_image
 
-ENGINES = ("namespace", "docker")
+ENGINES = ("namespace", "gvisor", "docker")
 DOCUMENT = REPOSITORY / "docs/ENGINES.md"
 BEGIN, END = "<!-- the table of tests/engines -->", "<!-- its end -->"
 #: What tests found: by capability, then by engine.
@@ -42,6 +43,10 @@ class Engine:
     server: EngineServer = field(init=False)
     daemon: Daemon | None = None
     made: list[LiveSandbox] = field(default_factory=list)
+
+    @property
+    def is_gvisor(self) -> bool:
+        return self.name == "gvisor"
 
     def create(self, name: str, status: int = 201, **spec: Any) -> Any:
         """A sandbox, or the refusal if another status is expected."""
@@ -82,8 +87,17 @@ class Engine:
         return int(json.loads(record)["pid"])
 
 
+def path_of_runsc() -> str:
+    path = os.environ.get("ARENITE_TEST_RUNSC", "")
+    if not os.access(path, os.X_OK):
+        pytest.fail("gVisor's runsc is not there: `cargo xtask test` builds it, or set ARENITE_TEST_RUNSC to its path")
+    return path
+
+
 def start(engine: Engine) -> None:
     settings = ("--prepared-slots", "0", "--storage-size", "1GiB", "--disk-reserve", "1MiB", "--default-image", "tiny")
+    if engine.name == "gvisor":
+        settings += ("--tier", "gvisor", "--runsc", path_of_runsc())
     if engine.name == "docker":
         assert Path(PROGRAM).exists(), f"{PROGRAM} is missing: apt-get install --no-install-recommends docker.io"
         engine.daemon = Daemon(engine.folder / "docker")

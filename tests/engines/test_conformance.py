@@ -1,4 +1,4 @@
-"""What every engine does for every sandbox: the same cases on each, and the table of the differences."""
+"""What every engine does for every sandbox, and what differs under gVisor: the same cases on each, and the table of the results."""
 
 from __future__ import annotations
 
@@ -56,6 +56,15 @@ class TestLife:
         refused = engine.create("life", status=409)
         assert refused["code"] == "already_exists", refused
         engine.can("create, environment, host name, directory")
+
+    def test_the_reported_tier_is_what_a_probe_finds(self, engine: Engine, box: Box) -> None:
+        made = box("tier")
+        is_hosts = made.output("cat /proc/version") == Path("/proc/version").read_text().strip()
+        is_gvisor = "gvisor" in made.output("busybox dmesg 2>/dev/null || true").lower()
+        assert is_hosts != is_gvisor
+        tier = made.details()["tier"]
+        assert tier == ("gvisor" if is_gvisor else "namespace")
+        engine.can("tier, as a probe inside finds it", f"`{tier}`")
 
     def test_many_creates_at_once(self, engine: Engine, box: Box) -> None:
         with ThreadPoolExecutor(6) as pool:
@@ -203,6 +212,11 @@ class TestStates:
 class TestLimits:
     def test_memory(self, engine: Engine, box: Box) -> None:
         made = box("memory", resources={"memory_bytes": 160 * MIB, "shm_bytes": 400 * MIB})
+        if engine.is_gvisor:
+            made.http.post("/v1/bash/exec", json={"command": "busybox tail /dev/zero", "hard_timeout": 60}, timeout=90)
+            ends_as_a_whole(engine, made, "oom")
+            engine.can("memory limit, which the guest outlives", "the sandbox fails, and starts again on its disk")
+            return
         result = made.bash("dd if=/dev/zero of=/dev/shm/x bs=1M count=300")
         assert result.exit_code != 0
         made.bash("rm -f /dev/shm/x")
@@ -213,7 +227,14 @@ class TestLimits:
 
     def test_processes(self, engine: Engine, box: Box) -> None:
         made = box("pids", resources={"pids": 80})
-        made.bash("for n in $(busybox seq 200); do sleep 2 & done 2>/dev/null; wait", timeout=30)
+        many = "for n in $(busybox seq 200); do sleep 2 & done 2>/dev/null; wait"
+        if engine.is_gvisor:
+            # gVisor needs threads of the host for them, and ends without.
+            made.http.post("/v1/bash/exec", json={"command": many, "hard_timeout": 60}, timeout=90)
+            ends_as_a_whole(engine, made)
+            engine.can("limit of processes", "the sandbox fails, and starts again on its disk")
+            return
+        made.bash(many, timeout=30)
         used = engine_usage(engine, "pids")
         assert used["pids"] <= 80, used
         wait_for(lambda: made.bash("true").exit_code == 0, 60)
@@ -253,6 +274,14 @@ class TestLimits:
         has = {"disk_bytes": "disk", "oom_kills": "OOM kills"}
         also = [name for field, name in has.items() if used.get(field) is not None]
         engine.can("usage", ", ".join(["memory, CPU, processes", *also]))
+
+
+def ends_as_a_whole(engine: Engine, box: LiveSandbox, reason: str | None = None) -> None:
+    """It fails, and starts again with its files."""
+    wait_for(lambda: state(box) == "failed", 60)
+    assert reason in (None, box.details()["died"]["reason"]), box.details()
+    assert engine.post(f"{box.name}/start").status_code == 200
+    assert box.output("echo back") == "back"
 
 
 @pytest.fixture(scope="module")
@@ -346,6 +375,12 @@ class TestNetwork:
 class TestIsolation:
     def test_calls_are_refused(self, engine: Engine, box: Box) -> None:
         made = box("calls")
+        if engine.is_gvisor:
+            # What programs inside call is gVisor's kernel. That is what the host filters.
+            filtered = [read(path) for path in processes_of(made) if "exe" in read(path.parent / "comm")]
+            assert filtered and all("Seccomp:\t2" in status for status in filtered), filtered
+            engine.can("seccomp filter of the project", "gVisor's own, on gVisor")
+            return
         assert "Seccomp:\t2" in made.output("cat /proc/self/status")
         for what, command in REFUSED.items():
             assert made.bash(command).exit_code != 0, what
@@ -370,8 +405,12 @@ class TestIsolation:
 
     def test_the_host_is_not_seen(self, engine: Engine, box: Box) -> None:
         made = box("host")
-        assert made.output("cat /proc/cmdline") == ""
-        assert made.output("ls /sys") == ""
+        if engine.is_gvisor:
+            assert "gvisor" in made.output("cat /proc/cmdline"), "gVisor's own"
+            assert made.output("ls /sys/block") == ""
+        else:
+            assert made.output("cat /proc/cmdline") == ""
+            assert made.output("ls /sys") == ""
         assert made.bash("cat /proc/kcore").stdout is None
         assert made.bash("echo 1 > /proc/sys/kernel/panic").exit_code != 0
         assert made.bash("echo b > /proc/sysrq-trigger").exit_code != 0
@@ -422,6 +461,11 @@ def read(path: Path) -> str:
         return path.read_bytes().decode(errors="replace")
     except OSError:
         return ""
+
+
+def processes_of(box: LiveSandbox) -> list[Path]:
+    """The host's status files of a sandbox's processes."""
+    return [path.parent / "status" for path in Path("/proc").glob("[0-9]*/cgroup") if f"/{box.id}/" in read(path)]
 
 
 def cpu_time(pid: int) -> int:

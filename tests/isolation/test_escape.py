@@ -103,55 +103,55 @@ class TestFiles:
         box.client.bash.kill(session_id=running.session_id, signal="SIGKILL")
 
 
+#: What must show nothing of the host's kernel.
+READABLE = [
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/sysrq-trigger",
+    "/proc/latency_stats",
+    "/proc/timer_list",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/sys/firmware/acpi/tables",
+    "/sys/kernel/debug",
+    "/sys/kernel/security",
+    "/dev/mem",
+    "/dev/kmsg",
+    "/dev/sda",
+    "/dev/vda",
+    "/dev/loop0",
+    "/dev/loop-control",
+    "/dev/fuse",
+    "/dev/kvm",
+    "/dev/btrfs-control",
+    "/dev/mapper/control",
+]
+#: What changes the host's kernel, with a value.
+WRITABLE = [
+    ("/proc/sys/kernel/core_pattern", "|/tmp/x"),
+    ("/proc/sys/kernel/modprobe", "/tmp/x"),
+    ("/proc/sys/vm/overcommit_memory", "1"),
+    ("/proc/sys/fs/binfmt_misc/register", ":x:M::x::/tmp/x:"),
+    ("/proc/sysrq-trigger", "h"),
+    ("/proc/self/uid_map", "0 0 1"),
+    ("/proc/irq/default_smp_affinity", "1"),
+    ("/sys/fs/cgroup/cgroup.procs", "1"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "-1"),
+    ("/sys/fs/cgroup/pids/pids.max", "max"),
+    ("/sys/fs/cgroup/devices/devices.allow", "a"),
+    ("/sys/kernel/uevent_helper", "/tmp/x"),
+    ("/sys/power/state", "mem"),
+    ("/sys/module/printk/parameters/time", "N"),
+]
+
+
 class TestProcAndSys:
-    @pytest.mark.parametrize(
-        "path",
-        [
-            "/proc/kcore",
-            "/proc/keys",
-            "/proc/sysrq-trigger",
-            "/proc/latency_stats",
-            "/proc/timer_list",
-            "/proc/sched_debug",
-            "/proc/scsi",
-            "/sys/firmware/acpi/tables",
-            "/sys/kernel/debug",
-            "/sys/kernel/security",
-            "/dev/mem",
-            "/dev/kmsg",
-            "/dev/sda",
-            "/dev/vda",
-            "/dev/loop0",
-            "/dev/loop-control",
-            "/dev/fuse",
-            "/dev/kvm",
-            "/dev/btrfs-control",
-            "/dev/mapper/control",
-        ],
-    )
+    @pytest.mark.parametrize("path", READABLE)
     def test_nothing_to_read(self, box: LiveSandbox, path: str) -> None:
         result = box.bash(f"sudo sh -c 'if [ -d {path} ]; then ls -A {path} | head -c 100; else timeout 5 head -c 100 {path}; fi'")
         assert not result.stdout, result
 
-    @pytest.mark.parametrize(
-        ("path", "value"),
-        [
-            ("/proc/sys/kernel/core_pattern", "|/tmp/x"),
-            ("/proc/sys/kernel/modprobe", "/tmp/x"),
-            ("/proc/sys/vm/overcommit_memory", "1"),
-            ("/proc/sys/fs/binfmt_misc/register", ":x:M::x::/tmp/x:"),
-            ("/proc/sysrq-trigger", "h"),
-            ("/proc/self/uid_map", "0 0 1"),
-            ("/proc/irq/default_smp_affinity", "1"),
-            ("/sys/fs/cgroup/cgroup.procs", "1"),
-            ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "-1"),
-            ("/sys/fs/cgroup/pids/pids.max", "max"),
-            ("/sys/fs/cgroup/devices/devices.allow", "a"),
-            ("/sys/kernel/uevent_helper", "/tmp/x"),
-            ("/sys/power/state", "mem"),
-            ("/sys/module/printk/parameters/time", "N"),
-        ],
-    )
+    @pytest.mark.parametrize(("path", "value"), WRITABLE)
     def test_nothing_to_write(self, box: LiveSandbox, path: str, value: str) -> None:
         written = box.bash(f"sudo sh -c 'printf %s \"{value}\" > {path}'").exit_code == 0
         answer = box.http.post("/v1/file/write", json={"file": path, "content": value, "sudo": True})

@@ -13,7 +13,7 @@ import httpx
 import leaks
 import pytest
 from arenite_server import Server
-from isolation.test_escape import SECRET, SYSCALLS, every_file_route
+from engine_servers import path_of_runsc
 from sandboxes import LiveSandbox
 from small import SmallServer, small_server, tiny_image, within
 from tenant import TenantsServer
@@ -33,10 +33,7 @@ def tier_inside(box: LiveSandbox) -> str:
 
 @pytest.fixture(scope="module")
 def runsc() -> str:
-    path = os.environ.get("ARENITE_TEST_RUNSC", "")
-    if not os.access(path, os.X_OK):
-        pytest.fail("gVisor's runsc is not there: `cargo xtask test` builds it, or set ARENITE_TEST_RUNSC to its path")
-    return path
+    return path_of_runsc()
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +79,13 @@ class TestGvisor:
         for language, code in (("python", "import os; print(sum(range(10)), os.cpu_count() > 0)"), ("javascript", "console.log(45)")):
             ran = live.http.post("/v1/code/execute", json={"language": language, "code": code}, timeout=180).json()
             assert ran["success"] and "45" in str(ran["data"]), ran
+
+    def test_a_browser(self, sandbox: Callable[..., LiveSandbox]) -> None:
+        live = sandbox(image="browser", tier="gvisor", patience=180)
+        page = "data:text/html,<h1>seen</h1>"
+        opened = live.http.post("/v1/browser/page/navigate", json={"url": page}, timeout=120).json()
+        assert opened["success"], opened
+        assert live.http.get("/v1/browser/page/text", timeout=60).json()["data"] == "seen"
 
     def test_a_preview(self, box: LiveSandbox) -> None:
         box.output("mkdir -p ~/site && echo seen > ~/site/index.html")
@@ -141,45 +145,6 @@ class TestGvisor:
             live.bash("sleep 1000", async_mode=True)
             live.delete().raise_for_status()
         leaks.settle(before, server)
-
-
-class TestEscape:
-    """Those ways out that are ways out under gVisor."""
-
-    def test_no_route_reaches_a_file_of_the_host(self, box: LiveSandbox, server: Server) -> None:
-        secret = server.data_dir.parent / "of-the-host-under-gvisor.txt"
-        secret.write_text(SECRET)
-        try:
-            for path in (str(secret), f"/proc/1/root{secret}", f"/proc/self/root/{'../' * 40}{secret}"):
-                for route, answer in every_file_route(box, path):
-                    assert SECRET not in answer.text, (route, path)
-                assert box.bash(f"sudo cat {path}").exit_code != 0 or SECRET not in box.output(f"sudo cat {path}")
-            assert secret.read_text() == SECRET
-        finally:
-            secret.unlink()
-        assert str(server.data_dir) not in box.output("sudo cat /proc/self/mountinfo /proc/1/mountinfo /proc/mounts")
-
-    @pytest.mark.parametrize("path", ["/dev/mem", "/dev/kmsg", "/dev/vda", "/dev/kvm", "/dev/fuse", "/proc/kcore", "/proc/sysrq-trigger"])
-    def test_nothing_of_the_host_to_read(self, box: LiveSandbox, path: str) -> None:
-        assert not box.bash(f"sudo timeout 5 head -c 100 {path}").stdout
-
-    @pytest.mark.parametrize("name", ["bpf", "perf_event_open", "io_uring_setup", "userfaultfd", "kexec_load", "init_module", "swapon", "iopl"])
-    def test_calls_of_the_hosts_kernel_are_not_there(self, box: LiveSandbox, name: str) -> None:
-        number, *arguments = SYSCALLS[name]
-        program = (
-            "import ctypes, errno\n"
-            "libc = ctypes.CDLL(None, use_errno=True)\n"
-            f"got = libc.syscall({number}, *{arguments!r})\n"
-            "print(got, errno.errorcode.get(ctypes.get_errno()))\n"
-        )
-        result = box.bash("sudo python3 -c '" + program.replace("'", '"') + "'")
-        code, error = result.stdout.split()
-        assert code == "-1" and error in ("EPERM", "ENOSYS", "EACCES", "EINVAL", "ENODEV"), result
-
-    def test_sockets_of_the_host_are_out_of_reach(self, box: LiveSandbox) -> None:
-        assert box.bash("sudo mknod /tmp/disk b 8 0 && sudo head -c 1 /tmp/disk").exit_code != 0
-        made = "import socket\nfor kind in (17, 40, 38):\n  try: socket.socket(kind, socket.SOCK_RAW, 0); print(kind)\n  except OSError: pass"
-        assert box.output(f"sudo python3 -c '{made}'") == ""
 
 
 @pytest.fixture(scope="module")
