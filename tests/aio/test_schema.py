@@ -10,7 +10,7 @@ from sandboxes import LiveSandbox
 
 # Calls that wait as long as their caller says: within any limit of ours they are no hang.
 WAITING = ("/v1/file/watch/wait", "/v1/bash/output", "/v1/shell/wait", "/v1/file/watch/{watcher_id}/poll")
-SECONDS = 150
+SECONDS = 90
 
 
 @pytest.mark.timeout(SECONDS + 120)

@@ -82,11 +82,12 @@ class TestFifty:
         assert 0 not in other
 
     @pytest.mark.timeout(1500)
-    def test_pip_and_npm_install_in_each(self, fifty: list[LiveSandbox]) -> None:
+    def test_pip_and_npm_install_in_twenty(self, fifty: list[LiveSandbox]) -> None:
+        installing = fifty[:20]
         pip = "python3 -m venv ~/venv >/dev/null && ~/venv/bin/pip -q --disable-pip-version-check install six==1.17.0 && ~/venv/bin/python -c 'import six; print(six.__version__)'"
-        assert set(everywhere(fifty, pip, 4)) == {"1.17.0"}
+        assert set(everywhere(installing, pip, 4)) == {"1.17.0"}
         npm = "mkdir -p ~/n && cd ~/n && npm install --silent --no-audit --no-fund is-number@7.0.0 >/dev/null && node -p 'require(\"is-number\")(5)'"
-        assert set(everywhere(fifty, npm, 4)) == {"true"}
+        assert set(everywhere(installing, npm, 4)) == {"true"}
         closed = "curl -s -o /dev/null -m 3 http://169.254.169.254/"
         with ThreadPoolExecutor(16) as pool:
             assert 0 not in list(pool.map(lambda s: s.bash(closed).exit_code, fifty))

@@ -11,7 +11,7 @@ from arenite_server import Server
 from openapi_spec_validator import validate
 from sandboxes import LiveSandbox
 
-SECONDS = 60
+SECONDS = 40
 FIT = "response_schema_conformance,content_type_conformance,status_code_conformance"
 
 

@@ -15,7 +15,7 @@ from rag_cli import run_rag
 from retrieval import corpus, peers
 from retrieval.bm25_reference import Reference
 
-QUERIES = 1_000
+QUERIES = 300
 
 
 def indexed(work: Path, passages: int) -> Path:
@@ -69,7 +69,7 @@ def check(work: Path, passages: int) -> None:
 
 
 def test_words_are_ranked_as_the_reference_ranks_them(tmp_path: Path) -> None:
-    check(tmp_path, 10_000)
+    check(tmp_path, 5_000)
 
 
 @pytest.mark.soak
@@ -85,7 +85,7 @@ def embedded(texts: list[str], *more: str) -> numpy.ndarray:
 
 def test_vectors_are_searched_as_faiss_does(tmp_path: Path) -> None:
     files = tmp_path / "corpus"
-    corpus.write(files, passages=3_000, queries=QUERIES)
+    corpus.write(files, passages=1_500, queries=QUERIES)
     passages, queries, _ = corpus.read(files)
     index = faiss.IndexFlatIP(384)
     index.add(embedded([peers.text_of(one) for one in passages]))

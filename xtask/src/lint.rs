@@ -58,7 +58,13 @@ fn cargo_deny() -> Result<PathBuf, Failure> {
         "--quiet",
     ]);
     // Outside this workspace: its flags for static programs are not meant for tools.
-    install.current_dir("/").arg("--root").arg(&root).arg("--target-dir").arg(tools.join("build"));
+    install
+        .current_dir("/")
+        .env("CARGO_PROFILE_DEV_DEBUG", "0")
+        .arg("--root")
+        .arg(&root)
+        .arg("--target-dir")
+        .arg(tools.join("build"));
     command::run(&mut install)?;
     // Most of a gigabyte of intermediate files that are not needed again; leftovers do no harm.
     let _ = std::fs::remove_dir_all(tools.join("build"));
