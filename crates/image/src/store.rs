@@ -15,6 +15,7 @@
 //! Only root can enter the directory: layers contain set-id programs under the image's own ids, which no user of the host may
 //! reach.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -33,6 +34,7 @@ use serde::{Deserialize, Serialize};
 use crate::digest::is_digest;
 use crate::error::ImageError;
 use crate::image::{Image, ImageConfig, Layer};
+use crate::registry::is_registry;
 use crate::removal::remove_tree;
 use crate::tree::disk_usage;
 
@@ -649,12 +651,22 @@ impl ImageStore {
 pub(crate) fn canonical(name: &ImageName) -> ImageName {
     let text = name.as_str();
     let hub = text.strip_prefix("docker.io/").or_else(|| text.strip_prefix("index.docker.io/"));
-    let text = hub.map_or(text, |path| path.strip_prefix("library/").unwrap_or(path));
+    let text = hub.map_or(Cow::Borrowed(text), short_hub_path);
     let short = match text.split_once('@') {
         Some((tagged, digest)) => format!("{}@{digest}", without_tag(tagged)),
-        None => text.strip_suffix(":latest").unwrap_or(text).to_owned(),
+        None => text.strip_suffix(":latest").unwrap_or(&text).to_owned(),
     };
     short.parse().unwrap_or_else(|_| name.clone())
+}
+
+/// The shortest name of an image of Docker Hub that does not name another one.
+fn short_hub_path(path: &str) -> Cow<'_, str> {
+    match (path.strip_prefix("library/"), path.split_once('/')) {
+        (Some(official), _) if !official.contains('/') => official.into(),
+        // Alone, the first part would be read as a registry.
+        (_, Some((first, _))) if is_registry(first) => format!("docker.io/{path}").into(),
+        _ => path.into(),
+    }
 }
 
 /// A `:` before a `/` is that of a port.

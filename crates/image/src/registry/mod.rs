@@ -23,6 +23,7 @@ pub use mirror::Mirror;
 pub use pull::{PullRequest, pull};
 pub use push::push;
 pub use reference::Reference;
+pub(crate) use reference::is_registry;
 
 /// How registries are reached.
 #[derive(Debug, Clone)]

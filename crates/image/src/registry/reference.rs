@@ -48,6 +48,11 @@ impl Reference {
     }
 }
 
+/// Whether the first part of a path names a registry, if more parts follow.
+pub(crate) fn is_registry(first: &str) -> bool {
+    first.contains(['.', ':']) || first == "localhost"
+}
+
 impl fmt::Display for Reference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.registry, self.repository)?;
@@ -72,7 +77,7 @@ impl FromStr for Reference {
             _ => (rest, None),
         };
         let (registry, repository) = match path.split_once('/') {
-            Some((first, repository)) if first.contains(['.', ':']) || first == "localhost" => (first, repository.to_owned()),
+            Some((first, repository)) if is_registry(first) => (first, repository.to_owned()),
             Some(_) => (DEFAULT_REGISTRY, path.to_owned()),
             None => (DEFAULT_REGISTRY, format!("library/{path}")),
         };
@@ -88,8 +93,11 @@ impl FromStr for Reference {
             tag: tag.map(str::to_owned).or_else(|| is_default.then(|| "latest".to_owned())),
             digest: digest.map(str::to_owned),
         };
-        // A name of an image has the same form.
-        match reference.to_string().parse::<ImageName>() {
+        // A name of an image has the same form. The tag is checked beside a digest too, which counts in its place.
+        let path = format!("{}/{}", reference.registry, reference.repository);
+        let part = |sign: char, part: &Option<String>| part.as_ref().map(|part| format!("{sign}{part}")).unwrap_or_default();
+        let whole = format!("{path}{}{}", part(':', &reference.tag), part('@', &reference.digest));
+        match whole.parse::<ImageName>() {
             Ok(_) => Ok(reference),
             Err(_) => Err(format!("{text:?} is not a reference: it has the form [HOST[:PORT]/]PATH[:TAG][@sha256:DIGEST]")),
         }
@@ -113,10 +121,15 @@ mod tests {
             ("localhost:5000/app", "localhost:5000/app:latest", "localhost:5000", "localhost:5000/app"),
             ("r.example/a/b/c:1.0", "r.example/a/b/c:1.0", "r.example", "r.example/a/b/c:1.0"),
             ("localhost:5000", "docker.io/library/localhost:5000", DEFAULT_HOST, "localhost:5000"),
+            ("library/a/b", "docker.io/library/a/b:latest", DEFAULT_HOST, "library/a/b"),
+            ("docker.io/r.example/a", "docker.io/r.example/a:latest", DEFAULT_HOST, "docker.io/r.example/a"),
+            ("docker.io/localhost/a:1", "docker.io/localhost/a:1", DEFAULT_HOST, "docker.io/localhost/a:1"),
         ] {
             let reference: Reference = text.parse().unwrap();
             assert_eq!((reference.to_string().as_str(), reference.host()), (full, host), "{text}");
             assert_eq!(reference.name().unwrap().as_str(), name, "{text}");
+            let named: Reference = name.parse().unwrap();
+            assert_eq!(named.to_string(), full, "{text}: the image's name is another reference");
         }
         for text in [format!("app:1@{digest}"), format!("app@{digest}")] {
             let reference: Reference = text.parse().unwrap();
@@ -126,6 +139,9 @@ mod tests {
         for text in
             ["", "Python", "a//b", "../a", "a:b:c", "a@sha256:1", "https://r.example/a", "r.example:x/a", "a b", "r.example/"]
         {
+            assert!(text.parse::<Reference>().is_err(), "{text:?}");
+        }
+        for text in ["a:b:c", "a:", "a:-", "a:b c"].map(|tagged| format!("{tagged}@{digest}")) {
             assert!(text.parse::<Reference>().is_err(), "{text:?}");
         }
     }
