@@ -4,7 +4,7 @@
 //! resolved here, inside the image's root. So if a layer's `/app` points to `/etc` or `../../..`, the target is the image's
 //! `/etc` and root, never the host's.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -242,23 +242,22 @@ impl Merged {
 
     /// All visible names, sorted.
     pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
-        let mut names = BTreeSet::new();
+        // With whether the name may be hidden: by a whiteout or something else in an upper layer, or as a whiteout of the only one.
+        let mut names = BTreeMap::new();
+        let are_merged = self.0.len() > 1;
         for layer in &self.0 {
             for entry in Dir::read_from(layer)? {
                 let entry = entry?;
                 let name = OsStr::from_bytes(entry.file_name().to_bytes());
-                if name != "." && name != ".." && !names.contains(name) {
-                    names.insert(name.to_owned());
+                if name != "." && name != ".." && !names.contains_key(name) {
+                    let may_be_whiteout = matches!(entry.file_type(), FileType::CharacterDevice | FileType::Unknown);
+                    names.insert(name.to_owned(), are_merged || may_be_whiteout);
                 }
             }
         }
-        if self.0.len() == 1 {
-            return Ok(names.into_iter().collect());
-        }
-        // Without what an upper layer removed.
         let mut visible = Vec::with_capacity(names.len());
-        for name in names {
-            if !matches!(self.lookup(&name)?.0, Entry::Missing) {
+        for (name, may_be_hidden) in names {
+            if !may_be_hidden || !matches!(self.lookup(&name)?.0, Entry::Missing) {
                 visible.push(name);
             }
         }

@@ -131,3 +131,19 @@ fn links_stay_inside_the_image() {
     assert!(view.resolve(Path::new("etc/real/x"), true).is_err());
     assert!(view.resolve(Path::new(&"x/".repeat(4000)), true).is_err());
 }
+
+#[test]
+fn a_directory_of_one_layer_lists_no_whiteouts() {
+    let layers = Layers::new(2);
+    layers.whiteout(0, "d/gone");
+    layers.file(0, "d/kept", "");
+    layers.whiteout(1, "e/gone");
+    layers.opaque(1, "e");
+    layers.file(0, "e/below", "");
+    let names = |path: &str| match layers.view().open_node(Path::new(path)).unwrap() {
+        Some(Opened::Directory(directory)) => directory.names().unwrap(),
+        other => panic!("{path} is {other:?}"),
+    };
+    assert_eq!(names("/d"), ["kept"]);
+    assert!(names("/e").is_empty());
+}
