@@ -364,6 +364,8 @@ fn whiteouts_hide_what_is_below_and_never_what_is_beside_them() {
     let top = scratch.path().join("1");
     for name in ["gone", "d"] {
         assert!(is_whiteout(&top.join(name)), "{name}");
+        // The tar's: the layer is the same whenever it is unpacked.
+        assert_eq!(fs::symlink_metadata(top.join(name)).unwrap().mtime(), 0, "{name}");
     }
     for name in ["again", "early", "late", "cleared"] {
         assert!(is_opaque(&top.join(name)), "{name}");

@@ -125,7 +125,7 @@ impl Unpacker {
             return set_opaque(&parent.dir);
         }
         if let Some(removed) = name.as_bytes().strip_prefix(WHITEOUT) {
-            return whiteout(&parent.dir, OsStr::from_bytes(removed));
+            return whiteout(&parent.dir, OsStr::from_bytes(removed), &named.times());
         }
         clear(&parent.dir, name)?;
         self.directories.remove(&path());
@@ -262,8 +262,9 @@ impl Unpacker {
     }
 }
 
-/// Removes a name of the layers below. What this layer has under the name stays, wherever it is in the tar.
-fn whiteout(parent: &OwnedFd, name: &OsStr) -> io::Result<()> {
+/// Removes a name of the layers below. What this layer has under the name stays, wherever it is in the tar. The times make the
+/// layer the same wherever it is unpacked.
+fn whiteout(parent: &OwnedFd, name: &OsStr, times: &Timestamps) -> io::Result<()> {
     if name.as_bytes().starts_with(WHITEOUT) {
         // Notes of AUFS, which mean nothing to other file systems.
         return Ok(());
@@ -274,7 +275,10 @@ fn whiteout(parent: &OwnedFd, name: &OsStr) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match rustix::fs::openat(parent, name, flags, Mode::empty()) {
         Ok(dir) => set_opaque(&dir),
-        Err(Errno::NOENT) => Ok(rustix::fs::mknodat(parent, name, FileType::CharacterDevice, Mode::empty(), 0)?),
+        Err(Errno::NOENT) => {
+            rustix::fs::mknodat(parent, name, FileType::CharacterDevice, Mode::empty(), 0)?;
+            Ok(rustix::fs::utimensat(parent, name, times, AtFlags::SYMLINK_NOFOLLOW)?)
+        }
         // It hides what is below already.
         Err(Errno::NOTDIR | Errno::LOOP) => Ok(()),
         Err(error) => Err(error.into()),
