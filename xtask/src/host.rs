@@ -88,6 +88,13 @@ pub(crate) const TO_TEST: &[Need] = &[
 pub(crate) const TO_BUILD_GVISOR: &[Need] =
     &[Need { present: Present::AnyOf(&["go"]), package: "golang-go", why: "it downloads the Go that builds gVisor" }];
 
+/// To fuzz.
+pub(crate) const TO_FUZZ: &[Need] = &[
+    Need { present: Present::AnyOf(&["cc"]), package: "gcc", why: "C libraries of the server are compiled" },
+    Need { present: Present::AnyOf(&["c++"]), package: "g++", why: "libFuzzer is compiled" },
+    Need { present: Present::File("/usr/include/stdlib.h"), package: "libc6-dev", why: "programs are linked" },
+];
+
 /// In addition, to run the benchmarks.
 pub(crate) const TO_BENCH: &[Need] = &[
     Need { present: Present::AnyOf(&["runc"]), package: "runc", why: "creates are compared with it" },

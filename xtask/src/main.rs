@@ -11,6 +11,7 @@ mod decoy;
 mod dist;
 mod failure;
 mod fmt;
+mod fuzz;
 mod gvisor;
 mod host;
 mod image;
@@ -52,6 +53,8 @@ enum Task {
     Bench(bench::BenchArgs),
     /// Put long loads on a server
     Soak(soak::SoakArgs),
+    /// Look for inputs that break what reads layers, manifests, Dockerfiles, and references
+    Fuzz(fuzz::FuzzArgs),
     /// Build the console and the dashboard; every task that builds the server does it before
     Web,
     /// Build an image into the data directory
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
         Task::Fmt => fmt::run(),
         Task::Bench(args) => bench::run(&args),
         Task::Soak(args) => soak::run(&args),
+        Task::Fuzz(args) => fuzz::run(&args),
         Task::Web => web::build(),
         Task::Image(args) => image::run(&args),
         Task::Pictures(args) => pictures::run(&args),

@@ -26,6 +26,8 @@ mod copy;
 mod debian;
 mod digest;
 mod error;
+#[doc(hidden)]
+pub mod fuzz;
 mod glob;
 mod ignore;
 mod image;

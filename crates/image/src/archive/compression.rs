@@ -13,7 +13,7 @@ const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
 const OTHERS: [(&[u8], &str); 2] = [(b"BZh", "bzip2"), (&[0xfd, b'7', b'z', b'X', b'Z'], "xz")];
 
 /// The plain tar of a layer.
-pub(super) fn plain<'a>(layer: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
+pub(crate) fn plain<'a>(layer: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
     let mut layer = BufReader::with_capacity(256 << 10, layer);
     let start = fill(&mut layer)?;
     if start.starts_with(GZIP) {

@@ -17,7 +17,9 @@ mod pack;
 mod read;
 mod unpack;
 
+pub(crate) use compression::plain;
 pub(crate) use install::{LayerSource, Stack, diffs, sha256, unpack_layers};
+pub(crate) use pack::pack;
 pub(crate) use read::MAX_JSON_BYTES;
 pub use read::load;
 
@@ -129,7 +131,7 @@ impl ArchiveWriter {
                 diff = pack_compressed(&layer.dir, out)?;
                 return Ok(());
             }
-            pack::pack(&layer.dir, out)
+            pack(&layer.dir, out)
         })?;
         let (media_type, diff) = if is_compressed { (oci::LAYER_GZIP, &diff) } else { (oci::LAYER, &digest) };
         Ok((Descriptor::new(media_type, &digest, size), format!("sha256:{diff}")))

@@ -31,7 +31,7 @@ const MAX_ATTRIBUTE_BYTES: usize = 64 << 10;
 type Attributes = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// Writes all files of a layer, in the order of their names: the same layer gives the same bytes.
-pub(super) fn pack(files: &Path, out: &mut dyn Write) -> io::Result<()> {
+pub(crate) fn pack(files: &Path, out: &mut dyn Write) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let top = rustix::fs::open(files, flags, Mode::empty())?;
     let stat = rustix::fs::fstat(&top)?;
