@@ -16,6 +16,7 @@ use rustix::fs::{AtFlags, Gid, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 use tar::EntryType;
 
+use crate::archive::entries::{self, Entries};
 use crate::copy::{LayerWriter, new_file, set_owner_and_mode};
 use crate::root::Entry;
 use crate::tar_entry;
@@ -84,19 +85,20 @@ fn is_tar_header(bytes: &[u8]) -> bool {
 }
 
 /// Unpacks into the directory `at` of the image, which is created if it is missing. Files keep the owners that the archive gives
-/// them, unless there is an `owner`.
+/// them, unless there is an `owner`. `most` is a maximum size below that of all archives, in bytes.
 pub(crate) fn unpack(
     target: &mut LayerWriter,
     at: &[OsString],
     file: &OwnedFd,
     packing: Packing,
-    owner: Option<(u32, u32)>,
+    (owner, most): (Option<(u32, u32)>, Option<u64>),
 ) -> io::Result<()> {
     let mut file = File::from(file.try_clone()?);
     file.seek(SeekFrom::Start(0))?;
     let reader = io::BufReader::with_capacity(1 << 20, file);
     target.directory(at, 0o755, (0, 0))?;
-    let mut unpacker = Unpacker { target, at, owner, directories: BTreeMap::new(), bytes: 0 };
+    let most = most.unwrap_or(MAX_UNPACKED_BYTES).min(MAX_UNPACKED_BYTES);
+    let mut unpacker = Unpacker { target, at, owner, most, directories: BTreeMap::new(), bytes: 0 };
     match packing {
         Packing::Tar => unpacker.all(reader)?,
         Packing::GzipTar => unpacker.all(MultiGzDecoder::new(reader))?,
@@ -108,6 +110,8 @@ struct Unpacker<'a> {
     target: &'a mut LayerWriter,
     at: &'a [OsString],
     owner: Option<(u32, u32)>,
+    /// Maximum number of bytes.
+    most: u64,
     /// Times of directories, which get them last: what is unpacked into them changes them.
     directories: BTreeMap<Vec<OsString>, Timestamps>,
     bytes: u64,
@@ -122,32 +126,30 @@ struct Attributes {
 
 impl Unpacker<'_> {
     fn all(&mut self, reader: impl Read) -> io::Result<()> {
-        let mut archive = tar::Archive::new(reader);
-        for (count, entry) in archive.entries()?.enumerate() {
-            if count as u64 >= MAX_ENTRIES {
+        let mut entries = Entries::new(reader);
+        let mut count = 0;
+        while let Some(entry) = entries.next()? {
+            count += 1;
+            if count > MAX_ENTRIES {
                 return Err(io::Error::other(format!("it has more than {MAX_ENTRIES} files")));
             }
-            let mut entry = entry?;
-            let shown = OsString::from_vec(entry.path_bytes().into_owned());
-            self.put(&mut entry).map_err(|error| io::Error::new(error.kind(), format!("{shown:?}: {error}")))?;
+            let shown = OsString::from_vec(entry.path.clone());
+            self.put(&entry, &mut entries.content())
+                .map_err(|error| io::Error::new(error.kind(), format!("{shown:?}: {error}")))?;
         }
         Ok(())
     }
 
-    fn put<R: Read>(&mut self, entry: &mut tar::Entry<'_, R>) -> io::Result<()> {
-        let kind = entry.header().entry_type();
-        if kind == EntryType::XGlobalHeader {
-            return Ok(());
-        }
-        let parts = components(&entry.path_bytes())?;
-        let header = entry.header();
+    fn put(&mut self, entry: &entries::Entry, content: &mut dyn Read) -> io::Result<()> {
+        let kind = entry.kind;
+        let parts = components(&entry.path)?;
         let owner = match self.owner {
             Some(owner) => owner,
-            None => (tar_entry::owner_id(header.uid()?)?, tar_entry::owner_id(header.gid()?)?),
+            None => (tar_entry::owner_id(entry.owner.0)?, tar_entry::owner_id(entry.owner.1)?),
         };
-        let time = Timespec { tv_sec: i64::try_from(header.mtime()?).unwrap_or(0), tv_nsec: 0 };
+        let time = Timespec { tv_sec: entry.mtime, tv_nsec: 0 };
         let times = Timestamps { last_access: time, last_modification: time };
-        let attributes = Attributes { owner, mode: header.mode()? & 0o7777, times };
+        let attributes = Attributes { owner, mode: entry.mode & 0o7777, times };
         if kind == EntryType::Directory {
             return self.directory(&parts, &attributes);
         }
@@ -165,17 +167,15 @@ impl Unpacker<'_> {
             Err(error) => return Err(error.into()),
         }
         match kind {
-            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => self.file(&dir, name, entry, &attributes),
+            EntryType::Regular | EntryType::Continuous => self.file(&dir, name, entry, content, &attributes),
             EntryType::Symlink => {
-                let link = entry.link_name_bytes().ok_or_else(|| io::Error::other("it is a link to nothing"))?;
-                rustix::fs::symlinkat(OsStr::from_bytes(&link), &dir, name)?;
+                rustix::fs::symlinkat(OsStr::from_bytes(&entry.link), &dir, name)?;
                 let (uid, gid) = (Uid::from_raw(owner.0), Gid::from_raw(owner.1));
                 rustix::fs::chownat(&dir, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
                 Ok(rustix::fs::utimensat(&dir, name, &attributes.times, AtFlags::SYMLINK_NOFOLLOW)?)
             }
             EntryType::Link => {
-                let link = entry.link_name_bytes().ok_or_else(|| io::Error::other("it is another name of nothing"))?;
-                let link = components(&link)?;
+                let link = components(&entry.link)?;
                 let (first, above) = link.split_last().ok_or(Errno::ISDIR)?;
                 let above = self.resolved(above)?;
                 let above = self.target.directory(&above, 0o755, (0, 0))?;
@@ -213,13 +213,25 @@ impl Unpacker<'_> {
         Ok(())
     }
 
-    fn file(&mut self, dir: &OwnedFd, name: &OsStr, content: &mut dyn Read, attributes: &Attributes) -> io::Result<()> {
-        let mut file = new_file(dir, name)?;
-        let left = MAX_UNPACKED_BYTES - self.bytes;
-        self.bytes += io::copy(&mut content.take(left + 1), &mut file)?;
-        if self.bytes > MAX_UNPACKED_BYTES {
-            return Err(io::Error::other(format!("the archive unpacks to more than {MAX_UNPACKED_BYTES} bytes")));
+    fn file(
+        &mut self,
+        dir: &OwnedFd,
+        name: &OsStr,
+        entry: &entries::Entry,
+        content: &mut dyn Read,
+        attributes: &Attributes,
+    ) -> io::Result<()> {
+        // With the holes of a sparse file, which a copy of it may fill.
+        self.bytes = self.bytes.saturating_add(entry.size);
+        if self.bytes > self.most {
+            return Err(io::Error::other(format!("the archive unpacks to more than {} bytes", self.most)));
         }
+        let mut file = new_file(dir, name)?;
+        for (offset, length) in entry.pieces.as_deref().unwrap_or(&[(0, entry.size)]) {
+            file.seek(SeekFrom::Start(*offset))?;
+            io::copy(&mut content.take(*length), &mut file)?;
+        }
+        file.set_len(entry.size)?;
         file.flush()?;
         let file = OwnedFd::from(file);
         set_owner_and_mode(&file, attributes.owner, attributes.mode)?;

@@ -44,6 +44,11 @@ impl BuildEnv {
         Self::from_parts(&|name| std::env::var(name).ok(), &bundles)
     }
 
+    /// For steps in sandboxes of a server: no proxies, and the extra CA file of its sandboxes.
+    pub fn of_sandboxes(extra_ca: Option<&Path>) -> Self {
+        Self::from_parts(&|_| None, &extra_ca.map(Path::to_owned).into_iter().collect::<Vec<_>>())
+    }
+
     fn from_parts(variable: &dyn Fn(&str) -> Option<String>, bundles: &[PathBuf]) -> Self {
         let mut env = BTreeMap::new();
         for name in PROXY_VARIABLES {

@@ -39,6 +39,8 @@ pub(crate) struct CopyPlan {
     pub(crate) exclude: IgnoreFile,
     /// Archives are unpacked, as ADD does.
     pub(crate) unpacks: bool,
+    /// Maximum size of what an archive unpacks to, in bytes, below that of all.
+    pub(crate) max_unpacked_bytes: Option<u64>,
 }
 
 #[derive(Debug, Clone)]
@@ -283,7 +285,8 @@ impl Sources {
                     return Err(not_a_directory(&plan.destination));
                 }
                 let failed = |e| CopyError::host(format!("could not unpack {:?}", tree.given), e);
-                add::unpack(&mut target, &at.components, file, *packing, plan.archive_owner).map_err(failed)?;
+                add::unpack(&mut target, &at.components, file, *packing, (plan.archive_owner, plan.max_unpacked_bytes))
+                    .map_err(failed)?;
                 continue;
             }
             let place = tree.place(plan, at)?;

@@ -27,6 +27,12 @@ pub enum ImageError {
     Cancelled,
     #[error("the image store is in use by a build or a removal")]
     Busy,
+    /// A context that a client sent.
+    #[error("the context can't be used: {reason}")]
+    Context { reason: String, code: ErrorCode },
+    /// The layers of a build are larger than it may make them.
+    #[error("line {line}: the build has more than {limit} bytes, its disk limit")]
+    TooLarge { line: usize, limit: u64 },
     /// A `.dockerignore` that can't be read as one.
     #[error("{path:?}: {reason}")]
     Ignore { path: PathBuf, reason: String },
@@ -67,7 +73,8 @@ impl ImageError {
         match self {
             Self::NotFound { .. } => ErrorCode::NotFound,
             Self::Busy | Self::Cancelled => ErrorCode::Conflict,
-            Self::Registry { code, .. } => *code,
+            Self::Registry { code, .. } | Self::Context { code, .. } => *code,
+            Self::TooLarge { .. } => ErrorCode::TooLarge,
             Self::Archive { .. }
             | Self::Ignore { .. }
             | Self::Option { .. }
@@ -81,6 +88,19 @@ impl ImageError {
                 ErrorCode::Exhausted
             }
             Self::Damaged { .. } | Self::Io { .. } => ErrorCode::Internal,
+        }
+    }
+
+    /// The line of the Dockerfile that it is about.
+    pub fn line(&self) -> Option<usize> {
+        match self {
+            Self::Parse(error) => Some(error.line),
+            Self::Step { line, .. }
+            | Self::Failed { line, .. }
+            | Self::Timeout { line, .. }
+            | Self::Runner { line, .. }
+            | Self::TooLarge { line, .. } => Some(*line),
+            _ => None,
         }
     }
 
@@ -102,6 +122,9 @@ impl ImageError {
             Self::MissingTool { tool } => Some(format!("install it with: apt-get install {tool}")),
             Self::Timeout { .. } => {
                 Some("the step is waiting for something that does not come, such as input or a network".to_owned())
+            }
+            Self::TooLarge { .. } => {
+                Some("remove what is not needed in the step that makes it, or request more with disk_bytes".to_owned())
             }
             _ => None,
         }

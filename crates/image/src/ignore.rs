@@ -9,7 +9,7 @@ use crate::glob::Glob;
 use crate::tree::Selection;
 
 /// Maximum size of the file, in bytes.
-const MAX_BYTES: u64 = 256 << 10;
+pub(crate) const MAX_BYTES: u64 = 256 << 10;
 /// Maximum number of patterns: each is compared with each path.
 const MAX_PATTERNS: usize = 1000;
 

@@ -40,10 +40,10 @@ mod store;
 mod tar_entry;
 mod tree;
 
-pub use archive::{export_layers, load, save};
+pub use archive::{BuildContext, ContextLimits, export_layers, load, save};
 pub use build::{
     BuildEvent, BuildOptions, BuildRequest, BuildRunner, MountContent, RunStep, RunnerError, StepMount, StepOutput, StepSecret,
-    build,
+    TenantBuild, build,
 };
 pub use build_env::BuildEnv;
 pub use error::ImageError;

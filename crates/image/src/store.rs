@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -113,6 +113,9 @@ pub(crate) struct LayerRecord {
     pub(crate) bytes: u64,
     pub(crate) created_by: String,
     pub(crate) created_at: Timestamp,
+    /// A step of a tenant's build made it: without an image, it goes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) tenant: Option<TenantId>,
 }
 
 /// Held while layers are created or removed; released when dropped, and by the kernel when the process dies.
@@ -127,6 +130,20 @@ pub(crate) struct OpenLayer {
     pub(crate) dir: PathBuf,
     /// The directory, locked: a sweep leaves it alone.
     _held: File,
+}
+
+/// A sealed layer that is in use by a build: it is not removed while this value lives.
+#[derive(Debug)]
+pub(crate) struct HeldLayer {
+    _dir: File,
+}
+
+/// The result of removing a layer.
+enum Discarded {
+    Removed,
+    Missing,
+    /// A build uses it.
+    Held,
 }
 
 /// What a new manifest says about an image besides its layers and its config.
@@ -335,25 +352,64 @@ impl ImageStore {
                 continue;
             }
             let bytes = self.layer_record(&digest).map_or(0, |record| record.bytes);
-            if self.discard(lock, &digest)? {
-                removed.freed_bytes += bytes;
-                removed.layers.push(digest);
+            match self.discard(lock, &digest)? {
+                Discarded::Removed => {
+                    removed.freed_bytes += bytes;
+                    removed.layers.push(digest);
+                }
+                Discarded::Held => removed.kept.push(digest),
+                Discarded::Missing => {}
             }
         }
         Ok(removed)
     }
 
     /// Removes a sealed layer. It is renamed at once, so that a crash never leaves half of it under its digest.
-    fn discard(&self, _lock: &StoreLock, digest: &str) -> Result<bool, ImageError> {
+    fn discard(&self, _lock: &StoreLock, digest: &str) -> Result<Discarded, ImageError> {
         let dir = self.layer_dir(digest);
         let trash = self.scratch("trash");
+        // Locked until it has its new name, so that no build takes it meanwhile.
+        let opened = match File::open(&dir) {
+            Ok(opened) => opened,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Discarded::Missing),
+            Err(e) => return Err(ImageError::io("could not remove", dir)(e)),
+        };
+        if rustix::fs::flock(&opened, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Ok(Discarded::Held);
+        }
         match fs::rename(&dir, &trash) {
             Ok(()) => {}
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Discarded::Missing),
             Err(e) => return Err(ImageError::io("could not remove", dir)(e)),
         }
         self.storage.remove(&trash).map_err(ImageError::io("could not remove", trash))?;
-        Ok(true)
+        Ok(Discarded::Removed)
+    }
+
+    /// Keeps a sealed layer from being removed. None: it is gone.
+    pub(crate) fn hold(&self, digest: &str) -> Option<HeldLayer> {
+        let dir = self.layer_dir(digest);
+        let opened = File::open(&dir).ok()?;
+        rustix::fs::flock(&opened, FlockOperation::NonBlockingLockShared).ok()?;
+        // It may have been removed between the two, and another may have its name.
+        let is_same = |now: fs::Metadata| opened.metadata().is_ok_and(|held| (held.dev(), held.ino()) == (now.dev(), now.ino()));
+        fs::metadata(&dir).is_ok_and(is_same).then_some(HeldLayer { _dir: opened })
+    }
+
+    /// Removes those of these layers that no image, build or sandbox uses. Blocks while a build of the command line runs.
+    pub fn remove_unused(&self, digests: Vec<String>, in_use: &dyn Fn(&str) -> bool) -> Result<Removed, ImageError> {
+        let lock = self.lock()?;
+        self.drop_unreferenced(&lock, digests, in_use)
+    }
+
+    /// Removes what builds of tenants left when their server was killed: unfinished layers, and those that no image has. Leaves
+    /// them if a build of the command line runs.
+    pub fn remove_interrupted(&self, in_use: &dyn Fn(&str) -> bool) -> Result<Removed, ImageError> {
+        let Some(lock) = self.try_lock()? else { return Ok(Removed::default()) };
+        self.sweep(&lock);
+        let mut of_tenants = self.layer_digests()?;
+        of_tenants.retain(|digest| self.layer_record(digest).is_some_and(|record| record.tenant.is_some()));
+        self.drop_unreferenced(&lock, of_tenants, in_use)
     }
 
     /// Waits for the lock. Blocks while a build runs elsewhere.
@@ -451,10 +507,22 @@ impl ImageStore {
     /// Makes a layer's content final under its digest. Its data is on disk before its name is.
     pub(crate) fn seal(
         &self,
+        lock: &StoreLock,
+        layer: &OpenLayer,
+        digest: &str,
+        created_by: &str,
+    ) -> Result<LayerRecord, ImageError> {
+        self.seal_of(lock, layer, digest, created_by, None)
+    }
+
+    /// The same for a step of a tenant's build.
+    pub(crate) fn seal_of(
+        &self,
         _lock: &StoreLock,
         layer: &OpenLayer,
         digest: &str,
         created_by: &str,
+        tenant: Option<&TenantId>,
     ) -> Result<LayerRecord, ImageError> {
         let at = |what| ImageError::io(what, &layer.dir);
         remove_tree(&layer.work()).map_err(at("could not clean up"))?;
@@ -462,6 +530,7 @@ impl ImageStore {
             bytes: disk_usage(&layer.files()).map_err(at("could not measure"))?,
             created_by: created_by.to_owned(),
             created_at: Timestamp::now(),
+            tenant: tenant.cloned(),
         };
         let json = serde_json::to_vec(&record).expect("a layer's record is plain data");
         fs::write(layer.dir.join("layer.json"), json).map_err(at("could not write to"))?;
@@ -487,7 +556,8 @@ impl ImageStore {
         self.layer_dir(digest).join("files")
     }
 
-    /// Writes an image's manifest atomically, replacing an older one.
+    /// Writes the manifest of an image that was built here.
+    #[cfg(test)]
     pub(crate) fn publish(
         &self,
         lock: &StoreLock,
@@ -499,7 +569,7 @@ impl ImageStore {
         self.publish_from(lock, name, digest, layers, config, Origin::default())
     }
 
-    /// Like [`ImageStore::publish`], for an image that comes from a registry or belongs to a tenant.
+    /// Writes an image's manifest atomically, replacing an older one.
     pub(crate) fn publish_from(
         &self,
         _lock: &StoreLock,

@@ -350,6 +350,55 @@ pub(crate) fn disk_usage(dir: &Path) -> io::Result<u64> {
     sum(&top, 0, &mut std::collections::HashSet::new())
 }
 
+/// The least that a file counts as in [`growing_usage`], in bytes: empty ones take space, too.
+const LEAST_FILE_BYTES: u64 = 512;
+
+/// The same for a directory that a step writes to. Stops above `most`. More than [`MAX_ENTRIES`] files, or more than
+/// [`MAX_USAGE_DEPTH`] directories inside each other, count as too much.
+pub(crate) fn growing_usage(dir: &Path, most: u64) -> io::Result<u64> {
+    struct Count {
+        bytes: u64,
+        entries: u64,
+        most: u64,
+        linked: std::collections::HashSet<(u64, u64)>,
+    }
+    fn sum(dir: &OwnedFd, depth: usize, count: &mut Count) -> io::Result<()> {
+        for entry in Dir::read_from(dir)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if name == c"." || name == c".." {
+                continue;
+            }
+            count.entries += 1;
+            if depth >= MAX_USAGE_DEPTH || count.entries > MAX_ENTRIES {
+                count.bytes = u64::MAX;
+            }
+            if count.bytes > count.most {
+                return Ok(());
+            }
+            // The step may have removed it meanwhile.
+            let Ok(stat) = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+            let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+            if !is_dir && stat.st_nlink > 1 && !count.linked.insert((stat.st_dev, stat.st_ino)) {
+                continue;
+            }
+            let bytes = (u64::try_from(stat.st_blocks).unwrap_or(0) * 512).max(LEAST_FILE_BYTES);
+            count.bytes = count.bytes.saturating_add(bytes);
+            if is_dir {
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let Ok(child) = rustix::fs::openat(dir, name, flags, Mode::empty()) else { continue };
+                sum(&child, depth + 1, count)?;
+            }
+        }
+        Ok(())
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let top = rustix::fs::open(dir, flags, Mode::empty())?;
+    let mut count = Count { bytes: 0, entries: 0, most, linked: std::collections::HashSet::new() };
+    sum(&top, 0, &mut count)?;
+    Ok(count.bytes)
+}
+
 /// Limits the descriptors and the stack of [`disk_usage`].
 pub(crate) const MAX_USAGE_DEPTH: usize = 1000;
 
@@ -357,6 +406,23 @@ pub(crate) const MAX_USAGE_DEPTH: usize = 1000;
 mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn what_a_step_writes_is_counted_up_to_a_limit() {
+        let scratch = tempfile::tempdir().unwrap();
+        let sub = scratch.path().join("a/b");
+        std::fs::create_dir_all(&sub).unwrap();
+        std::fs::write(sub.join("data"), vec![1; 100_000]).unwrap();
+        std::fs::hard_link(sub.join("data"), sub.join("again")).unwrap();
+        let used = growing_usage(scratch.path(), u64::MAX).unwrap();
+        assert!((100_000..150_000).contains(&used), "{used}");
+        // Empty files count, too.
+        for number in 0..100 {
+            std::fs::write(sub.join(number.to_string()), "").unwrap();
+        }
+        assert!(growing_usage(scratch.path(), u64::MAX).unwrap() >= used + 100 * LEAST_FILE_BYTES);
+        assert!(growing_usage(scratch.path(), 50_000).unwrap() > 50_000);
+    }
 
     #[test]
     fn the_digest_of_a_tree_follows_names_modes_contents_and_targets() {

@@ -199,6 +199,7 @@ async fn build_in(args: &BuildArgs, wanted: &Wanted) -> Result<Image, Failure> {
         env: &env,
         use_cache: !args.no_cache,
         options: &wanted.options,
+        tenant: None,
     };
     let mut progress = Progress::new(args.verbose);
     let built = arenite_image::build(builder.images(), request, &builder, &mut |event| progress.show(&event)).await;

@@ -105,7 +105,15 @@ impl<'a> Work<'a> {
     ) -> Result<Image, ImageError> {
         eprintln!("image {name}");
         let options = BuildOptions::default();
-        let request = BuildRequest { imagefile: file, context_dir: context, name, env: &self.env, use_cache, options: &options };
+        let request = BuildRequest {
+            imagefile: file,
+            context_dir: context,
+            name,
+            env: &self.env,
+            use_cache,
+            options: &options,
+            tenant: None,
+        };
         let mut progress = image::Progress::new(self.verbose);
         let built = arenite_image::build(self.builder.images(), request, runner, &mut |event| progress.show(&event)).await;
         progress.end();

@@ -39,7 +39,7 @@ fn unpacked(archive: &[u8], owner: Option<(u32, u32)>) -> (tempfile::TempDir, io
     let file: OwnedFd = File::open(file).unwrap().into();
     let FoundPacking::Some(packing) = packing(&file).unwrap() else { panic!("not found to be an archive") };
     let mut target = LayerWriter::open(&[lower], &scratch.path().join("new")).unwrap();
-    let result = unpack(&mut target, &["opt".into()], &file, packing, owner);
+    let result = unpack(&mut target, &["opt".into()], &file, packing, (owner, None));
     (scratch, result)
 }
 

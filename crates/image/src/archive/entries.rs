@@ -20,25 +20,25 @@ const MAX_PIECES: usize = 100_000;
 
 /// A file, directory, or link of a tar.
 #[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) kind: EntryType,
-    pub(super) path: Vec<u8>,
-    pub(super) link: Vec<u8>,
+pub(crate) struct Entry {
+    pub(crate) kind: EntryType,
+    pub(crate) path: Vec<u8>,
+    pub(crate) link: Vec<u8>,
     /// User and group.
-    pub(super) owner: (u64, u64),
-    pub(super) mode: u32,
+    pub(crate) owner: (u64, u64),
+    pub(crate) mode: u32,
     /// Seconds since 1970.
-    pub(super) mtime: i64,
+    pub(crate) mtime: i64,
     /// Extended attributes.
-    pub(super) attributes: Vec<(OsString, Vec<u8>)>,
+    pub(crate) attributes: Vec<(OsString, Vec<u8>)>,
     /// With the holes, in bytes.
-    pub(super) size: u64,
+    pub(crate) size: u64,
     /// Where the content of a sparse file belongs: offsets and lengths, ascending. None: all of it, from the start.
-    pub(super) pieces: Option<Vec<(u64, u64)>>,
+    pub(crate) pieces: Option<Vec<(u64, u64)>>,
 }
 
 /// Reads the entries of a tar one after the other.
-pub(super) struct Entries<R> {
+pub(crate) struct Entries<R> {
     tar: R,
     /// Bytes of the current entry's content that were not read, and of the padding after it.
     left: u64,
@@ -46,12 +46,12 @@ pub(super) struct Entries<R> {
 }
 
 impl<R: Read> Entries<R> {
-    pub(super) fn new(tar: R) -> Self {
+    pub(crate) fn new(tar: R) -> Self {
         Self { tar, left: 0, padding: 0 }
     }
 
     /// The next entry; none at the end. Skips what was not read of the current one.
-    pub(super) fn next(&mut self) -> io::Result<Option<Entry>> {
+    pub(crate) fn next(&mut self) -> io::Result<Option<Entry>> {
         let mut extended = Extended::default();
         for _ in 0..=MAX_EXTENSIONS {
             let Some(header) = self.header()? else { return Ok(None) };
@@ -68,7 +68,7 @@ impl<R: Read> Entries<R> {
     }
 
     /// The content of the current entry, without the holes of a sparse file.
-    pub(super) fn content(&mut self) -> impl Read {
+    pub(crate) fn content(&mut self) -> impl Read {
         Content(self)
     }
 

@@ -189,7 +189,7 @@ fn compare_layer(layers: &dyn LayerSource, index: usize, diff: &str) -> Result<(
     let failed = |error: io::Error| layers.damaged(format!("could not read layer {}: {error}", index + 1));
     let mut compressed = layers.open(index)?;
     let tar = plain(&mut compressed).map_err(failed)?;
-    let mut tar = HashReader::new(Bounded { inner: tar, left: MAX_LAYER_BYTES });
+    let mut tar = HashReader::new(Bounded::new(tar, MAX_LAYER_BYTES));
     io::copy(&mut tar, &mut io::sink()).map_err(failed)?;
     match tar.finish() == diff {
         true => Ok(()),
@@ -225,7 +225,7 @@ fn unpack_layer(
 
 /// Unpacks a tar; returns whether it depends on the layers below, and the digest of all its bytes.
 fn unpack_hashed(tar: impl Read, lower: &[PathBuf], files: &Path) -> io::Result<(bool, String)> {
-    let mut tar = HashReader::new(Bounded { inner: tar, left: MAX_LAYER_BYTES });
+    let mut tar = HashReader::new(Bounded::new(tar, MAX_LAYER_BYTES));
     let depends_on_lower = unpack(&mut tar, lower, files)?;
     // The end of a tar is padded.
     io::copy(&mut tar, &mut io::sink())?;
@@ -234,17 +234,24 @@ fn unpack_hashed(tar: impl Read, lower: &[PathBuf], files: &Path) -> io::Result<
 
 /// A tar that fails when it is too long: a few compressed bytes may stand for any number.
 pub(super) struct Bounded<R> {
-    pub(super) inner: R,
-    pub(super) left: u64,
+    inner: R,
+    most: u64,
+    left: u64,
+}
+
+impl<R> Bounded<R> {
+    pub(super) fn new(inner: R, most: u64) -> Self {
+        Self { inner, most, left: most }
+    }
 }
 
 impl<R: Read> Read for Bounded<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let n = self.inner.read(buffer)?;
-        self.left = self
-            .left
-            .checked_sub(n as u64)
-            .ok_or_else(|| io::Error::other(format!("it has more than {MAX_LAYER_BYTES} bytes without compression")))?;
+        self.left = self.left.checked_sub(n as u64).ok_or_else(|| {
+            let reason = format!("it has more than {} bytes without compression", self.most);
+            io::Error::new(io::ErrorKind::FileTooLarge, reason)
+        })?;
         Ok(n)
     }
 }

@@ -10,7 +10,8 @@
 //! Every blob is named by the SHA-256 of its bytes, which a load compares before a layer is sealed.
 
 mod compression;
-mod entries;
+mod context;
+pub(crate) mod entries;
 mod install;
 pub(crate) mod oci;
 mod pack;
@@ -18,6 +19,7 @@ mod read;
 mod unpack;
 
 pub(crate) use compression::plain;
+pub use context::{BuildContext, ContextLimits};
 pub(crate) use install::{LayerSource, Stack, diffs, sha256, unpack_layers};
 pub(crate) use pack::pack;
 pub(crate) use read::MAX_JSON_BYTES;

@@ -635,7 +635,7 @@ fn an_image_for_another_machine_is_refused() {
 fn a_layer_that_unpacks_to_too_much_is_refused() {
     let scratch = tempfile::tempdir().unwrap();
     let tar = tar_of(&[("f", E::Regular, "", "content")]);
-    let mut bounded = install::Bounded { inner: &tar[..], left: 600 };
+    let mut bounded = install::Bounded::new(&tar[..], 600);
     let files = scratch.path().join("files");
     fs::create_dir(&files).unwrap();
     let error = unpack::unpack(&mut bounded, &[], &files).unwrap_err();

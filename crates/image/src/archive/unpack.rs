@@ -32,19 +32,49 @@ const HOLE: usize = 64 << 10;
 /// Unpacks into the empty layer `files`, on top of the layers `lower` (lowest first). Returns whether the layer depends on those
 /// below: it has directories that are not in the tar, which look as they do there.
 pub(super) fn unpack(tar: &mut dyn Read, lower: &[PathBuf], files: &Path) -> io::Result<bool> {
+    unpack_as(Kind::Layer, tar, lower, files)
+}
+
+/// What a tar is unpacked as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Layer,
+    /// Files for a build, all of root's: no name removes others, and there are no special files and attributes. With at most
+    /// this many entries and bytes, holes of sparse files included.
+    Context {
+        entries: u64,
+        bytes: u64,
+    },
+}
+
+impl Kind {
+    fn place(self) -> &'static str {
+        if self == Self::Layer { "the layer" } else { "the context" }
+    }
+}
+
+pub(super) fn unpack_as(kind: Kind, tar: &mut dyn Read, lower: &[PathBuf], files: &Path) -> io::Result<bool> {
     let target = LayerWriter::open(lower, files)?;
     // The image's root: as in Docker, it takes nothing over from the layers below.
     set_owner_and_mode(&target.directory(&[], 0o755, (0, 0))?, (0, 0), 0o755)?;
-    let mut unpacker = Unpacker { target, directories: HashMap::new(), parent: None, buffer: vec![0; HOLE], linked: false };
+    let mut unpacker = Unpacker { kind, target, directories: HashMap::new(), parent: None, buffer: vec![0; HOLE], linked: false };
     let mut entries = Entries::new(tar);
-    let mut count = 0;
+    let (most_entries, most_bytes) = match kind {
+        Kind::Layer => (MAX_ENTRIES, u64::MAX),
+        Kind::Context { entries, bytes } => (entries, bytes),
+    };
+    let (mut count, mut bytes) = (0, 0u64);
     while let Some(entry) = entries.next()? {
         count += 1;
-        if count > MAX_ENTRIES {
-            return Err(io::Error::other(format!("it has more than {MAX_ENTRIES} files")));
+        if count > most_entries {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it has more than {most_entries} files")));
+        }
+        bytes = bytes.saturating_add(entry.size);
+        if bytes > most_bytes {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("its files have more than {most_bytes} bytes")));
         }
         let shown = OsString::from_vec(entry.path.clone());
-        let put = NamedEntry::new(entry).and_then(|entry| unpacker.put(&entry, &mut entries.content()));
+        let put = NamedEntry::new(kind, entry).and_then(|entry| unpacker.put(&entry, &mut entries.content()));
         put.map_err(|error| io::Error::new(error.kind(), format!("{shown:?}: {error}")))?;
     }
     unpacker.finish()
@@ -58,12 +88,15 @@ struct NamedEntry {
 }
 
 impl NamedEntry {
-    fn new(entry: entries::Entry) -> io::Result<Self> {
-        Ok(Self {
-            components: components(&entry.path)?,
-            owner: (tar_entry::owner_id(entry.owner.0)?, tar_entry::owner_id(entry.owner.1)?),
-            entry,
-        })
+    fn new(kind: Kind, mut entry: entries::Entry) -> io::Result<Self> {
+        let owner = match kind {
+            Kind::Layer => (tar_entry::owner_id(entry.owner.0)?, tar_entry::owner_id(entry.owner.1)?),
+            Kind::Context { .. } => {
+                entry.attributes.clear();
+                (0, 0)
+            }
+        };
+        Ok(Self { components: components(&entry.path, kind)?, owner, entry })
     }
 
     fn times(&self) -> Timestamps {
@@ -73,11 +106,11 @@ impl NamedEntry {
 }
 
 /// A path of the tar, from the layer's top.
-fn components(path: &[u8]) -> io::Result<Vec<OsString>> {
+fn components(path: &[u8], kind: Kind) -> io::Result<Vec<OsString>> {
     if path.len() > MAX_PATH_BYTES {
         return Err(Errno::NAMETOOLONG.into());
     }
-    tar_entry::components(path, "the layer", MAX_DEPTH)
+    tar_entry::components(path, kind.place(), MAX_DEPTH)
 }
 
 /// A directory that entries are put into.
@@ -90,6 +123,7 @@ struct Parent {
 }
 
 struct Unpacker {
+    kind: Kind,
     target: LayerWriter,
     /// Times of directories, which get them last: what is unpacked into them changes them.
     directories: HashMap<Vec<OsString>, Timestamps>,
@@ -112,7 +146,8 @@ impl Unpacker {
             };
         };
         // Sandboxes have their own /dev.
-        if matches!(kind, EntryType::Char | EntryType::Block) && parents.first().is_some_and(|first| first == "dev") {
+        let is_layer = self.kind == Kind::Layer;
+        if is_layer && matches!(kind, EntryType::Char | EntryType::Block) && parents.first().is_some_and(|first| first == "dev") {
             return Ok(());
         }
         let parent = self.parent(parents)?;
@@ -121,10 +156,10 @@ impl Unpacker {
             let dir = self.directory(&parent.dir, name)?;
             return self.fill_directory(&dir, path(), named);
         }
-        if name.as_bytes() == OPAQUE {
+        if is_layer && name.as_bytes() == OPAQUE {
             return set_opaque(&parent.dir);
         }
-        if let Some(removed) = name.as_bytes().strip_prefix(WHITEOUT) {
+        if let Some(removed) = name.as_bytes().strip_prefix(WHITEOUT).filter(|_| is_layer) {
             return whiteout(&parent.dir, OsStr::from_bytes(removed), &named.times());
         }
         clear(&parent.dir, name)?;
@@ -133,9 +168,10 @@ impl Unpacker {
             EntryType::Regular | EntryType::Continuous => return self.file(&parent.dir, name, named, content),
             EntryType::Symlink => rustix::fs::symlinkat(OsStr::from_bytes(&named.entry.link), &parent.dir, name)?,
             EntryType::Link => return self.link(&parent.dir, name, &named.entry.link),
-            EntryType::Fifo => {
+            EntryType::Fifo if is_layer => {
                 rustix::fs::mknodat(&parent.dir, name, FileType::Fifo, Mode::from_raw_mode(named.entry.mode), 0)?;
             }
+            EntryType::Fifo => return Err(io::Error::other("it is a FIFO")),
             EntryType::Char | EntryType::Block => return Err(io::Error::other("it is a device")),
             other => return Err(io::Error::other(format!("entries of type {other:?} are not supported"))),
         }
@@ -237,11 +273,14 @@ impl Unpacker {
 
     /// A second name of a file of this layer.
     fn link(&mut self, parent: &OwnedFd, name: &OsStr, target: &[u8]) -> io::Result<()> {
-        let target = components(target)?;
+        let target = components(target, self.kind)?;
         let (first, above) = target.split_last().ok_or(Errno::ISDIR)?;
         let above = self.parent(above)?;
         rustix::fs::linkat(&above.dir, first, parent, name, AtFlags::empty()).map_err(|error| match error {
-            Errno::NOENT => io::Error::other("the file that it is another name of is not in this layer"),
+            Errno::NOENT => {
+                let place = if self.kind == Kind::Layer { "this layer" } else { "the context" };
+                io::Error::other(format!("the file that it is another name of is not in {place}"))
+            }
             other => other.into(),
         })
     }

@@ -10,6 +10,7 @@ mod config;
 mod mounts;
 mod options;
 mod steps;
+mod tenant;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -27,9 +28,10 @@ use crate::error::ImageError;
 use crate::image::{Image, ImageConfig};
 use crate::imagefile::{Base, Imagefile, Instruction, Plan, Source};
 use crate::root::RootView;
-use crate::store::{ImageStore, LayerRecord, MAX_LAYERS, OpenLayer, StoreLock};
+use crate::store::{HeldLayer, ImageStore, LayerRecord, MAX_LAYERS, OpenLayer, Origin, StoreLock};
 
 pub use self::options::BuildOptions;
+pub use self::tenant::TenantBuild;
 
 /// Timeout of one step.
 pub(crate) const STEP_LIMIT: Duration = Duration::from_secs(30 * 60);
@@ -43,7 +45,7 @@ pub type StepOutput<'a> = dyn FnMut(&[u8]) + Send + 'a;
 /// Runs the steps of a build in sandboxes.
 #[async_trait]
 pub trait BuildRunner: Send + Sync {
-    /// Runs one command on the host's network and returns its exit code (128 plus the signal's number if it was killed). Merged
+    /// Runs one command and returns its exit code (128 plus the signal's number if it was killed). Merged
     /// output goes to `output` as it arrives, as one stream. When this returns, nothing of the step runs and nothing is mounted
     /// any more. Dropping the future ends the step's processes.
     async fn run(&self, step: RunStep, output: &mut StepOutput<'_>) -> Result<i32, RunnerError>;
@@ -75,7 +77,7 @@ pub struct RunStep {
     pub mounts: Vec<StepMount>,
     /// Mounted read-only for this step. They are never in the layers' directories.
     pub secrets: Vec<StepSecret>,
-    /// The step has its own loopback instead of the host's network.
+    /// The step has only its own loopback.
     pub is_offline: bool,
 }
 
@@ -123,6 +125,8 @@ pub struct BuildRequest<'a> {
     /// If false, no layer is reused, not even a base's own.
     pub use_cache: bool,
     pub options: &'a BuildOptions,
+    /// None: a build of the operator, which has the store for itself.
+    pub tenant: Option<TenantBuild<'a>>,
 }
 
 /// Progress of a build.
@@ -177,8 +181,12 @@ pub async fn build(
     let options = request.options;
     options.check()?;
     let plan = request.imagefile.plan(options.target.as_deref(), &options.build_args)?;
+    let lock = match request.tenant {
+        Some(_) => None,
+        None => Some(Arc::new(acquire(store, progress).await?)),
+    };
     let mut building = Building {
-        lock: Arc::new(acquire(store, progress).await?),
+        lock,
         store: store.clone(),
         request,
         runner,
@@ -191,6 +199,8 @@ pub async fn build(
         globals: plan.globals.clone(),
         warnings: Vec::new(),
         built: 0,
+        held: Vec::new(),
+        bytes: 0,
     };
     building.remove_old_caches().await?;
     building.stages(&plan, progress).await?;
@@ -231,7 +241,8 @@ struct Building<'a> {
     store: ImageStore,
     request: BuildRequest<'a>,
     runner: &'a dyn BuildRunner,
-    lock: Arc<StoreLock>,
+    /// Held for the whole build; none: only while the store changes.
+    lock: Option<Arc<StoreLock>>,
     /// Digests, lowest first.
     layers: Vec<String>,
     config: ImageConfig,
@@ -248,6 +259,10 @@ struct Building<'a> {
     /// Lines and texts that were not reported yet.
     warnings: Vec<(usize, String)>,
     built: usize,
+    /// Layers that must not be removed, if the lock is not held.
+    held: Vec<HeldLayer>,
+    /// Size of the layers that were built.
+    bytes: u64,
 }
 
 /// What a stage leaves for later ones.
@@ -285,11 +300,13 @@ impl Building<'_> {
             progress(BuildEvent::StepStarted { number: *number, of, text });
             Instant::now()
         };
+        self.check_cancelled()?;
         let started = begin(progress, &stage.source.text);
         let bytes = self.from(base, &stage.source, progress).await?;
         self.report_warnings(progress);
         progress(BuildEvent::StepDone { took: started.elapsed(), bytes });
         for step in &stage.steps {
+            self.check_cancelled()?;
             let started = begin(progress, &step.source.text);
             let source = &step.source;
             let bytes = match &step.instruction {
@@ -356,6 +373,7 @@ impl Building<'_> {
 
     /// Reuses the layer of this digest if it exists; otherwise returns the digest for a new one.
     async fn reuse_digest(&mut self, digest: String, progress: Progress<'_>) -> Result<Found, ImageError> {
+        let digest = self.own_digest(digest);
         if !self.request.use_cache {
             // A separate digest: the existing layer may be in use.
             let now = Timestamp::now().as_nanosecond().to_le_bytes();
@@ -363,8 +381,16 @@ impl Building<'_> {
             return Ok(Found::Nothing(fresh.hex()));
         }
         let (store, wanted) = (self.store.clone(), digest.clone());
-        match blocking(move || Ok(store.layer_record(&wanted))).await? {
-            Some(LayerRecord { bytes, .. }) => {
+        let hold = self.lock.is_none();
+        let found = move || {
+            let held = if hold { Some(store.hold(&wanted)) } else { None };
+            // Without its layer, it is as if there was none.
+            Ok(store.layer_record(&wanted).filter(|_| held.as_ref().is_none_or(Option::is_some)).map(|record| (record, held)))
+        };
+        match blocking(found).await? {
+            Some((LayerRecord { bytes, .. }, held)) => {
+                self.held.extend(held.flatten());
+                self.touched(&digest);
                 self.layers.push(digest);
                 progress(BuildEvent::Cached { bytes });
                 Ok(Found::Layer(bytes))
@@ -407,14 +433,29 @@ impl Building<'_> {
     ) -> Result<u64, ImageError> {
         let (store, lock) = (self.store.clone(), self.lock.clone());
         let (sealed, text) = (digest.clone(), source.text.clone());
-        let record = blocking(move || {
-            let record = made.and_then(|()| store.seal(&lock, &layer, &sealed, &text));
+        let (tenant, allowance) = (self.request.tenant.as_ref().map(|build| build.tenant.clone()), self.allowance(source));
+        self.touched(&digest);
+        let (record, held) = blocking(move || {
+            let record = made.and_then(|()| allowance.check(&layer.files())).and_then(|()| {
+                let lock = match lock {
+                    Some(lock) => lock,
+                    None => Arc::new(store.lock()?),
+                };
+                Ok((store.seal_of(&lock, &layer, &sealed, &text, tenant.as_ref())?, lock))
+            });
             if record.is_err() {
                 store.abandon(&layer);
             }
-            record
+            let (record, lock) = record?;
+            // It is locked itself until here.
+            drop(layer);
+            let held = store.hold(&sealed);
+            drop(lock);
+            Ok((record, held))
         })
         .await?;
+        self.held.extend(held);
+        self.bytes += record.bytes;
         self.layers.push(digest);
         self.built += 1;
         Ok(record.bytes)
@@ -423,7 +464,16 @@ impl Building<'_> {
     async fn publish(self) -> Result<Image, ImageError> {
         let digest = self.config.image_digest(self.top());
         let (store, name) = (self.store, self.request.name.clone());
-        blocking(move || store.publish(&self.lock, &name, digest, self.layers, self.config)).await
+        let owner = self.request.tenant.as_ref().and_then(|build| build.owner.cloned());
+        let (lock, layers, config) = (self.lock, self.layers, self.config);
+        let published = blocking(move || {
+            let lock = match lock {
+                Some(lock) => lock,
+                None => Arc::new(store.lock()?),
+            };
+            store.publish_from(&lock, &name, digest, layers, config, Origin { source: None, owner: owner.as_ref() })
+        });
+        published.await
     }
 }
 

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::steps::{check_path, copy_error, lexical};
 use super::{Building, MountContent, StepMount, StepSecret, blocking, refused};
-use crate::copy::{CopyPlan, PlannedSource, Sources};
+use crate::copy::{CopyPlan, PlannedSource, Sources, set_owner_and_mode};
 use crate::digest::FieldDigest;
 use crate::error::ImageError;
 use crate::ignore::IgnoreFile;
@@ -110,6 +110,7 @@ impl Building<'_> {
                         chmod: None,
                         exclude: IgnoreFile::default(),
                         unpacks: false,
+                        max_unpacked_bytes: None,
                     });
                     let line = source.line;
                     let (sources, plan) = blocking(move || {
@@ -179,8 +180,22 @@ impl Building<'_> {
                             (target, MountContent::Bind { path, is_directory, is_read_only: !is_writable })
                         }
                         Planned::Cache { target, id, mode, owner, is_writable } => {
-                            let path = store.cache(&lock, &id, mode, owner)?;
-                            done.caches.push(id);
+                            let path = match &lock {
+                                Some(lock) => {
+                                    let path = store.cache(lock, &id, mode, owner)?;
+                                    done.caches.push(id);
+                                    path
+                                }
+                                None => {
+                                    let empty = store.new_layer()?;
+                                    let files = empty.files();
+                                    done.copies.push(empty);
+                                    let failed = || ImageError::io("could not make", &files);
+                                    let opened = std::fs::File::open(&files).map_err(failed())?;
+                                    set_owner_and_mode(&opened.into(), owner, mode).map_err(failed())?;
+                                    files
+                                }
+                            };
                             (target, MountContent::Bind { path, is_directory: true, is_read_only: !is_writable })
                         }
                         Planned::Tmpfs { target, bytes } => (target, MountContent::Tmpfs { bytes }),
@@ -219,8 +234,8 @@ impl Building<'_> {
             for copy in &mounted.copies {
                 store.abandon(copy);
             }
-            for id in &mounted.caches {
-                store.close_cache(&lock, id);
+            for (id, lock) in mounted.caches.iter().zip(lock.iter().cycle()) {
+                store.close_cache(lock, id);
             }
             for point in &mounted.points {
                 remove_point(&files, point).map_err(ImageError::io("could not remove a mount point in", &files))?;
@@ -232,7 +247,7 @@ impl Building<'_> {
 
     /// Keeps caches of earlier builds below their bound.
     pub(super) async fn remove_old_caches(&self) -> Result<(), ImageError> {
-        let (store, lock) = (self.store.clone(), self.lock.clone());
+        let (store, Some(lock)) = (self.store.clone(), self.lock.clone()) else { return Ok(()) };
         blocking(move || {
             store.limit_caches(&lock);
             Ok(())

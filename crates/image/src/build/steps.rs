@@ -31,8 +31,7 @@ impl Building<'_> {
     pub(super) async fn from(&mut self, base: &Base, source: &Source, progress: Progress<'_>) -> Result<u64, ImageError> {
         match base {
             Base::Image(name) => {
-                let (store, name) = (self.store.clone(), name.clone());
-                let image = blocking(move || store.get(&name)).await?;
+                let image = self.image(name).await?;
                 self.layers = image.layers.into_iter().map(|l| l.digest).collect();
                 self.config = image.config;
                 Ok(image.size_bytes)
@@ -55,6 +54,7 @@ impl Building<'_> {
                 }
             }
             Base::Debootstrap(suite) => {
+                self.check_bootstrap(*suite, source)?;
                 let path = DEFAULT_PATH.to_owned();
                 self.config.env.insert("PATH".to_owned(), path);
                 let digest = FieldDigest::step(None, "debootstrap")
@@ -120,7 +120,8 @@ impl Building<'_> {
         if let Some(script) = &run.script {
             digest.add("script", script);
         }
-        if run.is_offline {
+        let is_offline = run.is_offline || self.is_offline();
+        if is_offline {
             digest.add("network", "none");
         }
         let mounts = self.mounts(&run.mounts, source).await?;
@@ -155,18 +156,27 @@ impl Building<'_> {
             files,
             mounts: mounted.mounts.clone(),
             secrets: mounted.secrets.clone(),
-            is_offline: run.is_offline,
+            is_offline,
         };
         let result = {
             let mut show = |line: &str| progress(BuildEvent::Output { line });
             let mut output = OutputLines::new(&mut show);
-            let result = tokio::time::timeout(STEP_LIMIT, self.runner.run(step, &mut |bytes| output.feed(bytes))).await;
+            let (cancelled, exceeded) = (self.cancelled(), self.allowance(source).exceeded(layer.files()));
+            let mut feed = |bytes: &[u8]| output.feed(bytes);
+            let result = tokio::select! {
+                biased;
+                // Its processes end when it is dropped.
+                () = cancelled => Err(ImageError::Cancelled),
+                error = exceeded => Err(error),
+                result = tokio::time::timeout(STEP_LIMIT, self.runner.run(step, &mut feed)) => Ok(result),
+            };
             let tail = output.finish();
             match result {
-                Ok(Ok(0)) => Ok(()),
-                Ok(Ok(code)) => Err(ImageError::Failed { line: source.line, what: "the command".to_owned(), code, tail }),
-                Ok(Err(error)) => Err(ImageError::Runner { line: source.line, source: error }),
-                Err(_) => Err(timeout("the command", source)),
+                Err(error) => Err(error),
+                Ok(Ok(Ok(0))) => Ok(()),
+                Ok(Ok(Ok(code))) => Err(ImageError::Failed { line: source.line, what: "the command".to_owned(), code, tail }),
+                Ok(Ok(Err(error))) => Err(ImageError::Runner { line: source.line, source: error }),
+                Ok(Err(_)) => Err(timeout("the command", source)),
             }
         };
         let removed = self.release(mounted, &layer).await;
@@ -227,6 +237,7 @@ impl Building<'_> {
             exclude: IgnoreFile::of_patterns(&exclude)
                 .map_err(|reason| refused(source, format!("--exclude is not valid: {reason}"), None))?,
             unpacks: step.is_add,
+            max_unpacked_bytes: self.bytes_left(),
         };
         let origin = self.origin(step.from.as_deref(), source).await?;
         let below = self.top().to_owned();
@@ -249,7 +260,7 @@ impl Building<'_> {
     }
 
     /// The place of a COPY's sources: a stage, an image, or the context.
-    pub(super) async fn origin(&self, from: Option<&str>, source: &Source) -> Result<Origin, ImageError> {
+    pub(super) async fn origin(&mut self, from: Option<&str>, source: &Source) -> Result<Origin, ImageError> {
         let Some(name) = from else {
             let ignore = self.request.options.ignore.clone();
             return Ok(Origin::Context { dir: self.request.context_dir.to_owned(), ignore });
@@ -260,8 +271,7 @@ impl Building<'_> {
                 stage.layers.iter().map(|digest| self.store.layer_files(digest)).collect()
             }
             StageSource::Image(image) => {
-                let store = self.store.clone();
-                let image = blocking(move || store.get(&image)).await?;
+                let image = self.image(&image).await?;
                 image.layers.into_iter().map(|layer| layer.dir).collect()
             }
         };

@@ -1,6 +1,9 @@
 use std::fs;
 use std::sync::Mutex;
 
+use arenite_model::TenantId;
+use tokio::sync::watch;
+
 use super::*;
 
 /// Replaces the sandboxes: records each step and follows its command, on the layer's own directory. Commands are `write NAME`,
@@ -87,6 +90,24 @@ impl Bench {
     }
 
     async fn build_with(&mut self, name: &str, text: &str, use_cache: bool) -> Result<Image, ImageError> {
+        self.build_as(name, text, use_cache, None).await
+    }
+
+    /// A build for a tenant, and what it made or reused.
+    async fn build_for(&mut self, tenant: &TenantId, text: &str, max_bytes: u64) -> (Result<Image, ImageError>, Vec<String>) {
+        let (layers, (_cancel, cancel)) = (Mutex::default(), watch::channel(false));
+        let tenant = TenantBuild { tenant, owner: Some(tenant), max_bytes, is_offline: false, cancel, layers: &layers };
+        let built = self.build_as("new", text, true, Some(tenant)).await;
+        (built, layers.into_inner().unwrap().into_iter().collect())
+    }
+
+    async fn build_as(
+        &mut self,
+        name: &str,
+        text: &str,
+        use_cache: bool,
+        tenant: Option<TenantBuild<'_>>,
+    ) -> Result<Image, ImageError> {
         self.events.clear();
         let imagefile: Imagefile = text.parse().unwrap();
         let request = BuildRequest {
@@ -96,6 +117,7 @@ impl Bench {
             env: &self.env,
             use_cache,
             options: &self.options,
+            tenant,
         };
         let events = &mut self.events;
         build(&self.store, request, &self.runner, &mut |event| {
@@ -302,6 +324,7 @@ async fn a_second_build_waits_for_the_first() {
             env: &env,
             use_cache: true,
             options: &BuildOptions::default(),
+            tenant: None,
         };
         let mut waits = Some(waits);
         build(&store, request, &RecordingRunner::default(), &mut |event| {
@@ -468,4 +491,60 @@ async fn a_user_is_a_name_or_a_number_with_or_without_a_group() {
         let meta = fs::metadata(image.layers[1].dir.join("new")).unwrap();
         assert_eq!((meta.uid(), meta.gid()), ids, "{user}");
     }
+}
+
+#[tokio::test]
+async fn tenants_share_no_steps_and_hold_their_layers() {
+    let mut bench = Bench::new();
+    let (one, two): (TenantId, TenantId) = ("one".parse().unwrap(), "two".parse().unwrap());
+    let text = "FROM base\nRUN write a\nRUN --mount=type=cache,target=/c write b";
+    // Not with the lock of another build, until a layer is sealed.
+    let (built, layers) = bench.build_for(&one, text, u64::MAX).await;
+    let image = built.unwrap();
+    assert_eq!((image.owner.as_ref(), image.layers.len(), layers.len()), (Some(&one), 3, 2));
+    assert!(!bench.store.dir().join("caches").exists(), "its caches go with the step");
+    let (again, reused) = bench.build_for(&one, text, u64::MAX).await;
+    assert_eq!((again.unwrap().digest, reused), (image.digest.clone(), layers.clone()));
+    assert_eq!(bench.runner.taken().len(), 2, "the second build has no step to run");
+    let (other, others) = bench.build_for(&two, text, u64::MAX).await;
+    assert!(other.is_ok() && layers.iter().all(|layer| !others.contains(layer)));
+    bench.build("new", text).await.unwrap();
+    assert_eq!(bench.runner.taken().len(), 4);
+    // The other's image is not found, its own goes before that of all.
+    let own = bench.build_for(&one, "FROM new\nENV X=1", u64::MAX).await.0.unwrap();
+    assert_eq!(own.layers[1].digest, image.layers[1].digest);
+
+    let held = bench.store.hold(&layers[0]).unwrap();
+    bench.store.remove_of(Some(&one), &"new".parse().unwrap(), &|_| false).unwrap();
+    assert!(bench.store.layer_record(&layers[0]).is_some() && bench.store.layer_record(&layers[1]).is_none());
+    drop(held);
+    assert_eq!(bench.store.remove_interrupted(&|_| false).unwrap().layers, [layers[0].clone()]);
+    assert!(bench.store.hold(&layers[0]).is_none());
+    assert!(bench.store.layer_record(&others[0]).is_some(), "an image has it");
+}
+
+#[tokio::test]
+async fn a_build_of_a_tenant_ends_at_its_bounds() {
+    let mut bench = Bench::new();
+    let tenant: TenantId = "one".parse().unwrap();
+    bench.context("big", &"x".repeat(200_000));
+    let (large, layers) = bench.build_for(&tenant, "FROM base\nRUN write a\nCOPY big /", 100_000).await;
+    assert!(matches!(large, Err(ImageError::TooLarge { line: 3, .. })), "{large:?}");
+    bench.store.remove_unused(layers, &|_| false).unwrap();
+    let (refused, _) = bench.build_for(&tenant, "FROM debootstrap:trixie", u64::MAX).await;
+    assert!(refused.unwrap_err().to_string().contains("by API"));
+
+    // A step that hangs ends with its build.
+    let (layers, (cancel, cancelled)) = (Mutex::default(), watch::channel(false));
+    let hangs = Arc::clone(&bench.runner.hangs);
+    let build =
+        TenantBuild { tenant: &tenant, owner: None, max_bytes: u64::MAX, is_offline: true, cancel: cancelled, layers: &layers };
+    let cancelling = async {
+        hangs.notified().await;
+        cancel.send_replace(true);
+    };
+    let (ended, ()) = tokio::join!(bench.build_as("new", "FROM base\nRUN hang\nRUN write a", true, Some(build)), cancelling);
+    assert!(matches!(ended, Err(ImageError::Cancelled)), "{ended:?}");
+    assert_eq!(bench.unfinished(), 0);
+    assert_eq!(fs::read_dir(bench.store.dir().join("layers")).unwrap().count(), 1, "the base's");
 }

@@ -39,6 +39,7 @@ impl Bench {
             chmod: None,
             exclude: IgnoreFile::default(),
             unpacks: false,
+            max_unpacked_bytes: None,
         }
     }
 

@@ -26,6 +26,16 @@ pub enum MountKind {
     Secret { id: Option<String>, variable: Option<String>, is_required: bool, mode: u32, owner: (u32, u32) },
 }
 
+impl MountKind {
+    /// The stage or image of a bind.
+    pub(crate) fn from(&self) -> Option<&String> {
+        match self {
+            Self::Bind { from, .. } => from.as_ref(),
+            _ => None,
+        }
+    }
+}
+
 /// The options of one mount, each with its value.
 struct Options<'a> {
     line: usize,

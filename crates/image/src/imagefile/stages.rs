@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use arenite_model::ImageName;
 
-use super::mounts::MountKind;
 use super::words::Text;
 use super::{Base, Imagefile, Instruction, ParseError, cut, image_name};
 
@@ -79,13 +78,7 @@ impl Imagefile {
             for step in &stage.steps {
                 let names: Vec<&String> = match &step.instruction {
                     Instruction::Copy(copy) => copy.from.iter().collect(),
-                    Instruction::Run(run) => {
-                        let from = run.mounts.iter().filter_map(|mount| match &mount.kind {
-                            MountKind::Bind { from, .. } => from.as_ref(),
-                            _ => None,
-                        });
-                        from.collect()
-                    }
+                    Instruction::Run(run) => run.mounts.iter().filter_map(|mount| mount.kind.from()).collect(),
                     _ => continue,
                 };
                 for name in names {
@@ -96,6 +89,29 @@ impl Imagefile {
             }
         }
         Ok(Plan { stages: bases.into_iter().collect(), globals })
+    }
+
+    /// The images that the stages of a plan need, each once.
+    pub fn images(&self, plan: &Plan) -> Result<BTreeSet<ImageName>, ParseError> {
+        let mut images = BTreeSet::new();
+        for (index, base) in &plan.stages {
+            if let Base::Image(name) = base {
+                images.insert(name.clone());
+            }
+            for step in &self.stages[*index].steps {
+                let sources: Vec<&String> = match &step.instruction {
+                    Instruction::Copy(copy) => copy.from.iter().collect(),
+                    Instruction::Run(run) => run.mounts.iter().filter_map(|mount| mount.kind.from()).collect(),
+                    _ => continue,
+                };
+                for name in sources {
+                    if let StageSource::Image(image) = self.source_of(step.source.line, name, *index)? {
+                        images.insert(image);
+                    }
+                }
+            }
+        }
+        Ok(images)
     }
 
     /// Values of the ARGs before the first FROM, and those of the platform.
