@@ -1,4 +1,11 @@
-//! RUN steps of image builds, each in a separate sandbox: with the host's network or none, and nothing else of the host.
+//! RUN steps of image builds, each in a separate sandbox.
+//!
+//! | | of the operator's build | of a client's build |
+//! | --- | --- | --- |
+//! | network | the host's, or none | that of sandboxes, or none |
+//! | limits | 4 GiB of memory, 8192 processes | those of the build |
+//! | ids | one range for all, as one build runs at a time | their own |
+//! | cgroups | of builds | of the server's sandboxes |
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -12,13 +19,14 @@ use arenite_image::{BuildEnv, BuildRunner, ImageStore, MountContent, RunStep, Ru
 use arenite_isolation::mounts::{self, Attributes};
 use arenite_isolation::{Begin, Bind};
 use arenite_model::protocol::{self, GuestConfig};
-use arenite_model::{Resources, SandboxId};
+use arenite_model::{NetworkMode, Resources, SandboxId};
 use async_trait::async_trait;
 use tokio::io::AsyncReadExt;
 
+use super::data_dir::write_shared_file;
 use super::engine::config_file;
-use super::slot::{IdRanges, Slot, cgroup, kill, wait_end};
-use super::{Host, NamespaceConfig, Role, at};
+use super::slot::{IdRanges, Slot, cgroup, kill, resolver, wait_end};
+use super::{Host, NamespaceConfig, NamespaceEngine, Role, at};
 use crate::EngineError;
 
 /// Builds images on this host. One at a time per data directory: a second one waits.
@@ -38,11 +46,63 @@ impl Drop for Running {
     fn drop(&mut self) {
         kill(&self.slot.first.pidfd);
         wait_end(&self.slot.first.pidfd, Duration::from_secs(30));
-        self.host.end_processes(&self.slot.id);
-        if let Err(error) = self.host.cgroups.remove(&self.slot.id) {
-            tracing::warn!(%error, "a build's cgroup could not be removed");
-        }
+        self.host.sweep(&self.slot.id, self.slot.uid_index, self.slot.net_index);
         let _ = fs::remove_dir_all(&self.scratch);
+    }
+}
+
+/// The resolvers of a step.
+enum Resolvers {
+    OfHost,
+    /// The content of the file.
+    Of(String),
+}
+
+/// Runs steps of clients' builds as sandboxes of a server, with limits and on the network of sandboxes. Cheap to clone.
+#[derive(Clone)]
+pub struct SandboxSteps {
+    host: Arc<Host>,
+    limits: Resources,
+    network: NetworkMode,
+}
+
+impl NamespaceEngine {
+    /// Runs the steps of a build with these limits. The disk limit is the build's own concern: it provides the layers.
+    pub fn steps(&self, limits: Resources, network: NetworkMode) -> SandboxSteps {
+        SandboxSteps { host: Arc::clone(&self.shared.host), limits, network }
+    }
+
+    /// The CA file that steps trust, as sandboxes do.
+    pub fn extra_ca(&self) -> Option<&Path> {
+        self.shared.host.config.extra_ca.as_deref()
+    }
+}
+
+#[async_trait]
+impl BuildRunner for SandboxSteps {
+    async fn run(&self, step: RunStep, output: &mut StepOutput<'_>) -> Result<i32, RunnerError> {
+        let network = match self.network {
+            NetworkMode::Open if !step.is_offline => NetworkMode::Open,
+            // Never the host's.
+            _ => NetworkMode::None,
+        };
+        let gateway = match network {
+            NetworkMode::Open => Some(self.host.network()?.gateway()),
+            _ => None,
+        };
+        let id = SandboxId::random();
+        let scratch = self.host.records.step_dir(&id);
+        // Before its processes: a start recognizes them by it.
+        fs::create_dir_all(&scratch)?;
+        let slot = match self.host.prepare_limited_step(id, network, self.limits.clone()).await {
+            Ok(slot) => slot,
+            Err(error) => {
+                let _ = fs::remove_dir_all(&scratch);
+                return Err(error.into());
+            }
+        };
+        let running = Running { host: Arc::clone(&self.host), slot, scratch };
+        run_step(running, &step, &Resolvers::Of(resolver(gateway)), output).await
     }
 }
 
@@ -76,33 +136,53 @@ impl Builder {
 
     async fn step(&self, step: RunStep, output: &mut StepOutput<'_>, kvm: bool) -> Result<i32, RunnerError> {
         let slot = self.host.prepare_step(SandboxId::random(), step.is_offline, kvm).await?;
-        let (read, write) = io::pipe()?;
-        let (mut status, status_write) = io::pipe()?;
-        let running = self.start(slot, &step, write.into(), status_write.into())?;
-        let mut read = tokio::net::unix::pipe::Receiver::from_owned_fd_unchecked(OwnedFd::from(read))?;
-        let mut buffer = vec![0u8; 64 << 10];
-        // Closes when every process of the step has ended, which the end of the first one causes.
-        loop {
-            match read.read(&mut buffer).await? {
-                0 => break,
-                length => output(&buffer[..length]),
-            }
-        }
-        let mut text = String::new();
-        status.read_to_string(&mut text)?;
-        tokio::task::spawn_blocking(move || drop(running)).await?;
-        // The path where the host's resolvers were mounted.
-        let resolver = step.upper.join("etc/resolv.conf");
-        if fs::symlink_metadata(&resolver).is_ok_and(|m| m.is_file() && m.len() == 0) {
-            fs::remove_file(&resolver)?;
-        }
-        exit_code(&text)
-    }
-
-    fn start(&self, slot: Slot, step: &RunStep, output: OwnedFd, status: OwnedFd) -> Result<Running, EngineError> {
         let scratch = self.host.records.build_dir(&slot.id);
         let running = Running { host: self.host.clone(), slot, scratch };
-        let slot = &running.slot;
+        run_step(running, &step, &Resolvers::OfHost, output).await
+    }
+}
+
+/// Runs a step to its end in a slot that was prepared for it.
+async fn run_step(
+    running: Running,
+    step: &RunStep,
+    resolvers: &Resolvers,
+    output: &mut StepOutput<'_>,
+) -> Result<i32, RunnerError> {
+    let (read, write) = io::pipe()?;
+    let (mut status, status_write) = io::pipe()?;
+    running.start(step, resolvers, write.into(), status_write.into())?;
+    let mut read = tokio::net::unix::pipe::Receiver::from_owned_fd_unchecked(OwnedFd::from(read))?;
+    let mut buffer = vec![0u8; 64 << 10];
+    // Closes when every process of the step has ended, which the end of the first one causes.
+    loop {
+        match read.read(&mut buffer).await? {
+            0 => break,
+            length => output(&buffer[..length]),
+        }
+    }
+    let mut text = String::new();
+    status.read_to_string(&mut text)?;
+    let kills = running.host.cgroups.counts(&running.slot.id).map_or(0, |counts| counts.oom_kills.unwrap_or(0));
+    if kills > 0 {
+        let limit = running.slot.limits.memory_bytes >> 20;
+        output(
+            format!("\narenite: the step used its {limit} MiB of memory, and the kernel killed {kills} of its processes\n")
+                .as_bytes(),
+        );
+    }
+    tokio::task::spawn_blocking(move || drop(running)).await?;
+    // The path where the host's resolvers were mounted.
+    let resolver = step.upper.join("etc/resolv.conf");
+    if fs::symlink_metadata(&resolver).is_ok_and(|m| m.is_file() && m.len() == 0) {
+        fs::remove_file(&resolver)?;
+    }
+    exit_code(&text)
+}
+
+impl Running {
+    fn start(&self, step: &RunStep, resolvers: &Resolvers, output: OwnedFd, status: OwnedFd) -> Result<(), EngineError> {
+        let slot = &self.slot;
         let mapped = |dir: &PathBuf, read_only| {
             mounts::detached(dir, Attributes { read_only, idmap: Some(slot.userns.as_fd()), ..Attributes::default() })
         };
@@ -123,16 +203,24 @@ impl Builder {
         .map_err(|e| at("guest configuration", e))?;
 
         // All files are mounted read-only, so that a step can't change the host's.
-        let mut files: Vec<(PathBuf, String)> = vec![("/etc/resolv.conf".into(), "/etc/resolv.conf".to_owned())];
+        fs::create_dir_all(&self.scratch).map_err(|e| at("build files", e))?;
+        let resolvers = match resolvers {
+            Resolvers::OfHost => "/etc/resolv.conf".into(),
+            Resolvers::Of(content) => {
+                let file = self.scratch.join("resolv.conf");
+                write_shared_file(&file, content.as_bytes()).map_err(|e| at("build files", e))?;
+                file
+            }
+        };
+        let mut files: Vec<(PathBuf, String)> = vec![(resolvers, "/etc/resolv.conf".to_owned())];
         files.extend(step.ca_file.clone().map(|file| (file, BuildEnv::CA_PATH.to_owned())));
-        fs::create_dir_all(&running.scratch).map_err(|e| at("build files", e))?;
         for (number, (target, content)) in step.files.iter().enumerate() {
-            let file = running.scratch.join(number.to_string());
-            fs::write(&file, content).map_err(|e| at("build files", e))?;
+            let file = self.scratch.join(number.to_string());
+            write_shared_file(&file, content).map_err(|e| at("build files", e))?;
             files.push((file, target.clone()));
         }
         for (number, secret) in step.secrets.iter().enumerate() {
-            let file = running.scratch.join(format!("secret-{number}"));
+            let file = self.scratch.join(format!("secret-{number}"));
             // Its owner is the sandbox's own id on the host: the file system of the scratch directory may have no id maps.
             let base = IdRanges::base(slot.uid_index);
             write_secret(&file, secret, base).map_err(|e| at("build secrets", e))?;
@@ -175,8 +263,7 @@ impl Builder {
             .chain([layer.as_fd(), output.as_fd(), status.as_fd(), config.as_fd()])
             .chain(bound.iter().map(|b| b.as_fd()))
             .collect();
-        slot.begin(&begin, &given)?;
-        Ok(running)
+        slot.begin(&begin, &given)
     }
 }
 

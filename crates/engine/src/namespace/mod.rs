@@ -35,7 +35,7 @@ pub(crate) mod slot;
 pub mod storage;
 pub(crate) mod volumes;
 
-pub use build::{Builder, WithKvm};
+pub use build::{Builder, SandboxSteps, WithKvm};
 pub use engine::NamespaceEngine;
 pub use gvisor::find_runsc;
 pub use host::NamespaceConfig;

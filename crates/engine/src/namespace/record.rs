@@ -26,6 +26,8 @@ use crate::descriptors::ran_out;
 
 /// The newest version that this program writes and understands. Version 0 had neither header nor memo.
 const VERSION: u32 = 1;
+/// Starts the names of directories of steps. No id has a dash there.
+const STEP: &str = "step-";
 const FILE: &str = "sandbox.json";
 const SOCKET: &str = "guest.sock";
 const NOTE: &str = "quarantine.json";
@@ -160,6 +162,22 @@ impl Records {
     /// Where a step of a build keeps its files.
     pub(super) fn build_dir(&self, id: &SandboxId) -> PathBuf {
         self.run.join(format!("build-{id}"))
+    }
+
+    /// The same for a step that a server runs.
+    pub(super) fn step_dir(&self, id: &SandboxId) -> PathBuf {
+        self.run.join(format!("{STEP}{id}"))
+    }
+
+    /// Removes the files of steps that a killed server left.
+    pub(super) fn remove_steps(&self) -> io::Result<()> {
+        for entry in fs::read_dir(&self.run)? {
+            let entry = entry?;
+            if entry.file_name().to_str().is_some_and(|name| name.starts_with(STEP)) {
+                fs::remove_dir_all(entry.path())?;
+            }
+        }
+        Ok(())
     }
 
     /// The second copy first: after an interrupted write, the one in `run` is sound as well, and older.

@@ -130,6 +130,9 @@ impl EngineShared {
     }
 
     fn judge(&self, id: &SandboxId, is_known: bool) -> Result<Verdict, EngineError> {
+        if !is_known && self.host.records.step_dir(id).is_dir() {
+            return Ok(Verdict::Remove(format!("{id}, a step of an image build")));
+        }
         let layer = self.host.storage.layer_use(id).map_err(look_at_storage)?;
         // An interrupted preparation without the mark has no directory of a record: a guest's is created before it starts.
         let is_unused = match layer {
@@ -377,7 +380,13 @@ impl NamespaceEngine {
     pub(super) async fn find_again(&self, known: &[Row]) -> Result<Recovery, EngineError> {
         let shared = self.shared.clone();
         let known: HashMap<SandboxId, Row> = known.iter().map(|row| (row.id.clone(), row.clone())).collect();
-        let settled = blocking(move || shared.settle(&known)).await?;
+        let settled = blocking(move || {
+            let settled = shared.settle(&known)?;
+            // Their processes have ended.
+            shared.host.records.remove_steps().map_err(|e| at("build files", e))?;
+            Ok(settled)
+        })
+        .await?;
         let network = self.shared.host.network()?;
         if settled.unknown_net {
             tracing::warn!(

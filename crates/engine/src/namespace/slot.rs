@@ -56,6 +56,24 @@ pub(super) struct Kept {
     pub(super) revision: u32,
 }
 
+/// What a slot is for.
+enum Use {
+    /// A sandbox, or a step of the operator's build on the host's network.
+    New,
+    Again(Box<Kept>),
+    /// A step of a client's build with these limits.
+    Step(Resources),
+}
+
+/// The writable layer of a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LayerOf {
+    New,
+    Kept,
+    /// A build provides its layer.
+    Build,
+}
+
 /// Ranges of host ids for sandboxes: above those that systemd gives to containers (up to 1,879,048,191).
 #[derive(Debug)]
 pub(super) struct IdRanges {
@@ -109,12 +127,22 @@ impl IdRanges {
 impl Host {
     /// Prepares a sandbox under an id. On failure nothing of it is left.
     pub(super) async fn prepare(self: &Arc<Self>, id: SandboxId, mode: NetworkMode, kvm: bool) -> Result<Slot, EngineError> {
-        self.prepare_on(id, (mode, false), kvm, None).await
+        self.prepare_on(id, (mode, false), kvm, Use::New).await
+    }
+
+    /// Prepares a sandbox for a step of a client's build, with its own ids, network and limits.
+    pub(super) async fn prepare_limited_step(
+        self: &Arc<Self>,
+        id: SandboxId,
+        mode: NetworkMode,
+        limits: Resources,
+    ) -> Result<Slot, EngineError> {
+        self.prepare_on(id, (mode, false), false, Use::Step(limits)).await
     }
 
     /// Prepares a sandbox for a step of a build, on the host's network or with only loopback.
     pub(super) async fn prepare_step(self: &Arc<Self>, id: SandboxId, is_offline: bool, kvm: bool) -> Result<Slot, EngineError> {
-        self.prepare_on(id, (NetworkMode::Host, is_offline), kvm, None).await
+        self.prepare_on(id, (NetworkMode::Host, is_offline), kvm, Use::New).await
     }
 
     /// The same for a sandbox that restarts on its disk. On failure the disk stays.
@@ -125,7 +153,7 @@ impl Host {
         kvm: bool,
         kept: Kept,
     ) -> Result<Slot, EngineError> {
-        self.prepare_on(id, (mode, false), kvm, Some(Box::new(kept))).await
+        self.prepare_on(id, (mode, false), kvm, Use::Again(Box::new(kept))).await
     }
 
     async fn prepare_on(
@@ -133,9 +161,14 @@ impl Host {
         id: SandboxId,
         (mode, is_offline): (NetworkMode, bool),
         kvm: bool,
-        kept: Option<Box<Kept>>,
+        purpose: Use,
     ) -> Result<Slot, EngineError> {
-        let limits = self.config.default_resources.clone();
+        let (kept, limits, layer) = match purpose {
+            Use::New if mode == NetworkMode::Host => (None, self.config.default_resources.clone(), LayerOf::Build),
+            Use::New => (None, self.config.default_resources.clone(), LayerOf::New),
+            Use::Again(kept) => (Some(kept), self.config.default_resources.clone(), LayerOf::Kept),
+            Use::Step(limits) => (None, limits, LayerOf::Build),
+        };
         let of_before = kept.as_ref().and_then(|kept| kept.uid_index);
         let uid_index = match (mode, of_before) {
             (NetworkMode::Host, _) => IdRanges::BUILDS,
@@ -162,7 +195,7 @@ impl Host {
         };
         let host = self.clone();
         let blocking = tokio::task::spawn_blocking(move || {
-            let made = host.prepare_blocking(&id, (mode, kvm), &limits, uid_index, netns, (gateway, kept.is_some()));
+            let made = host.prepare_blocking(&id, kvm, &limits, uid_index, netns, (gateway, layer));
             match made {
                 Ok((layer, first, userns, control)) => {
                     Ok(Slot { id, mode, kvm, limits, uid_index, net_index, layer, kept, first, userns, control })
@@ -187,17 +220,16 @@ impl Host {
     fn prepare_blocking(
         &self,
         id: &SandboxId,
-        (mode, kvm): (NetworkMode, bool),
+        kvm: bool,
         limits: &Resources,
         uid_index: u32,
         netns: Option<OwnedFd>,
-        (gateway, has_layer): (Option<Ipv4Addr>, bool),
+        (gateway, layer): (Option<Ipv4Addr>, LayerOf),
     ) -> Result<(PathBuf, Prepared, OwnedFd, OwnedFd), EngineError> {
-        let layer = match mode {
-            // A build provides its layer.
-            NetworkMode::Host => None,
-            _ if has_layer => Some(self.kept_layer(id, gateway)?),
-            _ => Some(self.writable_layer(id, limits, gateway)?),
+        let layer = match layer {
+            LayerOf::Build => None,
+            LayerOf::Kept => Some(self.kept_layer(id, gateway)?),
+            LayerOf::New => Some(self.writable_layer(id, limits, gateway)?),
         };
         let entrances = self.cgroups.create(id, limits).map_err(cgroup)?;
         let request = || Prepare {
@@ -290,7 +322,8 @@ impl Host {
     }
 }
 
-fn resolver(gateway: Option<Ipv4Addr>) -> String {
+/// Content of `/etc/resolv.conf`.
+pub(super) fn resolver(gateway: Option<Ipv4Addr>) -> String {
     match gateway {
         Some(gateway) => format!("nameserver {gateway}\noptions timeout:5 attempts:2\n"),
         None => "# this sandbox has no network\n".to_owned(),
