@@ -76,7 +76,9 @@ fn described(exchange: &Exchange, tenants: &Tenants, tenant: Tenant) -> TenantIn
     let Tenant { name, created_at, limits, disabled } = tenant;
     let sandboxes = exchange.gateway.control.reserved(&name).sandboxes;
     let quotas = quotas(&exchange.gateway, &name);
-    TenantInfo { name, created_at, disabled, sandboxes, keys, limits, quotas }
+    let min_tier = limits.min_tier;
+    let limits = Quota::ALL.into_iter().map(|quota| (quota, limits.get(quota))).collect();
+    TenantInfo { name, created_at, disabled, sandboxes, keys, limits, min_tier, quotas }
 }
 
 fn answer_with(exchange: &Exchange, tenants: &Tenants, status: StatusCode, tenant: Tenant) -> Answered {

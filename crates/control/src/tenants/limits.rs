@@ -87,6 +87,7 @@ pub struct TenantLimits {
     pub requests_per_second: Option<u64>,
     pub max_timeout_seconds: Option<u64>,
     /// The tier that each of its sandboxes must have: `gvisor` or `machine`. With `namespace`, all are allowed.
+    #[schema(ignore)]
     pub min_tier: Option<Tier>,
 }
 

@@ -319,7 +319,10 @@ pub(crate) struct TenantInfo {
     pub(crate) sandboxes: u64,
     pub(crate) keys: usize,
     /// Its own limits, without the server's defaults.
-    pub(crate) limits: TenantLimits,
+    #[schema(value_type = TenantLimits)]
+    pub(crate) limits: BTreeMap<Quota, Option<u64>>,
+    /// The tier that each of its new sandboxes must have; null: the server's default.
+    pub(crate) min_tier: Option<Tier>,
     /// All quotas, as they apply.
     pub(crate) quotas: Vec<QuotaState>,
 }
