@@ -51,6 +51,7 @@ ELSEWHERE = {
     'engine = "docker"': "settings, not a command; engines/test_conformance.py has a server with Docker",
     "sudo arenite image pull": "needs a registry; operation/test_images_oci.py has one, and pulls from it",
     "sudo arenite image push": "needs a registry; operation/test_images_oci.py has one, and pushes to it",
+    "tar -C app -c .": "needs a folder with a Dockerfile; operation/test_image_builds.py sends contexts",
     "docker save": "needs Docker; operation/test_images_oci.py writes what it writes",
     "sudo arenite image load": "loads that; operation/test_images_oci.py does it, and loads a layout as a directory",
     "arenite quarantine adopt ID": "needs a damaged record; isolation/test_crash_records.py damages some and runs it",

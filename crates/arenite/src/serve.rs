@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use arenite_control::images::{ImagesConfig, PullPolicy, Registries};
+use arenite_control::images::{BuildEnv, BuildRunner, ImagesConfig, PullPolicy, Registries, StepSandboxes};
 use arenite_control::{Control, ControlConfig, store};
 use arenite_engine::docker::{self, DockerConfig, DockerEngine};
 use arenite_engine::namespace::network::NetworkConfig;
@@ -21,7 +21,7 @@ use arenite_engine::namespace::{self, NamespaceConfig, NamespaceEngine, ServerLo
 use arenite_engine::{Engine, EngineError};
 use arenite_gateway::GatewayConfig;
 use arenite_image::{ImageStore, RegistryOptions};
-use arenite_model::{Resources, Tier};
+use arenite_model::{NetworkMode, Resources, Tier};
 use arenite_retrieval::library::Library;
 use arenite_synthesis::config::Workers;
 use arenite_trajectory::Recorder;
@@ -115,11 +115,11 @@ async fn serve(
     let store = store::open(&config.data_dir, config.database.as_ref())
         .await
         .map_err(|error| Failure::new(error.to_string()).maybe_hint(error.hint()))?;
-    let Started { engine, images, warnings } = start_engine(&config, lock).await?;
+    let Started { engine, images, steps, warnings } = start_engine(&config, lock).await?;
     for warning in &warnings {
         tracing::warn!("{warning}");
     }
-    let images = images_config(&config, images);
+    let images = ImagesConfig { steps, ..images_config(&config, images) };
     let trajectories = config.data_dir.join("trajectories");
     let recorder = Recorder::open(trajectories, arenite_trajectory::Limits::default())
         .map_err(|error| failed("the trajectories could not be opened", &error, error.hint()))?;
@@ -243,10 +243,31 @@ async fn claim(config: &Config, mut passed: Vec<TcpListener>, take_over: bool) -
     Ok(Claim { listeners, lock, handover })
 }
 
+/// Runs steps of builds by API as sandboxes of the engine.
+#[derive(Clone)]
+struct Steps(NamespaceEngine);
+
+impl std::fmt::Debug for Steps {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Steps")
+    }
+}
+
+impl StepSandboxes for Steps {
+    fn runner(&self, limits: &Resources, network: NetworkMode) -> Box<dyn BuildRunner> {
+        Box::new(self.0.steps(limits.clone(), network))
+    }
+
+    fn env(&self) -> BuildEnv {
+        BuildEnv::of_sandboxes(self.0.extra_ca())
+    }
+}
+
 /// A started engine.
 struct Started {
     engine: Arc<dyn Engine>,
     images: ImageStore,
+    steps: Option<Arc<dyn StepSandboxes>>,
     /// What it does not enforce on this host.
     warnings: Vec<String>,
 }
@@ -281,7 +302,9 @@ async fn start_engine(config: &Config, lock: ServerLock) -> Result<Started, Fail
     match config.engine {
         EngineKind::Namespace => {
             let engine = NamespaceEngine::start(namespace, lock).await.map_err(refused)?;
-            Ok(Started { images: engine.images().clone(), warnings: engine.warnings().await, engine: Arc::new(engine) })
+            let (images, warnings) = (engine.images().clone(), engine.warnings().await);
+            let steps = Arc::new(Steps(engine.clone()));
+            Ok(Started { images, warnings, steps: Some(steps), engine: Arc::new(engine) })
         }
         EngineKind::Docker => {
             let docker = DockerConfig {
@@ -295,7 +318,8 @@ async fn start_engine(config: &Config, lock: ServerLock) -> Result<Started, Fail
                 volumes: namespace.volumes,
             };
             let engine = DockerEngine::start(docker, lock).await.map_err(refused)?;
-            Ok(Started { images: engine.images().clone(), warnings: engine.warnings().await, engine: Arc::new(engine) })
+            let (images, warnings) = (engine.images().clone(), engine.warnings().await);
+            Ok(Started { images, warnings, steps: None, engine: Arc::new(engine) })
         }
     }
 }
@@ -345,7 +369,7 @@ fn images_config(config: &Config, store: ImageStore) -> ImagesConfig {
         options,
         wait: Duration::from_secs(config.image_pull_wait_seconds.into()),
     };
-    ImagesConfig { store, policy, puller: Arc::new(Registries) }
+    ImagesConfig { store, policy, puller: Arc::new(Registries), steps: None }
 }
 
 fn urls(config: &Config, listen: &[SocketAddr]) -> Vec<String> {

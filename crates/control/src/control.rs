@@ -107,6 +107,7 @@ impl Control {
         let meters = Meters::open(&store).await?;
         let control = Self::new(config, engine, store, tenants, webhooks, meters);
         control.recover().await?;
+        control.remove_interrupted_builds().await;
         control.forget_meters_of_gone();
         control.load_groups().await?;
         control.load_registry_logins().await?;
@@ -221,11 +222,12 @@ impl Control {
         own.over(&self.config.tenant_limits)
     }
 
-    /// What a tenant's sandboxes hold of its quotas. Visits each of them.
+    /// What a tenant's sandboxes and builds hold of its quotas. Visits each of them.
     pub fn reserved(&self, tenant: &TenantId) -> Reserved {
         let registry = self.registry();
         let entries = registry.tenant(tenant).into_iter().flat_map(|tenant| tenant.entries.values());
-        entries.map(|entry| Reserved::from_sandbox(&entry.sandbox())).sum()
+        let of_builds = self.images.as_ref().map(|images| images.builds.reserved(tenant)).unwrap_or_default();
+        entries.map(|entry| Reserved::from_sandbox(&entry.sandbox())).chain([of_builds]).sum()
     }
 
     /// A tenant's creates in progress or in the queue.

@@ -218,7 +218,12 @@ impl Control {
 
     /// Applies the minimum of the tenant and that of the sandbox above: an agent can't create a sandbox with less isolation than
     /// gVisor, if it has that.
-    fn limit_tier(&self, tenant: &TenantId, parent: Option<&SandboxId>, spec: &mut SandboxSpec) -> Result<(), ControlError> {
+    pub(crate) fn limit_tier(
+        &self,
+        tenant: &TenantId,
+        parent: Option<&SandboxId>,
+        spec: &mut SandboxSpec,
+    ) -> Result<(), ControlError> {
         let of_tenant = self.tenant_limits(tenant).min_tier;
         let of_parent = parent.and_then(|id| self.registry().by_id(id)?.sandbox().spec.tier).filter(|tier| *tier == Tier::Gvisor);
         for minimum in [of_tenant, of_parent].into_iter().flatten().filter(|minimum| *minimum != Tier::Namespace) {

@@ -111,6 +111,12 @@ pub enum ControlError {
     PullTimeout { image: ImageName, limit: Duration },
     #[error("image {image:?} was being pulled for a create that was cancelled, or that its client left")]
     PullAbandoned { image: ImageName },
+    #[error("the build was cancelled, since its client left")]
+    BuildAbandoned,
+    #[error("the build took longer than {limit:?}")]
+    BuildTimeout { limit: Duration },
+    #[error("this server builds no images for this tenant: {reason}")]
+    NoBuilds { reason: &'static str },
     #[error("there is no user for the registry {host}")]
     NoRegistry { host: String },
     #[error("the registry's user is not valid: {reason}")]
@@ -174,7 +180,7 @@ impl ControlError {
             Self::OverBudget { limit, wanted, .. } if wanted > limit => ErrorCode::Forbidden,
             Self::OverBudget { .. } => ErrorCode::Exhausted,
             Self::AgentSecret { .. } => ErrorCode::Internal,
-            Self::NoTenantStore | Self::NoImages => ErrorCode::Unsupported,
+            Self::NoTenantStore | Self::NoImages | Self::NoBuilds { .. } => ErrorCode::Unsupported,
             Self::Gone { .. } => ErrorCode::SandboxFailed,
             Self::BadTemplate { .. }
             | Self::Spec(_)
@@ -185,8 +191,8 @@ impl ControlError {
             Self::Quota(exceeded) if exceeded.is_permanent() => ErrorCode::QuotaExceeded,
             Self::Quota(_) => ErrorCode::Exhausted,
             Self::Exhausted { .. } | Self::Stopping | Self::TooMany { .. } => ErrorCode::Exhausted,
-            Self::Timeout { .. } | Self::PullTimeout { .. } => ErrorCode::Timeout,
-            Self::PullAbandoned { .. } => ErrorCode::Conflict,
+            Self::Timeout { .. } | Self::PullTimeout { .. } | Self::BuildTimeout { .. } => ErrorCode::Timeout,
+            Self::PullAbandoned { .. } | Self::BuildAbandoned => ErrorCode::Conflict,
             Self::Image(source) => image_code(source),
             Self::Engine(source) => source.code(),
             Self::Store { source: StoreError::Full | StoreError::Locked | StoreError::Unavailable(_), .. } => {
@@ -248,6 +254,8 @@ impl ControlError {
             Self::PullTimeout { .. } | Self::PullAbandoned { .. } => {
                 "what was downloaded is kept for the next try; a pull without a create: POST /api/v2/images/pull"
             }
+            Self::NoBuilds { .. } => "an operator builds it on the server's host: arenite image build",
+            Self::BuildTimeout { .. } => "split it into several images, each of which starts from the one before",
             Self::BadTemplate { .. } | Self::BadEnvironments { .. } => "correct the file; it is read again at the next create",
             Self::Changed { .. } => "read it again, and repeat the change for its new version",
             Self::BelowTier { minimum, .. } => {

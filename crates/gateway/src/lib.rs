@@ -18,6 +18,7 @@ mod api;
 mod audit;
 mod auth;
 mod batch;
+mod builds;
 mod changes;
 mod config;
 mod connections;

@@ -20,6 +20,8 @@ pub(crate) struct Operation {
     tag: &'static str,
     query: &'static [Query],
     takes: Option<SchemaOf>,
+    /// Content types of its body, if that is not JSON.
+    takes_content: &'static [&'static str],
     /// Fields that the body may have beside its own.
     takes_also: Option<SchemaOf>,
     answers: Answers,
@@ -64,6 +66,7 @@ impl Operation {
             tag,
             query,
             takes: None,
+            takes_content: &[],
             takes_also: None,
             answers,
             data: None,
@@ -78,6 +81,11 @@ impl Operation {
     /// Its JSON body, which may be left out if no field is required.
     pub(crate) const fn takes<T: ToSchema>(self) -> Self {
         Self { takes: Some(schema_of::<T>), ..self }
+    }
+
+    /// Its body of bytes.
+    pub(crate) const fn receives(self, content_types: &'static [&'static str]) -> Self {
+        Self { takes_content: content_types, ..self }
     }
 
     pub(crate) const fn takes_also<T: ToSchema>(self) -> Self {
@@ -193,6 +201,10 @@ impl Operation {
                 body = json!({ "allOf": [body, reference(&also(schemas))] });
             }
             operation["requestBody"] = json!({ "required": required, "content": { "application/json": { "schema": body } } });
+        }
+        if !self.takes_content.is_empty() {
+            let content: Map<String, Value> = self.takes_content.iter().map(|kind| ((*kind).to_owned(), json!({}))).collect();
+            operation["requestBody"] = json!({ "required": true, "content": content });
         }
         operation
     }

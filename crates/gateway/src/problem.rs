@@ -1,5 +1,6 @@
 //! Refusals in the format of Arenite's own interfaces: problem details, as RFC 9457 specifies them.
 
+use arenite_control::images::BuildFailure;
 use arenite_control::tenants::QuotaExceeded;
 use arenite_model::ErrorCode;
 use axum::body::Body;
@@ -40,6 +41,9 @@ pub(crate) struct Problem {
     /// The quota of the tenant that was exceeded.
     #[serde(skip_serializing_if = "Option::is_none")]
     quota: Option<QuotaExceeded>,
+    /// The step that failed, if the request was to build an image.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    build: Option<BuildFailure>,
 }
 
 /// The URI reference that identifies the kind of an error.
@@ -59,6 +63,7 @@ impl Refusal {
             message: self.message.clone(),
             hint: self.hint.clone(),
             quota: self.quota.as_deref().copied(),
+            build: self.build.as_deref().cloned(),
         }
     }
 

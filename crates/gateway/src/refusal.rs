@@ -1,6 +1,7 @@
 //! Refusals, in the format of each dialect.
 
 use arenite_control::ControlError;
+use arenite_control::images::{BuildError, BuildFailure};
 use arenite_control::tenants::{Quota, QuotaExceeded};
 use arenite_model::{ErrorCode, IdError};
 use arenite_trajectory::TrajectoryError;
@@ -23,9 +24,11 @@ pub(crate) struct Refusal {
     pub(crate) hint: Option<String>,
     /// The quota that was exceeded.
     pub(crate) quota: Option<Box<QuotaExceeded>>,
+    /// The step of a build that failed.
+    pub(crate) build: Option<Box<BuildFailure>>,
     /// In seconds.
     pub(crate) retry_after: Option<u64>,
-    pub(crate) allow: Option<String>,
+    pub(crate) allow: Option<Box<str>>,
     /// The path of the request, or what its step recorded.
     pub(crate) instance: Option<Box<str>>,
     /// The audit log has it.
@@ -40,6 +43,7 @@ impl Refusal {
             message: message.into(),
             hint: None,
             quota: None,
+            build: None,
             retry_after: None,
             allow: None,
             instance: None,
@@ -59,7 +63,7 @@ impl Refusal {
         let allow = methods.iter().map(Method::as_str).collect::<Vec<_>>().join(", ");
         Self {
             status: StatusCode::METHOD_NOT_ALLOWED,
-            allow: Some(allow.clone()),
+            allow: Some(allow.as_str().into()),
             ..Self::new(ErrorCode::InvalidRequest, format!("this path takes {allow}"))
         }
     }
@@ -106,6 +110,12 @@ impl From<ControlError> for Refusal {
             retry_after: error.retry_after().map(|d| d.as_secs().max(1)),
             ..refusal
         }
+    }
+}
+
+impl From<BuildError> for Refusal {
+    fn from(BuildError { error, failure }: BuildError) -> Self {
+        Self { build: failure, ..error.into() }
     }
 }
 

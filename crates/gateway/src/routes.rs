@@ -46,7 +46,7 @@ use crate::webhooks::{
     CreateWebhook, DeliveryInfo, DeliveryPage, NewWebhookInfo, RemovedWebhook, WebhookInfo, WebhookList, WebhookTest,
 };
 use crate::{
-    api, auth, changes, corpora, events, groups, health, images, metrics, pages, problem, proxy, quarantine, registries,
+    api, auth, builds, changes, corpora, events, groups, health, images, metrics, pages, problem, proxy, quarantine, registries,
     sandbox_filter, tenants, trajectories, usage, webhooks,
 };
 
@@ -376,6 +376,8 @@ static ROUTES: &[Route] = &[
         .doc(Operation::new("images", "list_images", "Lists the images on this host that the caller may use").paged(MAX_PAGE).answers::<ImageList>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/images/pull", |e| Box::pin(images::pull(e))).for_whole_tenant()
         .doc(Operation::new("images", "pull_image", "Pulls an image from a registry; with `Accept: text/event-stream` its progress comes as server-sent events").takes::<PullImage>().answers::<ImageDetails>(200).also(&[EVENTS])),
+    Route::new(At::Server, &API, POST, "/api/v2/images/build", |e| Box::pin(builds::build(e))).for_whole_tenant()
+        .doc(Operation::new("images", "build_image", "Builds an image from a tar of its context, plain or compressed; with `Accept: text/event-stream` its steps and their output come as server-sent events").query(builds::PARAMETERS).receives(builds::CONTENT).answers::<ImageDetails>(200).also(&[EVENTS])),
     Route::new(At::Server, &API, GET, "/api/v2/images/pulls", |e| Box::pin(images::pulls(e)))
         .doc(Operation::new("images", "list_pulls", "Lists the pulls that are under way").paged(MAX_PAGE).answers::<PullList>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/images/{name}", |e| Box::pin(images::get(e)))

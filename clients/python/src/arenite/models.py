@@ -256,6 +256,19 @@ class BrowserViewport(Model):
     """In pixels."""
 
 
+class BuildFailure(Model):
+    """Where a build failed."""
+    exit_code: int | None = None
+    instruction: str | None = None
+    """The instruction on one line."""
+    line: int | None = None
+    """The line of the Dockerfile."""
+    log: list[str]
+    """The last lines of the step's output, at most 20."""
+    step: int | None = None
+    """The number of the step, from 1; null if none began."""
+
+
 class ChildBudget(Model):
     """What a sandbox's agent may create. Counts all sandboxes below it that exist at a time."""
     cpu_millis: int
@@ -404,6 +417,8 @@ class EventSandbox(Model):
 
 class Problem(Model):
     """A refused request, or a part of one: problem details as RFC 9457 specifies them."""
+    build: BuildFailure | None = None
+    """The step that failed, if the request was to build an image."""
     code: ErrorCode
     """The kind of error, for programs."""
     detail: str
@@ -943,6 +958,8 @@ class TenantInfo(Model):
     keys: int
     limits: TenantLimits
     """Its own limits, without the server's defaults."""
+    min_tier: Tier | None = None
+    """The tier that each of its new sandboxes must have; null: the server's default."""
     name: TenantId
     quotas: list[QuotaState]
     """All quotas, as they apply."""
@@ -956,8 +973,6 @@ class TenantLimits(Model):
     disk_bytes: int | None = None
     max_timeout_seconds: int | None = None
     memory_bytes: int | None = None
-    min_tier: Tier | None = None
-    """The tier that each of its sandboxes must have: `gvisor` or `machine`. With `namespace`, all are allowed."""
     requests_per_second: int | None = None
     sandboxes: int | None = None
     trajectory_bytes: int | None = None

@@ -245,8 +245,6 @@ class TenantLimits(TypedDict, total=False):
     disk_bytes: int | None
     max_timeout_seconds: int | None
     memory_bytes: int | None
-    min_tier: Tier | None
-    """The tier that each of its sandboxes must have: `gvisor` or `machine`. With `namespace`, all are allowed."""
     requests_per_second: int | None
     sandboxes: int | None
     trajectory_bytes: int | None

@@ -14,6 +14,7 @@
 //! An image belongs to the tenant that pulled it, or to all if that was the tenant `default`. A tenant's own images come before
 //! those of all.
 
+mod builds;
 mod logins;
 mod policy;
 mod pulls;
@@ -23,8 +24,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use arenite_engine::EngineError;
-use arenite_engine::namespace::recorded_sandboxes;
 use arenite_image::{ImageError, ImageStore, PullEvent, PullRequest, Reference, RegistryOptions};
 use arenite_model::{ErrorCode, ImageName, TenantId};
 use serde::Serialize;
@@ -35,7 +34,9 @@ use utoipa::ToSchema;
 use crate::registry::Claim;
 use crate::{Control, ControlError};
 
-pub use arenite_image::{Image, Removed};
+pub use arenite_image::{BuildContext, BuildEnv, BuildOptions, BuildRunner, Image, Removed};
+pub(crate) use builds::Builds;
+pub use builds::{BuildError, BuildFailure, BuildImage, BuildPermit, BuildUpdate, StepSandboxes};
 pub use logins::RegistryLogin;
 pub(crate) use logins::{Logins, WHAT as LOGINS};
 pub use policy::{PullMode, PullPolicy, RegistryRule};
@@ -47,6 +48,8 @@ pub struct ImagesConfig {
     pub store: ImageStore,
     pub policy: PullPolicy,
     pub puller: Arc<dyn Puller>,
+    /// None: the engine can't run steps of builds.
+    pub steps: Option<Arc<dyn StepSandboxes>>,
 }
 
 /// Gets images from registries. A fake one replaces it in tests.
@@ -142,6 +145,7 @@ impl CreateClient {
 pub(crate) struct Images {
     config: ImagesConfig,
     pulls: Arc<Pulls>,
+    pub(crate) builds: Builds,
 }
 
 /// The owner of a tenant's pulls.
@@ -151,11 +155,12 @@ fn owner_of(tenant: &TenantId) -> Option<TenantId> {
 
 impl Images {
     pub(crate) fn new(config: ImagesConfig) -> Self {
-        Self { config, pulls: Arc::default() }
+        Self { config, pulls: Arc::default(), builds: Builds::default() }
     }
 
     pub(crate) fn close(&self) {
         self.pulls.close();
+        self.builds.close();
     }
 
     /// The owner of the image that a tenant's sandboxes get. None: it is not here.
@@ -298,11 +303,7 @@ impl Control {
         let (store, owner, name) = (images.config.store.clone(), owner_of(tenant), name.clone());
         let data_dir = self.config.data_dir.clone();
         let remove = move || {
-            let what = "the layers that sandboxes use could not be found".to_owned();
-            let records = recorded_sandboxes(&data_dir)
-                .map_err(|error| EngineError::Host { what, source: std::io::Error::other(error) })?;
-            let parts = records.iter().flat_map(|record| &record.layers).flat_map(|dir| dir.iter());
-            let used: HashSet<&str> = parts.filter_map(|part| part.to_str()).collect();
+            let used = builds::used_layers(&data_dir)?;
             Ok(store.remove_of(owner.as_ref(), &name, &|digest| used.contains(digest))?)
         };
         tokio::task::spawn_blocking(remove).await.unwrap_or(Err(ControlError::Stopping))
