@@ -319,7 +319,9 @@ mod tests {
             header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
             header.set_entry_type(*kind);
             header.set_mode(0o755);
-            (header.set_uid(0), header.set_gid(0), header.set_mtime(1));
+            header.set_uid(0);
+            header.set_gid(0);
+            header.set_mtime(1);
             header.set_size(content.len() as u64);
             header.set_cksum();
             builder.append(&header, *content).unwrap();
