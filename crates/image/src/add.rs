@@ -84,21 +84,21 @@ fn is_tar_header(bytes: &[u8]) -> bool {
     given == Ok(sum)
 }
 
-/// Unpacks into the directory `at` of the image, which is created if it is missing. Files keep the owners that the archive gives
-/// them, unless there is an `owner`. `most` is a maximum size below that of all archives, in bytes.
+/// Unpacks into the directory `at` of the image, which is created with this owner if it is missing. As in Docker, files keep the
+/// owners that the archive gives them. `most` is a maximum size below that of all archives, in bytes.
 pub(crate) fn unpack(
     target: &mut LayerWriter,
     at: &[OsString],
     file: &OwnedFd,
     packing: Packing,
-    (owner, most): (Option<(u32, u32)>, Option<u64>),
+    (created_owner, most): ((u32, u32), Option<u64>),
 ) -> io::Result<()> {
     let mut file = File::from(file.try_clone()?);
     file.seek(SeekFrom::Start(0))?;
     let reader = io::BufReader::with_capacity(1 << 20, file);
-    target.directory(at, 0o755, (0, 0))?;
+    target.directory(at, 0o755, created_owner)?;
     let most = most.unwrap_or(MAX_UNPACKED_BYTES).min(MAX_UNPACKED_BYTES);
-    let mut unpacker = Unpacker { target, at, owner, most, directories: BTreeMap::new(), bytes: 0 };
+    let mut unpacker = Unpacker { target, at, most, directories: BTreeMap::new(), bytes: 0 };
     match packing {
         Packing::Tar => unpacker.all(reader)?,
         Packing::GzipTar => unpacker.all(MultiGzDecoder::new(reader))?,
@@ -109,7 +109,6 @@ pub(crate) fn unpack(
 struct Unpacker<'a> {
     target: &'a mut LayerWriter,
     at: &'a [OsString],
-    owner: Option<(u32, u32)>,
     /// Maximum number of bytes.
     most: u64,
     /// Times of directories, which get them last: what is unpacked into them changes them.
@@ -143,10 +142,7 @@ impl Unpacker<'_> {
     fn put(&mut self, entry: &entries::Entry, content: &mut dyn Read) -> io::Result<()> {
         let kind = entry.kind;
         let parts = components(&entry.path)?;
-        let owner = match self.owner {
-            Some(owner) => owner,
-            None => (tar_entry::owner_id(entry.owner.0)?, tar_entry::owner_id(entry.owner.1)?),
-        };
+        let owner = (tar_entry::owner_id(entry.owner.0)?, tar_entry::owner_id(entry.owner.1)?);
         let time = Timespec { tv_sec: entry.mtime, tv_nsec: 0 };
         let times = Timestamps { last_access: time, last_modification: time };
         let attributes = Attributes { owner, mode: entry.mode & 0o7777, times };

@@ -32,8 +32,8 @@ pub(crate) struct CopyPlan {
     pub(crate) into_directory: bool,
     /// Of all copied files; those of their source if it is missing.
     pub(crate) owner: Option<(u32, u32)>,
-    /// Of what is unpacked; those of the archive if it is missing.
-    pub(crate) archive_owner: Option<(u32, u32)>,
+    /// Of directories that are created for the destination.
+    pub(crate) created_owner: (u32, u32),
     pub(crate) chmod: Option<u32>,
     /// What is left out of directories.
     pub(crate) exclude: IgnoreFile,
@@ -248,7 +248,9 @@ impl Sources {
     pub(crate) fn digest(&self, below: &str, plan: &CopyPlan) -> String {
         let mut digest = FieldDigest::step(Some(below), "copy")
             .field("destination", plan.destination.as_os_str().as_bytes())
-            .field("into directory", [u8::from(plan.into_directory)]);
+            .field("into directory", [u8::from(plan.into_directory)])
+            .field("created uid", plan.created_owner.0.to_le_bytes())
+            .field("created gid", plan.created_owner.1.to_le_bytes());
         match plan.owner {
             Some((uid, gid)) => {
                 digest.add("uid", uid.to_le_bytes());
@@ -265,9 +267,6 @@ impl Sources {
             digest.add("name", name.unwrap_or_default().as_bytes());
             if let Content::Archive(..) = tree.content {
                 digest.add("is", "unpacked");
-                let (uid, gid) = plan.archive_owner.unwrap_or((u32::MAX, u32::MAX));
-                digest.add("uid", uid.to_le_bytes());
-                digest.add("gid", gid.to_le_bytes());
             }
             digest.add("tree", &tree.digest);
         }
@@ -279,13 +278,13 @@ impl Sources {
         let mut target =
             LayerWriter::open(lower, files).map_err(|e| CopyError::host("could not open the image's layers".to_owned(), e))?;
         for tree in &self.0 {
-            let at = target.view.resolve(&plan.destination, true).map_err(|e| destination_error(&plan.destination, e))?;
+            let at = destination(&target)?;
             if let Content::Archive(file, packing) = &tree.content {
                 if !matches!(at.entry, Entry::Directory(_) | Entry::Missing) {
                     return Err(not_a_directory(&plan.destination));
                 }
                 let failed = |e| CopyError::host(format!("could not unpack {:?}", tree.given), e);
-                add::unpack(&mut target, &at.components, file, *packing, (plan.archive_owner, plan.max_unpacked_bytes))
+                add::unpack(&mut target, &at.components, file, *packing, (plan.created_owner, plan.max_unpacked_bytes))
                     .map_err(failed)?;
                 continue;
             }
@@ -301,6 +300,17 @@ impl Sources {
             };
             if digest != tree.digest {
                 let mut error = CopyError::new(format!("{:?} changed while it was copied", tree.given));
+        let destination = |target: &LayerWriter| {
+            target.view.resolve(&plan.destination, true).map_err(|e| destination_error(&plan.destination, e))
+        };
+        if plan.into_directory {
+            // As in Docker, a directory that is named as one is not like its source.
+            let at = destination(&target)?;
+            if let Entry::Missing = at.entry {
+                let failed = |e| CopyError::host(format!("could not make {:?}", plan.destination), e);
+                target.directory(&at.components, 0o755, plan.created_owner).map_err(failed)?;
+            }
+        }
                 error.hint = Some("build again when nothing writes to the context".to_owned());
                 return Err(error);
             }
@@ -557,7 +567,7 @@ impl CopySink<'_> {
             (Some(name), Some(dir)) => (dir.fd.try_clone()?, name.to_owned(), joined(&dir.components, name)),
             _ => {
                 let (name, parents) = self.place.split_last().ok_or_else(|| io::Error::from(Errno::ISDIR))?;
-                let parent = self.target.directory(parents, 0o755, (0, 0))?;
+                let parent = self.target.directory(parents, 0o755, self.plan.created_owner)?;
                 (parent, name.clone(), self.place.clone())
             }
         };
@@ -620,7 +630,7 @@ impl TreeSink for CopySink<'_> {
             _ => return Err(io::Error::other("it is not a directory in the image")),
         };
         let parents = resolved.components.len().saturating_sub(1);
-        self.target.directory(&resolved.components[..parents], 0o755, (0, 0))?;
+        self.target.directory(&resolved.components[..parents], 0o755, self.plan.created_owner)?;
         let fd = self.target.directory(&resolved.components, self.mode(stat, true), self.owner(stat))?;
         self.directories.push(OpenDirectory { fd, components: resolved.components, is_new });
         Ok(())

@@ -106,7 +106,7 @@ impl Building<'_> {
                         destination: PathBuf::from("/"),
                         into_directory: false,
                         owner: from.is_none().then_some((0, 0)),
-                        archive_owner: None,
+                        created_owner: (0, 0),
                         chmod: None,
                         exclude: IgnoreFile::default(),
                         unpacks: false,

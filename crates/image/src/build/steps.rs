@@ -232,7 +232,7 @@ impl Building<'_> {
             into_directory,
             // Files of a stage keep their owners; those of the context are the host's, and become root's.
             owner: given_owner.or(step.from.is_none().then_some((0, 0))),
-            archive_owner: given_owner,
+            created_owner: given_owner.unwrap_or((0, 0)),
             chmod,
             exclude: IgnoreFile::of_patterns(&exclude)
                 .map_err(|reason| refused(source, format!("--exclude is not valid: {reason}"), None))?,

@@ -35,7 +35,7 @@ impl Bench {
             destination: Path::new("/").join(destination),
             into_directory: destination.ends_with('/') || sources.len() > 1,
             owner: Some((0, 0)),
-            archive_owner: None,
+            created_owner: (0, 0),
             chmod: None,
             exclude: IgnoreFile::default(),
             unpacks: false,
@@ -297,4 +297,23 @@ fn patterns_never_leave_the_context() {
     }
     bench.copy(&["?", ".h*"], "x/").unwrap();
     assert_eq!(bench.made(), ["x/", "x/.hidden", "x/a"]);
+}
+
+#[test]
+fn created_directories_are_the_owners_of_chown_and_not_like_their_source() {
+    let bench = Bench::new();
+    bench.file("context/d/sub/f", "x");
+    fs::set_permissions(bench.path("context/d"), fs::Permissions::from_mode(0o700)).unwrap();
+    let about = |path: &str| {
+        let meta = fs::metadata(bench.scratch.path().join("new").join(path)).unwrap();
+        (meta.uid(), meta.mode() & 0o7777)
+    };
+    let owned = |destination: &str| CopyPlan { owner: Some((5, 6)), created_owner: (5, 6), ..Bench::plan(&["d"], destination) };
+    bench.run(&owned("a/b/c/")).unwrap();
+    assert_eq!([about("a"), about("a/b"), about("a/b/c"), about("a/b/c/sub")], [(5, 0o755); 4]);
+    // Without the slash, the directory is the source's.
+    bench.run(&owned("a/b")).unwrap();
+    assert_eq!([about("a"), about("a/b")], [(5, 0o755), (5, 0o700)]);
+    bench.run(&Bench::plan(&["d"], "a/b/")).unwrap();
+    assert_eq!([about("a"), about("a/b")], [(0, 0o755); 2]);
 }
