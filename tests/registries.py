@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import hashlib
 import io
@@ -92,6 +93,14 @@ class Registry:
         self.process.terminate()
         self.process.wait(30)
         self.log.close()
+
+
+def docker_config(folder: Path, host: str, password: str = "secret") -> Path:
+    """What `docker login` leaves for a registry with users."""
+    auth = base64.b64encode(f"tester:{password}".encode()).decode()
+    path = folder / f"{password}.json"
+    path.write_text(json.dumps({"auths": {host: {"auth": auth}}}))
+    return path
 
 
 @contextmanager

@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-import io
+import hashlib
 import json
 import os
-import shutil
 import stat
 import subprocess
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from arenite_server import Server, binary
-from commands import environment, run
-
-CASES = Path(__file__).parent.parent / "dockerfiles"
-NAMES = sorted(path.parent.name for path in CASES.glob("*/expect.json"))
-BASE = "task-base"
-
-
-def built(server: Server, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(binary()), "image", "build", *words, "--verbose"],
-        env={**environment(server), **variables},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+from arenite_server import Server
+from commands import run
+from contexts import BASE, CASES, NAMES, built, inspect, new_site, prepared
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +30,6 @@ def name(server: Server, base: str) -> Iterator[str]:
     name = f"t-dockerfile-{os.getpid()}"
     yield name
     run(server, "image", "rm", "--force", name)
-
-
-def inspect(server: Server, name: str) -> dict:
-    shown = run(server, "image", "inspect", name, "--json")
-    assert shown.returncode == 0, shown.stderr
-    return json.loads(shown.stdout)
 
 
 def find(image: dict, path: str) -> Path | None:
@@ -70,37 +49,11 @@ def find(image: dict, path: str) -> Path | None:
     return None
 
 
-def archives(context: Path) -> None:
-    """A plain and a compressed archive, and a compressed file that is none."""
-    content = b"content\n"
-    for name, mode in (("data.tar.gz", "w:gz"), ("plain.tar", "w")):
-        with tarfile.open(context / name, mode) as archive:
-            directory = tarfile.TarInfo("d")
-            directory.type, directory.mode = tarfile.DIRTYPE, 0o755
-            file = tarfile.TarInfo("d/file")
-            file.size, file.mode, file.uid, file.gid = len(content), 0o640, 1000, 7
-            link = tarfile.TarInfo("d/link")
-            link.type, link.linkname = tarfile.SYMTYPE, "file"
-            archive.addfile(directory)
-            archive.addfile(file, io.BytesIO(content))
-            archive.addfile(link)
-    subprocess.run(["gzip", "-k", str(context / "text")], check=True)
-    (context / "text.gz").rename(context / "note.gz")
-
-
 @pytest.mark.parametrize("case", NAMES)
 def test_a_dockerfile_builds_to_the_expected_tree(server: Server, name: str, tmp_path: Path, case: str) -> None:
-    context = tmp_path / "context"
-    shutil.copytree(CASES / case, context)
-    (context / "expect.json").unlink()
-    expected = json.loads((CASES / case / "expect.json").read_text())
-    for path in context.rglob("*"):
-        path.chmod(0o755 if path.is_dir() else 0o644)
-    if expected.get("prepare") == "archives":
-        archives(context)
-    (tmp_path / "secret").write_text("t0p-s3cret")
-    args = [word.replace("SECRET", str(tmp_path / "secret")) for word in expected.get("args", [])]
-    made = built(server, name, str(context), *args, T_DOCKERFILES_VARIABLE="v4riable")
+    given = prepared(case, tmp_path)
+    context, expected = given.context, given.expected
+    made = built(server, name, str(context), *given.args, **given.variables)
     assert made.returncode == 0, made.stderr
 
     image = inspect(server, name)
@@ -156,6 +109,40 @@ def test_a_second_build_takes_everything_from_the_first_one(server: Server, name
     assert "steps carried out: 2" in changed.stderr, changed.stderr
 
 
+def test_downloads_are_checked_and_cached_by_content(server: Server, name: str, tmp_path: Path) -> None:
+    site, other = new_site(), new_site()
+    site.moved["/away"] = f"{other.url}/files/tool"
+
+    def add(*words: str, checksum: bytes | None = None) -> subprocess.CompletedProcess[str]:
+        flag = f"--checksum=sha256:{hashlib.sha256(checksum).hexdigest()} " if checksum is not None else ""
+        (tmp_path / "Dockerfile").write_text(f"FROM {BASE}\nADD {flag}{site.url}{' '.join(words)}\n")
+        return built(server, name, str(tmp_path))
+
+    first = add("/files/tool", "/opt/")
+    assert first.returncode == 0 and hashlib.sha256(b"tool\n").hexdigest() in first.stderr, first.stderr
+    assert "steps carried out: 0" in add("/files/tool", "/opt/").stderr
+    site.files["/files/tool"] = b"changed\n"
+    changed = add("/files/tool", "/opt/")
+    assert "steps carried out: 1" in changed.stderr, changed.stderr
+    found = find(inspect(server, name), "/opt/tool")
+    assert found is not None and found.read_text() == "changed\n"
+
+    # What is known by its checksum is not downloaded again.
+    assert add("/files/tool", "/opt/pinned", checksum=b"changed\n").returncode == 0
+    requests = len(site.requests)
+    assert "steps carried out: 0" in add("/files/tool", "/opt/pinned", checksum=b"changed\n").stderr
+    assert len(site.requests) == requests
+    for words, checksum, message in (
+        (("/files/tool", "/x"), b"other", "and --checksum wants"),
+        (("/files/none", "/x"), None, "answers with 404"),
+        (("/away", "/x"), None, "which is not on the public internet"),
+        (("/", "/x/"), None, "names no file"),
+    ):
+        refused = add(*words, checksum=checksum)
+        assert refused.returncode != 0 and "line 2: " in refused.stderr and message in refused.stderr, refused.stderr
+    assert other.requests == []
+
+
 def test_a_cache_stays_for_the_next_build(server: Server, name: str, tmp_path: Path) -> None:
     mount = f"--mount=type=cache,id=t-{os.getpid()},target=/c"
     (tmp_path / "Dockerfile").write_text(f"FROM {BASE}\nRUN {mount} echo x >>/c/runs && wc -l </c/runs >/runs\n")
@@ -170,7 +157,9 @@ def test_a_cache_stays_for_the_next_build(server: Server, name: str, tmp_path: P
     ("text", "message"),
     [
         ("FROM {base}\nONBUILD RUN x", "line 2: not supported: ONBUILD"),
-        ("FROM {base}\nADD https://example.org/x /x", "line 2: not supported: ADD of the address"),
+        ("FROM {base}\nADD https://example.org/x.git /x", "line 2: not supported: ADD of the repository"),
+        ("FROM {base}\nADD --checksum=sha256:0 https://example.org/x /x", "line 2: --checksum=sha256:0 is not valid"),
+        ("FROM {base}\nADD http://127.0.0.1:1/x /x", "127.0.0.1 can't be reached"),
         ("FROM {base}\nCOPY --from=nope-{base} / /x", 'image "nope-task-base" is not built here'),
         ("FROM {base}\nRUN --mount=type=secret,id=t,required true", "line 2: the secret"),
         ("FROM {base}\nRUN --mount=type=bind,source=../..,target=/x true", "line 2: "),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import signal
@@ -14,7 +13,7 @@ import httpx
 import pytest
 from arenite_server import Server, binary
 from commands import environment, run
-from registries import Registry, Relay, digest, docker_archive, layer, registry
+from registries import Registry, Relay, digest, docker_archive, docker_config, layer, registry
 
 
 @pytest.fixture
@@ -149,10 +148,7 @@ def test_a_registry_with_users(empty: Server, tmp_path: Path) -> None:
         reference = f"{closed.host}/app:1"
 
         def config(password: str) -> tuple[str, str]:
-            auth = base64.b64encode(f"tester:{password}".encode()).decode()
-            path = tmp_path / f"{password}.json"
-            path.write_text(json.dumps({"auths": {closed.host: {"auth": auth}}}))
-            return ("--docker-config", str(path))
+            return ("--docker-config", str(docker_config(tmp_path, closed.host, password)))
 
         for more in (("--docker-config", str(tmp_path / "missing")), config("wrong")):
             for words in (("push", "app:1", reference), ("pull", reference)):

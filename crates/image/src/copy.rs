@@ -11,6 +11,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
@@ -49,6 +50,18 @@ pub(crate) enum PlannedSource {
     Path(PathBuf),
     /// A file with this name and content.
     Inline(String, Vec<u8>),
+    /// A file of the web.
+    Fetched(Fetched),
+}
+
+/// A file of the web, known by its content before it is here: with a checksum, a layer is reused without a download.
+#[derive(Debug, Clone)]
+pub(crate) struct Fetched {
+    pub(crate) address: String,
+    /// Empty if the address has none.
+    pub(crate) name: String,
+    pub(crate) sha256: String,
+    pub(crate) file: Arc<OnceLock<OwnedFd>>,
 }
 
 /// Where the sources of a COPY are.
@@ -194,6 +207,7 @@ enum Content {
     Tree(Top),
     Archive(OwnedFd, Packing),
     Inline(Vec<u8>),
+    Fetched(Arc<OnceLock<OwnedFd>>),
 }
 
 /// The sources of a COPY, read once for their digests.
@@ -212,6 +226,14 @@ impl Sources {
                         trees.push(SourceTree::read(&opened, path, plan)?);
                     }
                 }
+                PlannedSource::Fetched(fetched) => trees.push(SourceTree {
+                    given: PathBuf::from(&fetched.name),
+                    digest: FieldDigest::new("fetched").field("sha256", &fetched.sha256).hex(),
+                    content: Content::Fetched(fetched.file.clone()),
+                    ignore: None,
+                    exclude: IgnoreFile::default(),
+                    with_owners: false,
+                }),
                 PlannedSource::Inline(name, content) => trees.push(SourceTree {
                     given: name.into(),
                     digest: FieldDigest::new("inline").field("content", content).hex(),
@@ -277,6 +299,17 @@ impl Sources {
     pub(crate) fn copy(&self, plan: &CopyPlan, lower: &[PathBuf], files: &Path) -> Result<(), CopyError> {
         let mut target =
             LayerWriter::open(lower, files).map_err(|e| CopyError::host("could not open the image's layers".to_owned(), e))?;
+        let destination = |target: &LayerWriter| {
+            target.view.resolve(&plan.destination, true).map_err(|e| destination_error(&plan.destination, e))
+        };
+        if plan.into_directory {
+            // As in Docker, a directory that is named as one is not like its source.
+            let at = destination(&target)?;
+            if let Entry::Missing = at.entry {
+                let failed = |e| CopyError::host(format!("could not make {:?}", plan.destination), e);
+                target.directory(&at.components, 0o755, plan.created_owner).map_err(failed)?;
+            }
+        }
         for tree in &self.0 {
             let at = destination(&target)?;
             if let Content::Archive(file, packing) = &tree.content {
@@ -296,21 +329,18 @@ impl Sources {
                     sink.inline(content).map_err(|e| CopyError::host(format!("could not write {:?}", tree.given), e))?;
                     continue;
                 }
+                Content::Fetched(file) => {
+                    let missing = || CopyError::new(format!("{:?} was not downloaded", tree.given));
+                    let failed = |e| CopyError::host(format!("could not read {:?}", tree.given), e);
+                    let top = Top::File(file.get().ok_or_else(missing)?.try_clone().map_err(failed)?);
+                    // Its SHA-256 was compared when it arrived, and no one else has it.
+                    tree.walk(&top, &mut sink)?;
+                    continue;
+                }
                 Content::Archive(..) => continue,
             };
             if digest != tree.digest {
                 let mut error = CopyError::new(format!("{:?} changed while it was copied", tree.given));
-        let destination = |target: &LayerWriter| {
-            target.view.resolve(&plan.destination, true).map_err(|e| destination_error(&plan.destination, e))
-        };
-        if plan.into_directory {
-            // As in Docker, a directory that is named as one is not like its source.
-            let at = destination(&target)?;
-            if let Entry::Missing = at.entry {
-                let failed = |e| CopyError::host(format!("could not make {:?}", plan.destination), e);
-                target.directory(&at.components, 0o755, plan.created_owner).map_err(failed)?;
-            }
-        }
                 error.hint = Some("build again when nothing writes to the context".to_owned());
                 return Err(error);
             }
@@ -395,10 +425,9 @@ impl SourceTree {
             }
         }
         if exists_as_directory || plan.into_directory {
-            let name = self
-                .given
-                .file_name()
-                .ok_or_else(|| CopyError::new(format!("the source {:?} has no name of its own", self.given)))?;
+            let name = self.given.file_name().ok_or_else(|| {
+                CopyError::new(format!("the source {:?} has no name of its own, and the destination is a directory", self.given))
+            })?;
             place.push(name.to_owned());
         }
         Ok(place)

@@ -26,6 +26,7 @@ mod copy;
 mod debian;
 mod digest;
 mod error;
+mod fetch;
 #[doc(hidden)]
 pub mod fuzz;
 mod glob;
@@ -42,8 +43,8 @@ mod tree;
 
 pub use archive::{BuildContext, ContextLimits, export_layers, load, save};
 pub use build::{
-    BuildEvent, BuildOptions, BuildRequest, BuildRunner, MountContent, RunStep, RunnerError, StepMount, StepOutput, StepSecret,
-    TenantBuild, build,
+    BuildEvent, BuildOptions, BuildRequest, BuildRunner, Downloads, MountContent, RunStep, RunnerError, StepMount, StepOutput,
+    StepSecret, TenantBuild, build,
 };
 pub use build_env::BuildEnv;
 pub use error::ImageError;

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use arenite_engine::namespace::storage::{Storage, StorageConfig};
 use arenite_engine::namespace::{Builder, RecordedSandbox, RecordsError, recorded_sandboxes};
-use arenite_image::{BuildEnv, BuildEvent, BuildOptions, BuildRequest, IgnoreFile, Image, ImageError, ImageStore, Imagefile};
+use arenite_image::{
+    BuildEnv, BuildEvent, BuildOptions, BuildRequest, Downloads, IgnoreFile, Image, ImageError, ImageStore, Imagefile,
+};
 use arenite_model::{ImageName, SandboxName};
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::signal::unix::{SignalKind, signal};
@@ -133,7 +135,8 @@ fn file_in(dir: &Path) -> Result<PathBuf, Failure> {
 }
 
 fn options(args: &BuildArgs) -> Result<BuildOptions, Failure> {
-    let mut options = BuildOptions { target: args.target.clone(), ..BuildOptions::default() };
+    // Root may name any server.
+    let mut options = BuildOptions { target: args.target.clone(), downloads: Downloads::Any, ..BuildOptions::default() };
     for text in &args.build_arg {
         match text.split_once('=') {
             Some((name, value)) => drop(options.build_args.insert(name.to_owned(), value.to_owned())),

@@ -7,6 +7,7 @@
 
 mod accounts;
 mod config;
+mod downloads;
 mod mounts;
 mod options;
 mod steps;
@@ -30,7 +31,7 @@ use crate::imagefile::{Base, Imagefile, Instruction, Plan, Source};
 use crate::root::RootView;
 use crate::store::{HeldLayer, ImageStore, LayerRecord, MAX_LAYERS, OpenLayer, Origin, StoreLock};
 
-pub use self::options::BuildOptions;
+pub use self::options::{BuildOptions, Downloads};
 pub use self::tenant::TenantBuild;
 
 /// Timeout of one step.

@@ -16,6 +16,17 @@ const MAX_SECRET_BYTES: usize = 500 << 10;
 /// Build arguments that need no ARG. They are not part of a layer's digest.
 const PROXY_ARGUMENTS: [&str; 5] = ["http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy"];
 
+/// From where ADD may download.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Downloads {
+    Refused,
+    /// From the public internet: for builds of others.
+    #[default]
+    Public,
+    /// Also from the host's networks. Redirects to other servers must still be public.
+    Any,
+}
+
 /// Options of a build.
 #[derive(Clone, Default)]
 pub struct BuildOptions {
@@ -27,6 +38,7 @@ pub struct BuildOptions {
     pub labels: BTreeMap<String, String>,
     /// By their id. They are visible to RUN steps that mount them, and are not part of any layer or digest.
     pub secrets: BTreeMap<String, Vec<u8>>,
+    pub downloads: Downloads,
     /// What the build does not see of the context.
     pub ignore: IgnoreFile,
 }

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::accounts::{accounts, number};
+use super::downloads::fetched_of;
 use super::{BuildEvent, Building, Found, Progress, RunStep, STEP_LIMIT, blocking, refused};
 use crate::copy::{CopyError, CopyPlan, LayerWriter, Origin, PlannedSource, Sources};
 use crate::debian::{AptSources, BootstrapError, RECIPE, bootstrap};
 use crate::digest::FieldDigest;
 use crate::error::ImageError;
+use crate::fetch::{file_name, is_address};
 use crate::ignore::IgnoreFile;
 use crate::imagefile::{
     Base, Chown, Command, CopySource, CopyStep, Run, Source, StageSource, Suite, Text, is_account, parse_mode,
@@ -190,26 +192,31 @@ impl Building<'_> {
     }
 
     pub(super) async fn copy(&mut self, step: &CopyStep, source: &Source, progress: Progress<'_>) -> Result<u64, ImageError> {
+        let destination = self.expand(&step.destination, source)?;
+        check_path(&destination, source)?;
+        let into_directory =
+            step.sources.len() > 1 || destination.ends_with('/') || matches!(destination.rsplit('/').next(), Some("." | ".."));
         let mut sources = Vec::new();
         for given in &step.sources {
             sources.push(match given {
                 CopySource::Path(text) => {
                     let path = self.expand(text, source)?;
                     check_path(&path, source)?;
-                    if step.is_add {
-                        check_local(&path, source)?;
+                    if step.is_add && is_address(&path) {
+                        check_name(&path, into_directory, source)?;
+                        PlannedSource::Fetched(self.fetched(path, step.checksum.as_ref(), source, progress).await?)
+                    } else {
+                        if step.is_add {
+                            check_local(&path, step, source)?;
+                        }
+                        PlannedSource::Path(PathBuf::from(path))
                     }
-                    PlannedSource::Path(PathBuf::from(path))
                 }
                 CopySource::Inline { name, content } => {
                     PlannedSource::Inline(name.clone(), self.expand(content, source)?.into_bytes())
                 }
             });
         }
-        let destination = self.expand(&step.destination, source)?;
-        check_path(&destination, source)?;
-        let into_directory =
-            sources.len() > 1 || destination.ends_with('/') || matches!(destination.rsplit('/').next(), Some("." | ".."));
         let given_owner = match &step.chown {
             Some(chown) => {
                 let owner = self.expand(chown, source)?;
@@ -253,6 +260,9 @@ impl Building<'_> {
             Found::Layer(bytes) => return Ok(bytes),
             Found::Nothing(digest) => digest,
         };
+        for fetched in fetched_of(&plan.sources).filter(|fetched| fetched.file.get().is_none()) {
+            self.download(fetched, source, progress).await?;
+        }
         let layer = self.new_layer(source).await?;
         let (lower, files) = (self.lower(), layer.files());
         let copied = blocking(move || sources.copy(&plan, &lower, &files).map_err(|e| copy_error(line, e))).await;
@@ -440,18 +450,26 @@ impl Building<'_> {
     }
 }
 
-/// ADD takes files of the context only.
-fn check_local(path: &str, source: &Source) -> Result<(), ImageError> {
+/// Refuses sources of ADD that are neither files of the context nor of the web.
+fn check_local(path: &str, step: &CopyStep, source: &Source) -> Result<(), ImageError> {
     let lower = path.to_ascii_lowercase();
-    let is_git = lower.starts_with("git@") || lower.starts_with("git://") || lower.starts_with("ssh://");
-    if !is_git && !lower.starts_with("http://") && !lower.starts_with("https://") {
+    if ["git@", "git://", "ssh://", "http://", "https://"].iter().any(|start| lower.starts_with(start)) {
+        let hint = format!("clone it with RUN git clone {path}");
+        return Err(refused(source, format!("not supported: ADD of the repository {path:?}"), Some(hint)));
+    }
+    match step.checksum {
+        Some(_) => Err(refused(source, format!("--checksum is for addresses, and {path:?} is none"), None)),
+        None => Ok(()),
+    }
+}
+
+/// A directory needs a name for what is downloaded into it.
+fn check_name(address: &str, into_directory: bool, source: &Source) -> Result<(), ImageError> {
+    if !into_directory || file_name(address).is_some() {
         return Ok(());
     }
-    let hint = match is_git || lower.ends_with(".git") {
-        true => format!("clone it with RUN git clone {path}"),
-        false => format!("download it with RUN curl -fsSLO {path}"),
-    };
-    Err(refused(source, format!("not supported: ADD of the address {path:?}"), Some(hint)))
+    let hint = "write the file's name at the end of the destination";
+    Err(refused(source, format!("the address {address:?} names no file"), Some(hint.to_owned())))
 }
 
 fn timeout(what: &str, source: &Source) -> ImageError {

@@ -465,7 +465,9 @@ async fn configuration_is_recorded_as_docker_does() {
         ("EXPOSE 70000", "not valid"),
         ("EXPOSE 1-65535", "more than 1000 ports"),
         ("STOPSIGNAL x/y", "not valid"),
-        ("ADD https://example.org/a.tar /x", "not supported: ADD of the address"),
+        ("ADD https://example.org/a.git /x", "not supported: ADD of the repository"),
+        ("ADD http://127.0.0.1:1/a.tar /x", "not on the public internet"),
+        ("ADD --checksum=$NONE https://example.org/a /x", "--checksum= is not valid"),
         ("COPY --chown=$NONE . /x", "not valid"),
     ] {
         let error = bench.build("new", &format!("FROM base\n{step}")).await.unwrap_err().to_string();

@@ -8,7 +8,7 @@ use super::lines::Logical;
 use super::words::{Text, declarations, document, pairs, rest_of_line, split_words};
 use super::{
     Argument, Chown, Command, CopySource, CopyStep, Healthcheck, Instruction, ParseError, Run, Stage, cut, is_account,
-    is_variable_name, mounts, parse_mode,
+    is_variable_name, mounts, parse_checksum, parse_mode,
 };
 
 /// All instructions, for the hint of an unknown one.
@@ -245,7 +245,7 @@ fn copy(logical: &Logical, is_add: bool) -> Result<Instruction, ParseError> {
     let (line, escape) = (logical.line, logical.escape);
     let word = if is_add { "ADD" } else { "COPY" };
     let (flags, rest) = split_flags(&logical.rest);
-    let (mut from, mut chown, mut chmod, mut exclude) = (None, None, None, Vec::new());
+    let (mut from, mut chown, mut chmod, mut exclude, mut checksum) = (None, None, None, Vec::new(), None);
     for flag in &flags {
         let twice = |is_given: bool| match is_given {
             true => Err(ParseError::new(line, format!("{:?} is given twice", cut(&format!("--{}", flag.name))))),
@@ -268,11 +268,20 @@ fn copy(logical: &Logical, is_add: bool) -> Result<Instruction, ParseError> {
                 twice(from.is_some())?;
                 from = Some(flag.plain(line, escape)?);
             }
+            "checksum" if is_add => {
+                twice(checksum.is_some())?;
+                let digest = flag.text(line, escape)?;
+                digest.literal().map(|digest| parse_checksum(line, &digest)).transpose()?;
+                checksum = Some(digest);
+            }
             "exclude" => exclude.push(flag.text(line, escape)?),
             // Each COPY is a layer here in any case.
             "link" => drop(flag.is_set(line)?),
             _ => {
-                let known = "--from=stage, --chown=user[:group], --chmod=octal, --exclude=pattern and --link";
+                let known = match is_add {
+                    false => "--from=stage, --chown=user[:group], --chmod=octal, --exclude=pattern and --link",
+                    true => "--checksum=sha256:…, --chown=user[:group], --chmod=octal, --exclude=pattern and --link",
+                };
                 return Err(unsupported_flag(line, word, flag, known));
             }
         }
@@ -305,7 +314,10 @@ fn copy(logical: &Logical, is_add: bool) -> Result<Instruction, ParseError> {
         return Err(ParseError::new(line, format!("a here-document is a source of {word} from the file itself"))
             .hint("put it before the destination, without --from"));
     }
-    Ok(Instruction::Copy(CopyStep { sources, destination, from, chown, chmod, exclude, is_add }))
+    if checksum.is_some() && !matches!(sources[..], [CopySource::Path(_)]) {
+        return Err(ParseError::new(line, "--checksum takes one source, which is an address"));
+    }
+    Ok(Instruction::Copy(CopyStep { sources, destination, from, chown, chmod, exclude, is_add, checksum }))
 }
 
 fn user(line: usize, escape: char, rest: &str) -> Result<Instruction, ParseError> {

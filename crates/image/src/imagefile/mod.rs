@@ -7,6 +7,7 @@
 //! | `RUN` | `[--mount=…] [--network=…]` and a command line for the SHELL, `["program", "argument"]`, or here-documents |
 //! | `COPY`, `ADD` | `[--from=…] [--chown=…] [--chmod=octal] [--exclude=…] source… destination`, a JSON array, or here-documents |
 //! | `ENV`, `LABEL` | `K=V K2="a b"` or `K the rest of the line` |
+//! | `ADD` | also addresses of the web as sources, and `--checksum=sha256:…` |
 //! | `WORKDIR`, `USER`, `STOPSIGNAL` | one path; one user; one signal |
 //! | `ENTRYPOINT`, `CMD`, `SHELL`, `HEALTHCHECK` | as in Docker |
 //! | `EXPOSE`, `VOLUME` | one or several |
@@ -191,6 +192,8 @@ pub struct CopyStep {
     pub exclude: Vec<Text>,
     /// ADD: archives are unpacked.
     pub is_add: bool,
+    /// Of the only source, which is an address: `sha256:…`.
+    pub checksum: Option<Text>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -358,6 +361,14 @@ pub fn parse_mode(line: usize, mode: &str) -> Result<u32, ParseError> {
     let bits = u32::from_str_radix(mode, 8).ok().filter(|bits| *bits <= 0o7777 && mode.len() <= 5 && !mode.starts_with('+'));
     bits.ok_or_else(|| {
         ParseError::new(line, format!("--chmod={} is not valid", cut(mode))).hint("give octal permissions, such as --chmod=755")
+    })
+}
+
+/// Parses the digest of `--checksum`; returns its hexadecimal digits.
+pub fn parse_checksum(line: usize, checksum: &str) -> Result<String, ParseError> {
+    let hex = checksum.strip_prefix("sha256:").filter(|hex| crate::digest::is_digest(hex));
+    hex.map(str::to_owned).ok_or_else(|| {
+        ParseError::new(line, format!("--checksum={} is not valid", cut(checksum))).hint("give sha256: and 64 hexadecimal digits")
     })
 }
 

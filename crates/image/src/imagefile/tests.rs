@@ -176,6 +176,8 @@ fn what_is_not_understood_is_refused_with_its_line_and_what_to_do() {
         ("FROM base\nCOPY --from=$x a b", 2, "variables in --from"),
         ("FROM base\nCOPY --from= a b", 2, "--from has no value"),
         ("FROM base\nADD --from=x a b", 2, "not supported: ADD's flag"),
+        ("FROM base\nADD --checksum=sha256:1 http://a.example/b b", 2, "--checksum=sha256:1 is not valid"),
+        ("FROM base\nCOPY --checksum=sha256:1 a b", 2, "not supported: COPY's flag"),
         ("FROM base\nCOPY --from=x <<EOF /a\nEOF", 2, "here-document is a source"),
         ("FROM base\nCOPY a /b <<EOF\nx\nEOF", 2, "here-document is a source"),
         ("FROM base\nRUN --mount=type=ssh x", 2, "not supported: --mount=type=ssh"),

@@ -16,11 +16,11 @@ use serde::Deserialize;
 use ureq::config::Config;
 use ureq::http::{HeaderMap, Method, Request, Response, StatusCode, Uri, header};
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
-use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
-use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
+use ureq::unversioned::transport::DefaultConnector;
 use ureq::{Agent, Body, Proxy};
 
 use super::credentials::{self, Credentials};
+use super::web::{Guarded, is_closed, is_loopback, is_not_public, join};
 use super::{Reference, RegistryCredentials, RegistryOptions};
 use crate::error::ImageError;
 
@@ -82,8 +82,7 @@ impl<'a> Client<'a> {
         let is_private = !options.public_only && (may_be_plain || is_private(host, name));
         let roots = roots(host);
         let agent = |proxy: Option<Proxy>, is_public_only: bool| {
-            let known = proxy.as_ref().map(|proxy| proxy.host().to_owned());
-            let resolver = Guarded { inner: DefaultResolver::default(), is_public_only, proxy: known };
+            let resolver = Guarded::new(proxy.as_ref(), is_public_only);
             Agent::with_parts(config(options, proxy, roots.clone()), DefaultConnector::default(), resolver)
         };
         let mut client = Self {
@@ -302,9 +301,7 @@ impl<'a> Client<'a> {
         if is_plain && !self.base.starts_with("http:") {
             return Err(self.strange("it leads to an address without TLS"));
         }
-        let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).trim_end_matches('.').to_ascii_lowercase();
-        let is_closed = is_loopback(&host) || host.parse().is_ok_and(|address| !is_public_address(address));
-        if is_closed && !self.is_private {
+        if is_closed(&uri) && !self.is_private {
             return Err(self.not_public());
         }
         Ok(uri)
@@ -379,7 +376,7 @@ impl<'a> Client<'a> {
                 format!("{base} does not answer in time"),
                 Some("check the network and the registry; what was downloaded is kept for the next try".to_owned()),
             ),
-            ureq::Error::Other(inner) if inner.is::<NotPublic>() => self.not_public(),
+            error if is_not_public(error) => self.not_public(),
             ureq::Error::Tls(_) | ureq::Error::Rustls(_) | ureq::Error::Pem(_) => self.error(
                 ErrorCode::InvalidRequest,
                 format!("there is no TLS connection to {base}: {error}"),
@@ -415,7 +412,7 @@ pub(super) fn is_page(headers: &HeaderMap) -> bool {
     kind.to_ascii_lowercase().starts_with("text/html")
 }
 
-fn config(options: &RegistryOptions, proxy: Option<Proxy>, roots: RootCerts) -> Config {
+pub(super) fn config(options: &RegistryOptions, proxy: Option<Proxy>, roots: RootCerts) -> Config {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     Agent::config_builder()
         .http_status_as_error(false)
@@ -436,7 +433,7 @@ fn config(options: &RegistryOptions, proxy: Option<Proxy>, roots: RootCerts) -> 
 }
 
 /// The certificates to check a registry with. Without any, no registry with TLS is trusted.
-fn roots(host: &str) -> RootCerts {
+pub(super) fn roots(host: &str) -> RootCerts {
     let named = std::env::var("SSL_CERT_FILE").ok();
     let mut places = named.iter().map(String::as_str).chain(CERTIFICATES);
     let read = |path: &std::path::Path| -> Option<Vec<u8>> {
@@ -461,10 +458,6 @@ fn roots(host: &str) -> RootCerts {
     RootCerts::new_with_certs(&certificates)
 }
 
-fn is_loopback(name: &str) -> bool {
-    name == "localhost" || name.ends_with(".localhost") || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
-}
-
 /// Whether a registry is on a network that is not the internet, so that it may lead to other hosts there.
 fn is_private(host: &str, name: &str) -> bool {
     if let Ok(address) = name.parse::<IpAddr>() {
@@ -472,42 +465,6 @@ fn is_private(host: &str, name: &str) -> bool {
     }
     let with_port = if host == name { format!("{host}:443") } else { host.to_owned() };
     with_port.to_socket_addrs().is_ok_and(|mut found| found.any(|address| !is_public_address(address.ip())))
-}
-
-/// A name that the registry gave resolved to an address that is not public.
-#[derive(Debug, thiserror::Error)]
-#[error("not a public address")]
-struct NotPublic;
-
-/// Resolves names, and refuses those that are not on the internet. The proxy itself may be anywhere.
-#[derive(Debug)]
-struct Guarded {
-    inner: DefaultResolver,
-    is_public_only: bool,
-    proxy: Option<String>,
-}
-
-impl Resolver for Guarded {
-    fn resolve(&self, uri: &Uri, config: &Config, timeout: NextTimeout) -> Result<ResolvedSocketAddrs, ureq::Error> {
-        let found = self.inner.resolve(uri, config, timeout)?;
-        let is_proxy = self.proxy.as_deref().is_some_and(|proxy| uri.host() == Some(proxy));
-        if !self.is_public_only || is_proxy || found.iter().all(|address| is_public_address(address.ip())) {
-            return Ok(found);
-        }
-        Err(ureq::Error::Other(Box::new(NotPublic)))
-    }
-}
-
-/// The target of a redirect.
-fn join(base: &Uri, location: &str) -> Option<String> {
-    let (scheme, authority) = (base.scheme_str()?, base.authority()?);
-    if location.contains("://") && !location.starts_with('/') {
-        return Some(location.to_owned());
-    }
-    if let Some(rest) = location.strip_prefix("//") {
-        return Some(format!("{scheme}://{rest}"));
-    }
-    location.starts_with('/').then(|| format!("{scheme}://{authority}{location}"))
 }
 
 /// Text of a registry for a message: one short line without control characters.
@@ -610,14 +567,5 @@ mod tests {
         assert!(client.named_uri("https://a.example/x").is_ok());
         assert!(client.own_url("https://a.example/upload").is_err());
         assert_eq!(client.own_url("/v2/x?y=1").unwrap(), "https://203.0.114.1/v2/x?y=1");
-    }
-
-    #[test]
-    fn redirects_may_be_relative() {
-        let base: Uri = "https://a.example:1/x/y".parse().unwrap();
-        assert_eq!(join(&base, "/z?q=http://b").as_deref(), Some("https://a.example:1/z?q=http://b"));
-        assert_eq!(join(&base, "//b.example/z").as_deref(), Some("https://b.example/z"));
-        assert_eq!(join(&base, "https://b.example/z").as_deref(), Some("https://b.example/z"));
-        assert_eq!(join(&base, "z"), None);
     }
 }

@@ -14,6 +14,7 @@ mod mirror;
 mod pull;
 mod push;
 mod reference;
+pub(crate) mod web;
 
 use std::path::PathBuf;
 use std::time::Duration;
