@@ -1,0 +1,4 @@
+#!/bin/bash
+set -uxo pipefail
+cd /testbed
+git status
