@@ -185,6 +185,9 @@ def test_a_failed_step_says_which_and_why(server: Server) -> None:
     assert build(server, context("FROM nobody/has:this\n")).status_code == 404
     bootstrap = build(server, context("FROM debootstrap:trixie\n"))
     assert bootstrap.status_code == 400 and "by API" in bootstrap.json()["detail"], bootstrap.text
+    for address in (server.url, "https://example.org/"):
+        refused = build(server, context(f"FROM tiny\nADD {address}/x /\n"))
+        assert refused.status_code == 400 and "may not download" in refused.json()["detail"], refused.text
     assert left(server) == []
 
 

@@ -426,7 +426,7 @@ impl SourceTree {
         }
         if exists_as_directory || plan.into_directory {
             let name = self.given.file_name().ok_or_else(|| {
-                CopyError::new(format!("the source {:?} has no name of its own, and the destination is a directory", self.given))
+                CopyError::new(format!("the source {:?} has no name, and the destination is a directory", self.given))
             })?;
             place.push(name.to_owned());
         }

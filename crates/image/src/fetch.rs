@@ -144,7 +144,7 @@ fn call(download: &Download, deadline: Instant) -> Result<Response<Body>, CopyEr
         // A builder on the host may name any server, and a redirect may not lead to another one that is not public.
         let is_named = uri.authority() == first.authority();
         let is_public_only = match download.permitted {
-            Downloads::Refused => return refuse("this build may not download"),
+            Downloads::Refused => return refuse("this build may not download; a RUN step can, on its own network"),
             Downloads::Public => true,
             Downloads::Any => !is_named,
         };

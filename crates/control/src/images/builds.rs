@@ -16,8 +16,8 @@ use std::time::Duration;
 use arenite_engine::EngineError;
 use arenite_engine::namespace::recorded_sandboxes;
 use arenite_image::{
-    BuildContext, BuildEnv, BuildEvent, BuildOptions, BuildRequest, BuildRunner, ContextLimits, Image, ImageError, Imagefile,
-    TenantBuild,
+    BuildContext, BuildEnv, BuildEvent, BuildOptions, BuildRequest, BuildRunner, ContextLimits, Downloads, Image, ImageError,
+    Imagefile, TenantBuild,
 };
 use arenite_model::{ErrorCode, ImageName, NetworkMode, Resources, SandboxSpec, SpecError, TenantId, Tier};
 use serde::Serialize;
@@ -297,6 +297,8 @@ impl Control {
         .map_err(|_| ControlError::Stopping)?;
         let (file, ignore) = found.map_err(of_file)?;
         options.ignore = ignore;
+        // ADD downloads for the server, which the network of sandboxes and its rules do not hold back.
+        options.downloads = Downloads::Refused;
         let plan = file.plan(options.target.as_deref(), &options.build_args).map_err(|error| of_file(error.into()))?;
         for image in file.images(&plan).map_err(|error| of_file(error.into()))? {
             self.pull_base(&place.tenant, &image, &updates, deadline).await?;

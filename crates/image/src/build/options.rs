@@ -20,7 +20,7 @@ const PROXY_ARGUMENTS: [&str; 5] = ["http_proxy", "https_proxy", "ftp_proxy", "n
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Downloads {
     Refused,
-    /// From the public internet: for builds of others.
+    /// From the public internet.
     #[default]
     Public,
     /// Also from the host's networks. Redirects to other servers must still be public.
