@@ -50,10 +50,10 @@ pub(crate) const PARAMETERS: &[Query] = &[
     ("cpu_millis", "integer", "The CPU of a step, in thousandths of a core"),
     ("pids", "integer", "The processes of a step"),
     ("disk_bytes", "integer", "The size of all layers that the build makes"),
-    ("no_cache", "boolean", "Runs all steps, also those whose result is there"),
+    ("no_cache", "boolean", "Runs all steps, also those with a result of an earlier build"),
 ];
-/// What the body is.
-pub(crate) const CONTENT: &[&str] = &["application/x-tar", "application/gzip", "application/zstd"];
+/// What the body is, for documents: clients may say more, such as `application/x-tar`.
+pub(crate) const CONTENT: &[&str] = &["application/octet-stream"];
 
 /// Maximum size of an upload, in bytes. Of its files without compression, it is the same.
 const MAX_UPLOAD_BYTES: u64 = 4 << 30;

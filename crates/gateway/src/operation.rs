@@ -203,7 +203,8 @@ impl Operation {
             operation["requestBody"] = json!({ "required": required, "content": { "application/json": { "schema": body } } });
         }
         if !self.takes_content.is_empty() {
-            let content: Map<String, Value> = self.takes_content.iter().map(|kind| ((*kind).to_owned(), json!({}))).collect();
+            let bytes = json!({ "schema": { "type": "string", "format": "binary" } });
+            let content: Map<String, Value> = self.takes_content.iter().map(|kind| ((*kind).to_owned(), bytes.clone())).collect();
             operation["requestBody"] = json!({ "required": true, "content": content });
         }
         operation
