@@ -24,7 +24,7 @@ from scripted_server import ScriptedServer, answer, events
 PACKAGE = Path(__file__).resolve().parent.parent
 NOW = "2026-01-01T00:00:00Z"
 INFO = {
-    "id": "sabcdefghijk", "name": "demo", "state": "running", "spec": {"image": "base"}, "isolation": [], "origin": "api",
+    "id": "sabcdefghijk", "name": "demo", "state": "running", "spec": {"image": "base"}, "isolation": [], "tier": "namespace", "origin": "api",
     "revision": 1, "created_at": NOW, "last_used_at": NOW, "state_since": NOW, "stages": [], "urls": {"path": "/sandbox/demo/", "host": "x"},
 }
 
@@ -381,9 +381,9 @@ def test_fields_with_names_that_python_reserves() -> None:
 
 
 def test_answers_of_a_newer_server(run: Run, serve: Callable[..., ScriptedServer]) -> None:
-    server = serve(answer(200, INFO | {"state": "checkpointing", "tier": {"name": "gvisor"}}))
+    server = serve(answer(200, INFO | {"state": "checkpointing", "attestation": {"name": "tpm"}}))
     sandbox = run(server.url, lambda client: client.sandboxes.get("demo"))
-    assert (sandbox.info.state, sandbox.info.tier) == ("checkpointing", {"name": "gvisor"})
+    assert (sandbox.info.state, sandbox.info.attestation) == ("checkpointing", {"name": "tpm"})
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:8080", "ftp://x", "http://", "http://u@x", "http://x/?q", "http://a b"])

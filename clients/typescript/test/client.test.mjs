@@ -11,7 +11,7 @@ import { answer, events, serve } from "./scripted_server.mjs";
 
 const NOW = "2026-01-01T00:00:00Z";
 const INFO = {
-  id: "sabcdefghijk", name: "demo", state: "running", spec: { image: "base" }, isolation: [], origin: "api",
+  id: "sabcdefghijk", name: "demo", state: "running", spec: { image: "base" }, isolation: [], tier: "namespace", origin: "api",
   created_at: NOW, last_used_at: NOW, state_since: NOW, stages: [], urls: { path: "/sandbox/demo/", host: "x" },
 };
 const CUT = answer(200, { a: 1 }).slice(0, -3);
