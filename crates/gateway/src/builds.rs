@@ -70,7 +70,7 @@ fn pair(text: &str, what: &str) -> Result<(String, String), Refusal> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-/// Reads the query, whose names and kinds were checked.
+/// Reads the query, with checked names and kinds.
 fn wanted(query: Option<&str>) -> Result<BuildImage, Refusal> {
     let (mut image, mut dockerfile, mut network, mut use_cache) = (None, None, None, true);
     let (mut options, mut resources) = (BuildOptions::default(), ResourcesOverlay::default());
