@@ -7,6 +7,7 @@ mod browser;
 mod code;
 mod floor;
 mod http;
+mod images;
 mod mcp;
 mod memory;
 mod report;
@@ -58,7 +59,7 @@ pub(crate) struct BenchArgs {
 }
 
 /// Accepted values of `--only`, in the order of measurement.
-const GROUPS: [&str; 14] = [
+const GROUPS: [&str; 17] = [
     "create",
     "exec",
     "claim",
@@ -73,6 +74,9 @@ const GROUPS: [&str; 14] = [
     "grep",
     "tenants",
     "auth",
+    "image-create",
+    "image-load",
+    "image-share",
 ];
 /// Warm-up rounds: pools fill, files get into the cache.
 const WARM_UP: usize = 10;
@@ -200,6 +204,17 @@ fn measure(
     if wanted("auth") {
         api = Connection::open(args.port)?;
         tenants::authentication(&setting, &mut api, report)?;
+    }
+    let setting = images::Setting { arenite, data_dir, work, port: args.port, rounds: args.rounds };
+    if wanted("image-create") {
+        images::creates(&setting, report)?;
+    }
+    if wanted("image-load") {
+        images::loads(&setting, report)?;
+    }
+    // After the others: it empties the page cache.
+    if wanted("image-share") {
+        images::shared(&setting, report)?;
     }
     if args.soak {
         api = Connection::open(args.port)?;

@@ -106,6 +106,8 @@ pub(crate) const TO_BENCH: &[Need] = &[
     },
     Need { present: Present::File("/usr/include/png.h"), package: "libpng-dev", why: "and with libpng's" },
     Need { present: Present::AnyOf(&["rg"]), package: "ripgrep", why: "searches are compared with it" },
+    Need { present: Present::File("/usr/sbin/dockerd"), package: "docker.io", why: "unpacking is compared with it" },
+    Need { present: Present::AnyOf(&["docker-registry"]), package: "docker-registry", why: "an image is pulled from it" },
 ];
 
 /// Installs what is missing if possible, otherwise reports what to install.
