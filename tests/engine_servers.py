@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,13 @@ class Engine:
             return int(self.daemon.inspect(sandbox.id)["State"]["Pid"])
         record = (self.server.data_dir / "run" / sandbox.id / "sandbox.json").read_text().split("\n", 1)[1]
         return int(json.loads(record)["pid"])
+
+    def tag(self, sandbox: LiveSandbox) -> str:
+        """The server's part of the names of links, tables, and control groups."""
+        if self.daemon is not None:
+            return str(self.daemon.inspect(sandbox.id)["Config"]["Labels"]["arenite.installation"])
+        groups = Path(f"/proc/{self.guest(sandbox)}/cgroup").read_text()
+        return re.findall(r"/arenite-([^/-]+)/", groups)[0]
 
 
 def path_of_runsc() -> str:

@@ -434,9 +434,9 @@ def test_nothing_is_left(engine: Engine, box: Box) -> None:
     links = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True).stdout
     tables = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, check=True).stdout
     engine.server.start()
-    assert engine.create("found", status=201)
-    tag = next(name.split("-")[0] for name in added(links) if name.startswith("ar"))
-    assert tag not in links and tag.removeprefix("ar") not in tables
+    tag = engine.tag(engine.create("found"))
+    assert f"ar{tag}-" in " ".join(added(links)), "its links have this name"
+    assert f"ar{tag}-" not in links and tag not in tables
     engine.server.delete_all_sandboxes()
     engine.made.clear()
     processes = [p for p in Path("/proc").glob("[0-9]*/cmdline") if str(data_dir) in read(p)]
