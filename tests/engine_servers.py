@@ -120,7 +120,10 @@ def start(engine: Engine) -> None:
 
 def table() -> str:
     rows = [f"| capability | {' | '.join(ENGINES)} |", f"| --- |{' --- |' * len(ENGINES)}"]
-    for capability, results in FOUND.items():
+    # In the document's order, whatever the order of the tests; what is new comes last.
+    before = [row.split("|")[1].strip() for row in documented().splitlines()]
+    for capability in sorted(FOUND, key=lambda name: before.index(name) if name in before else len(before)):
+        results = FOUND[capability]
         cells = [results.get(engine, "not tested") for engine in ENGINES]
         rows.append(f"| {capability} | {' | '.join(cells)} |")
     return "\n".join(rows) + "\n"

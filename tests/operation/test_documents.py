@@ -26,6 +26,7 @@ ELSEWHERE = {
     "cargo xtask up": "soak/test_commands.py runs it",
     "cargo xtask test": "this test is a part of it",
     "arenite create --tier gvisor": "needs gVisor's runsc; isolation/test_tiers.py creates and refuses such sandboxes",
+    "ADD https://example.org": "lines of a Dockerfile; operation/test_dockerfiles.py downloads from a local server",
     "arenite serve --tier gvisor": "needs runsc, too; isolation/test_tiers.py starts such a server",
     "sudo apt install": "operation/test_packages.py installs the package in a root directory",
     "claude mcp add": "a client of another project, which is not installed here; hub/test_hub.py connects in both ways",
