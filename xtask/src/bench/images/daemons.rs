@@ -99,7 +99,7 @@ fn socket(dir: &Path) -> String {
     format!("unix://{}", dir.join("docker.sock").display())
 }
 
-/// Unmounts what a daemon that was killed left of its own mounts.
+/// Unmounts the mounts that a killed daemon left.
 fn unmount(dir: &Path) {
     // It fails if nothing is mounted there.
     succeeds(program("umount").arg("--lazy").arg(dir.join("data")));
