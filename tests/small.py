@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 from arenite_server import Server, binary
@@ -53,6 +54,16 @@ def tiny_files(files: Path, more: Sequence[str] = ()) -> None:
         target = files / Path("/usr" + library if not library.startswith("/usr") else library).relative_to("/")
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(library, target)
+
+
+def events(answer: httpx.Response) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The events of a stream: their names and data."""
+    name = ""
+    for line in answer.iter_lines():
+        if line.startswith("event: "):
+            name = line.removeprefix("event: ")
+        elif line.startswith("data: "):
+            yield name, json.loads(line.removeprefix("data: "))
 
 
 class SmallServer(Server):

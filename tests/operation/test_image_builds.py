@@ -21,7 +21,7 @@ import httpx
 import pytest
 from arenite_server import Server
 from registries import layer, registry
-from small import tiny_files, tiny_image
+from small import events, tiny_files, tiny_image
 from tenant import Tenant, TenantsServer
 
 MIB = 1 << 20
@@ -69,15 +69,6 @@ def built(where: Server | Tenant, body: bytes, name: str = "built", **query: Any
     answer = build(where, body, name, **query)
     assert answer.status_code == 200, answer.text
     return answer.json()
-
-
-def events(answer: httpx.Response) -> Iterator[tuple[str, dict[str, Any]]]:
-    name = ""
-    for line in answer.iter_lines():
-        if line.startswith("event: "):
-            name = line.removeprefix("event: ")
-        elif line.startswith("data: "):
-            yield name, json.loads(line.removeprefix("data: "))
 
 
 def output(url: str, name: str, command: str, headers: dict[str, str] | None = None) -> str:

@@ -18,7 +18,7 @@ import pytest
 from arenite_server import Server
 from commands import run
 from registries import Registry, Relay, digest, layer, registry
-from small import tiny_files
+from small import events, tiny_files
 
 CONFIG = {"Env": ["PATH=/usr/bin", "GREETING=hello"], "User": "root", "WorkingDir": "/var"}
 
@@ -82,15 +82,6 @@ def wait_until(what: Callable[[], bool], seconds: float = 60) -> None:
     while not what():
         assert time.monotonic() < deadline, "it did not come"
         time.sleep(0.1)
-
-
-def events(answer: httpx.Response) -> Iterator[tuple[str, dict[str, Any]]]:
-    name = ""
-    for line in answer.iter_lines():
-        if line.startswith("event: "):
-            name = line.removeprefix("event: ")
-        elif line.startswith("data: "):
-            yield name, json.loads(line.removeprefix("data: "))
 
 
 def left(server: Server) -> list[Path]:
