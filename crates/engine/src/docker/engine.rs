@@ -25,9 +25,9 @@ use super::images::DockerImages;
 use super::record::{Record, Records};
 use super::{DockerConfig, forward};
 use crate::namespace::ServerLock;
-use crate::namespace::VM_LABEL;
 use crate::namespace::engine::{Stages, blocking, config_file, guest_config, has_ended, image_named};
 use crate::namespace::host::{at, tag};
+use crate::namespace::kvm::has_vm;
 use crate::namespace::network::{Network, NetworkError};
 use crate::namespace::program::Program;
 use crate::namespace::storage::Storage;
@@ -364,7 +364,7 @@ impl Shared {
 
 /// The tier of a sandbox of this image. None: the image isn't here.
 fn tier_of(spec: &SandboxSpec, image: Option<&Image>) -> Result<Tier, EngineError> {
-    let has_vm = image.map(|image| image.config.labels.contains_key(VM_LABEL));
+    let has_vm = image.map(has_vm);
     let refuse = |tier, reason: &str, hint| Err(EngineError::NoTier { tier, reason: reason.to_owned(), hint });
     match (spec.tier, has_vm) {
         (Some(Tier::Gvisor), _) => {

@@ -12,7 +12,7 @@ use arenite_isolation::keeper::{self, Container};
 use arenite_model::{SandboxSpec, Tier};
 use serde_json::json;
 
-use super::VM_LABEL;
+use super::kvm::has_vm;
 use crate::EngineError;
 
 const PROGRAM: &str = "runsc";
@@ -84,7 +84,7 @@ pub(super) fn tier_of(
     image: Option<&Image>,
     runsc: Option<&Path>,
 ) -> Result<Tier, EngineError> {
-    let has_vm = image.map(|image| image.config.labels.contains_key(VM_LABEL));
+    let has_vm = image.map(has_vm);
     let refuse = |tier, reason: String, hint| Err(EngineError::NoTier { tier, reason, hint });
     match (requested.unwrap_or(default), has_vm) {
         (Tier::Gvisor, Some(true)) if requested.is_some() => {

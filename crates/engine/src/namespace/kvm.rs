@@ -9,6 +9,11 @@ use serde::{Deserialize, Serialize};
 
 /// The label of images with a VM. It keeps the earlier name, which built images have.
 pub const VM_LABEL: &str = "arenite.machine";
+
+/// Whether sandboxes of an image have a VM.
+pub(crate) fn has_vm(image: &Image) -> bool {
+    image.config.labels.contains_key(VM_LABEL)
+}
 /// The file of the data directory that stores the verdict.
 const PLACE: &str = "kvm.json";
 const DEVICE: &str = "/dev/kvm";
@@ -53,7 +58,7 @@ pub fn kvm_opens() -> bool {
 
 /// Whether sandboxes of an image get the device.
 pub(super) fn is_for(image: &Image, data_dir: &Path) -> bool {
-    image.config.labels.contains_key(VM_LABEL) && KvmVerdict::read(data_dir).is_some_and(|verdict| verdict.works)
+    has_vm(image) && KvmVerdict::read(data_dir).is_some_and(|verdict| verdict.works)
 }
 
 fn host() -> String {

@@ -22,7 +22,7 @@ pub mod dns;
 pub(crate) mod engine;
 mod gvisor;
 pub(crate) mod host;
-mod kvm;
+pub(crate) mod kvm;
 pub(crate) mod lock;
 pub mod network;
 pub(crate) mod program;

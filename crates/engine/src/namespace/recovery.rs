@@ -20,11 +20,11 @@ use std::time::Duration;
 use arenite_model::{Death, DeathReason, SandboxId, Tier};
 use rustix::io::Errno;
 
-use super::VM_LABEL;
 use super::at;
 use super::death;
 use super::descriptors;
 use super::engine::{EngineShared, Live, NamespaceEngine, blocking};
+use super::kvm::has_vm;
 use super::record::{Reading, Record, Records, boot_id};
 use super::slot::{IdRanges, start_time, wait_end};
 use super::storage::{LayerUse, StorageError};
@@ -299,7 +299,7 @@ impl EngineShared {
     fn tier_of_record(&self, record: &Record) -> Option<Tier> {
         let of_image = || {
             let image = self.host.images.get(&record.image.parse().ok()?).ok()?;
-            Some(if image.config.labels.contains_key(VM_LABEL) { Tier::Machine } else { Tier::Namespace })
+            Some(if has_vm(&image) { Tier::Machine } else { Tier::Namespace })
         };
         record.tier.or_else(of_image)
     }
