@@ -14,6 +14,7 @@ import httpx
 
 #: Another Docker may be earlier on the PATH.
 PROGRAM = "/usr/sbin/dockerd"
+CLIENT = "/usr/bin/docker"
 
 
 class Daemon:
@@ -62,6 +63,13 @@ class Daemon:
 
     def get(self, path: str) -> httpx.Response:
         return self.request("GET", path)
+
+    def command(self, *words: str) -> str:
+        """What Docker's command line prints. It must succeed."""
+        env = {**os.environ, "DOCKER_HOST": f"unix://{self.socket}", "DOCKER_CONFIG": str(self.folder)}
+        done = subprocess.run([CLIENT, *words], env=env, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+        return done.stdout.strip()
 
     def containers(self) -> list[dict[str, Any]]:
         return self.get("/containers/json?all=1").raise_for_status().json()

@@ -13,7 +13,7 @@ mod tenants;
 mod trajectory;
 mod vm;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use arenite_model::{GroupName, ImageName, SandboxName, Tier};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -626,7 +626,9 @@ The file is an OCI image layout in a tar: each layer once, named by the SHA-256 
 
 Examples:
   sudo arenite image save base -o base.tar
-  sudo arenite image save base code -o images.tar      share layers in one file")]
+  sudo arenite image save base code -o images.tar      share layers in one file
+  sudo arenite image save base --with-guest -o box.tar && docker load -i box.tar
+  docker run -e ARENITE_GUEST_KEY=KEY -p 127.0.0.1:8080:8080 base")]
 pub(crate) struct ImageSaveArgs {
     /// The images
     #[arg(required = true)]
@@ -635,7 +637,24 @@ pub(crate) struct ImageSaveArgs {
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: PathBuf,
     #[command(flatten)]
+    pub(crate) guest: GuestArgs,
+    #[command(flatten)]
     pub(crate) data_dir: DataDir,
+}
+
+/// What is added to an exported image.
+#[derive(Debug, Args)]
+pub(crate) struct GuestArgs {
+    /// Add this program as the entry point: containers of the image serve the sandbox's API on port 8080
+    #[arg(long)]
+    with_guest: bool,
+}
+
+impl GuestArgs {
+    /// The file of the guest's program, if it is wanted.
+    pub(crate) fn program(&self) -> Option<&Path> {
+        self.with_guest.then(|| Path::new("/proc/self/exe"))
+    }
 }
 
 #[derive(Debug, Args)]
@@ -695,13 +714,16 @@ pub(crate) struct ImagePullArgs {
 Layers that the registry has are not sent again. The digest of the manifest is printed.
 
 Examples:
-  sudo arenite image push tools localhost:5000/team/tools:1.0")]
+  sudo arenite image push tools localhost:5000/team/tools:1.0
+  sudo arenite image push base registry.example/base:box --with-guest    runs in Docker and pods")]
 pub(crate) struct ImagePushArgs {
     /// The image
     pub(crate) image: ImageName,
     /// Its reference in the registry
     #[arg(value_name = "REFERENCE")]
     pub(crate) reference: String,
+    #[command(flatten)]
+    pub(crate) guest: GuestArgs,
     #[command(flatten)]
     pub(crate) registry: RegistryArgs,
     #[command(flatten)]

@@ -440,7 +440,8 @@ pub(crate) fn rm(args: &ImageRmArgs) -> Outcome {
 pub(crate) fn save(args: &ImageSaveArgs) -> Outcome {
     let missing = || args.images.first().map_or_else(|| Failure::new("no image is named"), not_built);
     let store = open(&args.data_dir.data_dir)?.ok_or_else(missing)?;
-    let images = arenite_image::save(&store, &args.images, &args.output).map_err(|error| refused(&error))?;
+    let images =
+        arenite_image::save(&store, &args.images, args.guest.program(), &args.output).map_err(|error| refused(&error))?;
     let bytes = std::fs::metadata(&args.output).attempt(|| format!("could not read {}", args.output.display()))?.len();
     let names: Vec<String> = images.iter().map(|image| image.name.to_string()).collect();
     eprintln!("saved {} in {}: {}", names.join(", "), args.output.display(), Size(bytes).short());

@@ -56,7 +56,7 @@ pub(crate) fn push(args: &ImagePushArgs) -> Outcome {
     let store = open(&args.data_dir.data_dir)?.ok_or_else(missing)?;
     let name = args.image.clone();
     let digest = until_interrupted("push", |cancel| {
-        arenite_image::push(&store, &name, &reference, &options, cancel, &mut |event| {
+        arenite_image::push(&store, &name, args.guest.program(), &reference, &options, cancel, &mut |event| {
             let PushEvent::Layer { number, of, bytes, was_there } = event;
             let what = if was_there { "was there" } else { "sent" };
             eprintln!("[{number}/{of}] {what}, {}", Size(bytes).short());

@@ -14,26 +14,36 @@ use axum::response::{IntoResponse, Response};
 use arenite_guest_runtime::http::ApiError;
 
 pub(crate) async fn refuse_pages(request: Request, next: Next) -> Response {
+    match refusal(&request, |_| false) {
+        Some(refusal) => refusal,
+        None => next.run(request).await,
+    }
+}
+
+/// Why a request is refused: a page may have sent it. `is_own` is for names of the sandbox that it does not know itself.
+pub(crate) fn refusal(request: &Request, is_own: impl Fn(&str) -> bool) -> Option<Response> {
     let headers = request.headers();
     let authority = headers.get(HOST).map(|host| host.to_str().unwrap_or("?"));
     let authority = authority.or(request.uri().authority().map(|authority| authority.as_str())).unwrap_or_default();
     let hostname = || std::fs::read_to_string("/etc/hostname").unwrap_or_default();
-    if !is_here(authority, "") && !is_here(authority, hostname().trim()) {
+    if !is_here(authority, "") && !is_here(authority, hostname().trim()) && !is_own(without_port(authority)) {
         let refusal = ApiError::new(StatusCode::FORBIDDEN, "this API is called by a name that is not its own");
-        return refusal.hint("call it at 127.0.0.1 or localhost").into_response();
+        return Some(refusal.hint("call it at 127.0.0.1 or localhost").into_response());
     }
-    if is_foreign(headers, authority) {
-        return ApiError::new(StatusCode::FORBIDDEN, "a page may not call this API").into_response();
+    let is_foreign = is_foreign(headers, authority);
+    is_foreign.then(|| ApiError::new(StatusCode::FORBIDDEN, "a page may not call this API").into_response())
+}
+
+fn without_port(authority: &str) -> &str {
+    match authority.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
+        _ => authority,
     }
-    next.run(request).await
 }
 
 /// Whether a host with its port is this machine: an IP address, which can't be rebound, or a name of the machine.
 fn is_here(authority: &str, own: &str) -> bool {
-    let name = match authority.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
-        _ => authority,
-    };
+    let name = without_port(authority);
     let bare = name.trim_start_matches('[').trim_end_matches(']');
     let lower = bare.to_ascii_lowercase();
     // Without a name there is no page: programs that speak HTTP/1.0.

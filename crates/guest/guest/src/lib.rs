@@ -13,6 +13,7 @@ mod ahead;
 pub mod aio;
 pub mod api;
 mod build_step;
+mod connection;
 mod guard;
 mod handed;
 pub mod hooks;
@@ -27,6 +28,7 @@ mod ports;
 pub mod sandbox;
 pub mod server;
 mod services;
+mod standalone;
 pub use tools::descriptions as tool_descriptions;
 mod tools;
 
@@ -56,8 +58,8 @@ use arenite_isolation::container;
 use arenite_isolation::counters::Counters;
 use arenite_model::protocol::{self, GuestConfig};
 
-/// Runs `arenite guest`: the server of a sandbox, one step of an image build, or a reader of untrusted input for the server. Call
-/// it in a process with one thread.
+/// Runs `arenite guest`: the server of a sandbox or of a container, one step of an image build, or a reader of untrusted input for
+/// the server. Call it in a process with one thread.
 pub fn main() -> std::io::Result<()> {
     if std::env::args_os().nth(2).is_some_and(|argument| argument == confined::ARGUMENT) {
         return confined::main();
@@ -66,6 +68,9 @@ pub fn main() -> std::io::Result<()> {
         let given = container::begin()?;
         log::start();
         return server::run(server::Start::from_given(given)?);
+    }
+    if std::env::args_os().nth(2).is_some_and(|argument| argument == standalone::ARGUMENT) {
+        return standalone::main();
     }
     let Some(first) = FirstProcess::prepare()? else {
         return Err(std::io::Error::other("the launcher of a server starts this, in a sandbox"));

@@ -4,6 +4,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::sync::Mutex;
 
+use tracing_subscriber::fmt::MakeWriter;
+
 use crate::main_command::LOG_DIR;
 
 /// Opens the file at the first line. A line that can't be written is lost, since there is no other place to report it.
@@ -25,8 +27,16 @@ impl Write for Lazy {
 
 /// Starts logging; panics are logged too.
 pub(crate) fn start() {
-    let subscriber =
-        tracing_subscriber::fmt().with_ansi(false).with_max_level(tracing::Level::WARN).with_writer(Mutex::new(Lazy(None)));
+    start_on(Mutex::new(Lazy(None)));
+}
+
+/// Starts logging to the container's own log.
+pub(crate) fn start_on_stderr() {
+    start_on(io::stderr);
+}
+
+fn start_on(writer: impl for<'a> MakeWriter<'a> + Send + Sync + 'static) {
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_max_level(tracing::Level::WARN).with_writer(writer);
     if tracing::subscriber::set_global_default(subscriber.finish()).is_ok() {
         std::panic::set_hook(Box::new(|panic| tracing::error!(%panic, "the guest panicked")));
     }

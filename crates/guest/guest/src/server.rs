@@ -34,6 +34,7 @@ use crate::mcp;
 use crate::places;
 use crate::ports;
 use crate::services::Services;
+use crate::standalone::Container;
 use arenite_guest_runtime::process::Processes;
 
 /// Time without a call from the host after which a sandbox counts as idle.
@@ -53,6 +54,8 @@ pub struct Start {
     pub work_entrances: Vec<OwnedFd>,
     /// The address of the same API for processes inside the sandbox.
     pub inside: Option<SocketAddr>,
+    /// The port for clients, in a container without a server.
+    pub container: Option<Container>,
     /// The counters of the sandbox's cgroups.
     pub counters: Counters,
 }
@@ -75,6 +78,7 @@ impl Start {
             spawner: Some(spawner),
             work_entrances,
             inside: Some(([127, 0, 0, 1], protocol::INSIDE_PORT).into()),
+            container: None,
             counters: Counters::take(&mut named),
         })
     }
@@ -97,6 +101,10 @@ pub fn run(start: Start) -> io::Result<()> {
         let app = |services: Services| Router::new().fallback(move |request| services.clone().call(request));
         let inside = app(services.clone()).layer(middleware::from_fn_with_state(steps.clone(), crate::inside::record));
         let inside = mcp::inside_router(inside.clone()).merge(inside).layer(middleware::from_fn(guard::refuse_pages));
+        let container = start.container.map(|port| {
+            let api = app(services.clone());
+            (port, mcp::inside_router(api.clone()).merge(api))
+        });
         let called = Arc::new(Notify::new());
         tokio::spawn(give_back_when_idle(Arc::clone(&called)));
         let version = HeaderValue::from(protocol::VERSION);
@@ -133,7 +141,13 @@ pub fn run(start: Start) -> io::Result<()> {
                 None => Ok(()),
             }
         };
-        tokio::try_join!(host, inside)?;
+        let container = async {
+            match container {
+                Some((port, api)) => port.serve(&guest, api).await,
+                None => Ok(()),
+            }
+        };
+        tokio::try_join!(host, inside, container)?;
         Ok(())
     })
 }

@@ -12,6 +12,7 @@
 mod compression;
 mod context;
 pub(crate) mod entries;
+mod guest;
 mod install;
 pub(crate) mod oci;
 mod pack;
@@ -20,6 +21,7 @@ mod unpack;
 
 pub(crate) use compression::plain;
 pub use context::{BuildContext, ContextLimits};
+pub(crate) use guest::GuestLayer;
 pub(crate) use install::{LayerSource, Stack, diffs, sha256, unpack_layers};
 pub(crate) use pack::pack;
 pub(crate) use read::MAX_JSON_BYTES;
@@ -48,12 +50,17 @@ const BLOCK: u64 = 512;
 const BLOBS: &str = "blobs/sha256/";
 
 /// Writes images into a new archive, with the layers that they share only once. Replaces the file when the archive is complete.
+/// With `guest`, the file of the guest's program, each image gets it as its entry point.
 ///
 /// # Errors
 /// [`ImageError::Busy`] during a build or a removal.
-pub fn save(store: &ImageStore, names: &[ImageName], file: &Path) -> Result<Vec<Image>, ImageError> {
+pub fn save(store: &ImageStore, names: &[ImageName], guest: Option<&Path>, file: &Path) -> Result<Vec<Image>, ImageError> {
     let _lock = store.try_lock()?.ok_or(ImageError::Busy)?;
-    let images = names.iter().map(|name| store.get(name)).collect::<Result<Vec<_>, _>>()?;
+    let mut images = names.iter().map(|name| store.get(name)).collect::<Result<Vec<_>, _>>()?;
+    let guest = guest.map(|program| GuestLayer::new(store, program)).transpose()?;
+    if let Some(guest) = &guest {
+        images.iter_mut().for_each(|image| guest.add_to(image));
+    }
     let mut partial = file.as_os_str().to_owned();
     partial.push(".partial");
     let partial = PathBuf::from(partial);

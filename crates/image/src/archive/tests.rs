@@ -78,7 +78,7 @@ fn images_survive_the_way_into_a_file_and_out_of_it() {
     let (from, to) = (store(&scratch, "from"), store(&scratch, "to"));
     two_images(&from);
     let file = scratch.path().join("images.tar");
-    save(&from, &names(), &file).unwrap();
+    save(&from, &names(), None, &file).unwrap();
     let loaded = load(&to, &file, None).unwrap();
 
     assert_eq!(loaded.iter().map(|image| image.name.clone()).collect::<Vec<_>>(), names());
@@ -113,10 +113,42 @@ fn images_survive_the_way_into_a_file_and_out_of_it() {
 
     // The same images again: the same file, and nothing to do.
     let again = scratch.path().join("again.tar");
-    save(&from, &names(), &again).unwrap();
+    save(&from, &names(), None, &again).unwrap();
     assert!(fs::read(&file).unwrap() == fs::read(&again).unwrap());
     load(&to, &again, None).unwrap();
     assert_eq!(fs::read_dir(to.dir().join("layers")).unwrap().count(), 2);
+}
+
+#[test]
+fn a_guest_is_added_to_what_is_saved_only() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (from, to) = (store(&scratch, "from"), store(&scratch, "to"));
+    two_images(&from);
+    let (file, again, program) = (scratch.path().join("a.tar"), scratch.path().join("b.tar"), scratch.path().join("program"));
+    fs::write(&program, "the guest").unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o600)).unwrap();
+    let before = from.get(&names()[1]).unwrap();
+    save(&from, &names(), Some(&program), &file).unwrap();
+    save(&from, &names(), Some(&program), &again).unwrap();
+    assert!(fs::read(&file).unwrap() == fs::read(&again).unwrap(), "the same program gives the same file");
+    assert_eq!(from.get(&names()[1]).unwrap().config, before.config);
+    assert_eq!(fs::read_dir(from.dir().join("building")).unwrap().count(), 0);
+
+    load(&to, &file, None).unwrap();
+    let image = to.get(&names()[1]).unwrap();
+    assert_eq!(image.layers.len(), before.layers.len() + 1);
+    let config = &image.config;
+    assert_eq!((config.entrypoint.join(" ").as_str(), config.cmd.len()), ("/.arenite/arenite guest standalone", 0));
+    assert!(config.exposed_ports.contains("8080/tcp") && !config.env.contains_key("USER"));
+    assert_eq!((&config.user, &config.workdir), (&before.config.user, &before.config.workdir));
+    let dir = image.layers.last().unwrap().dir.join(".arenite");
+    let about = fs::metadata(dir.join("aio")).unwrap();
+    assert_eq!((about.mode() & 0o7777, about.nlink(), about.mtime()), (0o755, 2, 0));
+    assert_eq!(fs::read(dir.join("arenite")).unwrap(), b"the guest");
+
+    let missing = save(&from, &names(), Some(&scratch.path().join("absent")), &file);
+    assert!(matches!(missing, Err(ImageError::Io { .. })));
+    assert_eq!(fs::read_dir(from.dir().join("building")).unwrap().count(), 0);
 }
 
 #[test]
@@ -125,7 +157,7 @@ fn a_changed_or_incomplete_file_gives_no_layer() {
     let from = store(&scratch, "from");
     two_images(&from);
     let file = scratch.path().join("images.tar");
-    save(&from, &names(), &file).unwrap();
+    save(&from, &names(), None, &file).unwrap();
     let bytes = fs::read(&file).unwrap();
     let damaged = scratch.path().join("damaged.tar");
     let to = store(&scratch, "to");
@@ -151,12 +183,12 @@ fn a_file_that_can_not_be_written_leaves_nothing() {
     let from = store(&scratch, "from");
     two_images(&from);
     let into = scratch.path().join("missing/images.tar");
-    assert!(matches!(save(&from, &names(), &into), Err(ImageError::Io { .. })));
+    assert!(matches!(save(&from, &names(), None, &into), Err(ImageError::Io { .. })));
     let unknown = ["nothing".parse().unwrap()];
     let file = scratch.path().join("images.tar");
-    assert!(matches!(save(&from, &unknown, &file), Err(ImageError::NotFound { .. })));
+    assert!(matches!(save(&from, &unknown, None, &file), Err(ImageError::NotFound { .. })));
     let lock = from.lock().unwrap();
-    assert!(matches!(save(&from, &names(), &file), Err(ImageError::Busy)));
+    assert!(matches!(save(&from, &names(), None, &file), Err(ImageError::Busy)));
     drop(lock);
     assert!(!file.exists());
 }
@@ -579,7 +611,7 @@ fn layouts_of_other_tools_are_loaded_from_a_directory() {
     let from = store(&scratch, "from");
     two_images(&from);
     let file = scratch.path().join("images.tar");
-    save(&from, &names()[..1], &file).unwrap();
+    save(&from, &names()[..1], None, &file).unwrap();
     let layout = scratch.path().join("layout");
     tar::Archive::new(fs::File::open(&file).unwrap()).unpack(&layout).unwrap();
     // As other tools write it: an index in the index, a tag in place of the name, and no manifest.json.

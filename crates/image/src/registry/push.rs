@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arenite_model::ImageName;
@@ -11,13 +12,13 @@ use ureq::http::{Method, StatusCode, header};
 use super::client::{Access, Client, Payload};
 use super::{PushEvent, Reference, RegistryOptions};
 use crate::archive::oci::{self, Descriptor, Manifest};
-use crate::archive::{HashWriter, pack_compressed, sha256};
+use crate::archive::{GuestLayer, HashWriter, pack_compressed, sha256};
 use crate::error::ImageError;
 use crate::image::Layer;
 use crate::store::ImageStore;
 
 /// Pushes an image; returns the digest of its manifest, `sha256:…`. Blocks on network and disk. The same image always gives the
-/// same digest.
+/// same digest. With `guest`, the file of the guest's program, the pushed image has it as its entry point.
 ///
 /// # Errors
 /// [`ImageError::Registry`] for what the registry refuses or does wrong. [`ImageError::Cancelled`] after `cancel` is set, once
@@ -25,15 +26,20 @@ use crate::store::ImageStore;
 pub fn push(
     store: &ImageStore,
     name: &ImageName,
+    guest: Option<&Path>,
     reference: &Reference,
     options: &RegistryOptions,
     cancel: &AtomicBool,
     progress: &mut dyn FnMut(PushEvent),
 ) -> Result<String, ImageError> {
-    let image = store.get(name)?;
+    let mut image = store.get(name)?;
     let client = Client::new(reference, Access::Push, options)?;
     if reference.digest.is_some() {
         return Err(client.strange("an image is pushed under a tag: its digest follows from its content"));
+    }
+    let guest = guest.map(|program| GuestLayer::new(store, program)).transpose()?;
+    if let Some(guest) = &guest {
+        guest.add_to(&mut image);
     }
     let of = image.layers.len();
     let mut layers = Vec::new();

@@ -470,7 +470,7 @@ fn a_push_sends_what_the_registry_lacks() {
     });
     let mut sent = Vec::new();
     let mut pushed = || {
-        push(&store, &image.name, &to.reference("app:2"), &quick(), &AtomicBool::new(false), &mut |event| {
+        push(&store, &image.name, None, &to.reference("app:2"), &quick(), &AtomicBool::new(false), &mut |event| {
             let PushEvent::Layer { was_there, .. } = event;
             sent.push(!was_there);
         })
@@ -480,7 +480,7 @@ fn a_push_sends_what_the_registry_lacks() {
     assert_eq!(sent, [true, true, false, false]);
     assert!(to.asked().iter().any(|asked| asked.path == "/v2/app/manifests/2" && asked.headers["content-type"] == oci::MANIFEST));
     let unknown = "nothing".parse().unwrap();
-    let nothing = push(&store, &unknown, &to.reference("app"), &quick(), &AtomicBool::new(false), &mut |_| {});
+    let nothing = push(&store, &unknown, None, &to.reference("app"), &quick(), &AtomicBool::new(false), &mut |_| {});
     assert!(matches!(nothing, Err(ImageError::NotFound { .. })));
     assert!(is_empty(&store, &["downloads"]));
 }

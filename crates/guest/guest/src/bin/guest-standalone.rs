@@ -39,6 +39,7 @@ fn main() -> io::Result<()> {
         spawner: None,
         work_entrances: Vec::new(),
         inside,
+        container: None,
         counters: Default::default(),
     })
 }
