@@ -54,6 +54,7 @@ ELSEWHERE = {
     "sudo arenite image pull": "needs a registry; operation/test_images_oci.py has one, and pulls from it",
     "sudo arenite image push": "needs a registry; operation/test_images_oci.py has one, and pushes to it",
     "tar -C app -c .": "needs a folder with a Dockerfile; operation/test_image_builds.py sends contexts",
+    "sudo arenite image prune --unused-for": "changes images of other tests; operation/test_image_age.py runs it",
     "sudo arenite image save base --with-guest": "for Docker; operation/test_standalone.py saves it and runs it there",
     "docker load": "needs Docker; operation/test_standalone.py loads the image into one",
     "docker run": "needs Docker; operation/test_standalone.py runs containers with and without a key",

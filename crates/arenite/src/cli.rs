@@ -523,7 +523,7 @@ pub(crate) enum ImageCommand {
     Ls(ImageLsArgs),
     /// Remove images
     Rm(ImageRmArgs),
-    /// Remove layers that no image or sandbox uses
+    /// Remove layers that no image or sandbox uses, and images that nothing used for a time
     Prune(ImagePruneArgs),
     /// Show an image's layers and configuration
     Inspect(InspectArgs),
@@ -613,9 +613,26 @@ pub(crate) struct ImageRmArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Layers outlive their image when it is rebuilt or removed while sandboxes use it, and when a build fails: the next build
-reuses them.")]
+Layers outlive their image when it is rebuilt or removed while sandboxes use it, and when a build
+fails: the next build reuses them. With --unused-for, pulled images go, too, if no create, build or
+pull has named them for that time. Those that sandboxes, templates or pools use stay, and so do the
+default image and images that were built or loaded here.
+
+Examples:
+  sudo arenite image prune                                  remove layers only
+  sudo arenite image prune --unused-for 30d --dry-run       show what would be removed")]
 pub(crate) struct ImagePruneArgs {
+    /// Also remove pulled images that nothing used for this time, such as 30d
+    #[arg(long, value_name = "TIME")]
+    pub(crate) unused_for: Option<Span>,
+    /// With --unused-for, also remove images that were built or loaded here
+    #[arg(long, requires = "unused_for")]
+    pub(crate) all: bool,
+    /// With --unused-for, only show what would be removed
+    #[arg(long, requires = "unused_for")]
+    pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) format: Format,
     #[command(flatten)]
     pub(crate) data_dir: DataDir,
 }

@@ -352,6 +352,7 @@ fn control_config(config: &Config) -> ControlConfig {
 /// Registries have less time than those of the command line: a create waits, and each pull holds a thread.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+const DAY: Duration = Duration::from_secs(86_400);
 
 fn images_config(config: &Config, store: ImageStore) -> ImagesConfig {
     let options = RegistryOptions {
@@ -369,7 +370,8 @@ fn images_config(config: &Config, store: ImageStore) -> ImagesConfig {
         options,
         wait: Duration::from_secs(config.image_pull_wait_seconds.into()),
     };
-    ImagesConfig { store, policy, puller: Arc::new(Registries), steps: None }
+    let keep_unused = (config.image_keep_days > 0).then(|| DAY * config.image_keep_days);
+    ImagesConfig { store, policy, puller: Arc::new(Registries), steps: None, keep_unused }
 }
 
 fn urls(config: &Config, listen: &[SocketAddr]) -> Vec<String> {

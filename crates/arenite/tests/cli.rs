@@ -71,6 +71,7 @@ fn golden_help() {
         "image build",
         "image ls",
         "image rm",
+        "image prune",
         "image inspect",
         "image history",
         "image pull",

@@ -122,6 +122,7 @@ impl Control {
         tasks.spawn(Arc::clone(&control).reap_groups());
         tasks.spawn(Arc::clone(&control).end_orphans());
         tasks.spawn(Arc::clone(&control).expire_records());
+        tasks.spawn(Arc::clone(&control).keep_images());
         if let Some(tenants) = &control.tenants {
             tasks.spawn(Arc::clone(tenants).write_refusals());
         }

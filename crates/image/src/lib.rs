@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod add;
+mod age;
 mod archive;
 mod build;
 mod build_env;
@@ -41,6 +42,7 @@ mod store;
 mod tar_entry;
 mod tree;
 
+pub use age::{AgeLimit, RemovedImages, UnusedImage};
 pub use archive::{BuildContext, ContextLimits, export_layers, load, save};
 pub use build::{
     BuildEvent, BuildOptions, BuildRequest, BuildRunner, Downloads, MountContent, RunStep, RunnerError, StepMount, StepOutput,

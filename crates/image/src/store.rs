@@ -4,7 +4,7 @@
 //! lock                            held by a build, a removal or a sweep
 //! layers/<digest>/files/          a sealed layer's files
 //! layers/<digest>/layer.json      what made it, and its size
-//! images/<name>.json              manifests; a `/` of the name is a `%`
+//! images/<name>.json              manifests; a `/` of the name is a `%`; modified when the image was last used
 //! images/<tenant>=<name>.json     manifests of images that belong to one tenant
 //! building/<n>/{files,work}/      layers that are being made: an overlay's upper and work directory
 //! downloads/<digest>              parts of a registry's images, while they are pulled
@@ -84,24 +84,24 @@ pub struct Removed {
 
 /// Content of `images/<name>.json`.
 #[derive(Debug, Serialize, Deserialize)]
-struct Manifest {
+pub(crate) struct Manifest {
     version: u32,
-    name: ImageName,
+    pub(crate) name: ImageName,
     digest: String,
     /// Lowest first.
-    layers: Vec<String>,
+    pub(crate) layers: Vec<String>,
     config: ImageConfig,
     /// The reference that it was pulled from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    source: Option<String>,
+    pub(crate) source: Option<String>,
     /// None: it belongs to all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    owner: Option<TenantId>,
+    pub(crate) owner: Option<TenantId>,
     created_at: Timestamp,
 }
 
 /// A manifest's file and its content, or why it is unreadable.
-type FoundManifest = (PathBuf, Result<Manifest, ImageError>);
+pub(crate) type FoundManifest = (PathBuf, Result<Manifest, ImageError>);
 
 const MANIFEST_VERSION: u32 = 1;
 /// The version of a manifest with an owner. An older program, which would take the image for one of all, does not read it.
@@ -325,7 +325,7 @@ impl ImageStore {
         self.dir.join("downloads")
     }
 
-    fn drop_unreferenced(
+    pub(crate) fn drop_unreferenced(
         &self,
         lock: &StoreLock,
         digests: Vec<String>,
@@ -632,7 +632,7 @@ impl ImageStore {
         })
     }
 
-    fn manifests(&self) -> Result<Vec<FoundManifest>, ImageError> {
+    pub(crate) fn manifests(&self) -> Result<Vec<FoundManifest>, ImageError> {
         let dir = self.dir.join("images");
         let at = || ImageError::io("could not read", &dir);
         let mut found = Vec::new();
@@ -695,7 +695,7 @@ impl ImageStore {
         self.dir.join("layers").join(digest)
     }
 
-    fn manifest_path(&self, owner: Option<&TenantId>, name: &ImageName) -> PathBuf {
+    pub(crate) fn manifest_path(&self, owner: Option<&TenantId>, name: &ImageName) -> PathBuf {
         let file = canonical(name).as_str().replace('/', "%") + ".json";
         // No name has a `=`.
         let file = owner.map_or_else(|| file.clone(), |owner| format!("{owner}={file}"));
@@ -710,7 +710,7 @@ impl ImageStore {
         self.dir.join(place).join(format!("{}-{n}-{time:x}", std::process::id()))
     }
 
-    fn sync_dir(&self, place: &str) -> Result<(), ImageError> {
+    pub(crate) fn sync_dir(&self, place: &str) -> Result<(), ImageError> {
         let path = self.dir.join(place);
         File::open(&path).and_then(|dir| dir.sync_all()).map_err(ImageError::io("could not sync", path))
     }

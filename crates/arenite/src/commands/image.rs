@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use arenite_control::images::configured_images;
 use arenite_engine::namespace::storage::{Storage, StorageConfig};
 use arenite_engine::namespace::{Builder, RecordedSandbox, RecordsError, recorded_sandboxes};
 use arenite_image::{
-    BuildEnv, BuildEvent, BuildOptions, BuildRequest, Downloads, IgnoreFile, Image, ImageError, ImageStore, Imagefile,
+    AgeLimit, BuildEnv, BuildEvent, BuildOptions, BuildRequest, Downloads, IgnoreFile, Image, ImageError, ImageStore, Imagefile,
+    RemovedImages,
 };
 use arenite_model::{ImageName, SandboxName};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -480,14 +482,54 @@ pub(crate) fn load(args: &ImageLoadArgs) -> Outcome {
 }
 
 pub(crate) fn prune(args: &ImagePruneArgs) -> Outcome {
-    if let Some(store) = open(&args.data_dir.data_dir)? {
-        let used = layers_of(&records(&args.data_dir.data_dir)?);
-        let removed = store.prune(&|digest| used.contains(digest)).map_err(|error| refused(&error))?;
-        removed.layers.iter().for_each(output::line);
-        let caches = store.remove_caches().map_err(|error| refused(&error))?;
-        eprintln!("freed {}", Size(removed.freed_bytes + caches).short());
+    let Some(store) = open(&args.data_dir.data_dir)? else {
+        return show_removed(args, &RemovedImages::default());
+    };
+    let records = records(&args.data_dir.data_dir)?;
+    let used = layers_of(&records);
+    let in_use = |digest: &str| used.contains(digest);
+    let mut done = match &args.unused_for {
+        Some(unused_for) => {
+            let keep = kept_images(&args.data_dir.data_dir, &records)?;
+            let limit = AgeLimit { unused_for: unused_for.0, all: args.all, keep: &keep, dry_run: args.dry_run };
+            store.remove_unused_images(limit, &in_use).map_err(|error| refused(&error))?
+        }
+        None => RemovedImages::default(),
+    };
+    if !args.dry_run {
+        let rest = store.prune(&in_use).map_err(|error| refused(&error))?;
+        done.removed.layers.extend(rest.layers);
+        done.removed.kept = rest.kept;
+        done.removed.freed_bytes += rest.freed_bytes + store.remove_caches().map_err(|error| refused(&error))?;
     }
+    show_removed(args, &done)
+}
+
+fn show_removed(args: &ImagePruneArgs, done: &RemovedImages) -> Outcome {
+    if args.format.json {
+        let mut value = serde_json::to_value(done).attempt(|| "could not write what was removed".into())?;
+        value["dry_run"] = args.dry_run.into();
+        output::json(&value);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let now = jiff::Timestamp::now();
+    for image in &done.images {
+        let owner = image.owner.as_ref().map(|owner| format!(" of tenant {owner}")).unwrap_or_default();
+        output::line(format_args!("{}{owner}, last used {} ago", image.name, output::distance(image.last_used, now)));
+    }
+    if args.unused_for.is_none() {
+        done.removed.layers.iter().for_each(output::line);
+    }
+    let verb = if args.dry_run { "would free" } else { "freed" };
+    eprintln!("{verb} {}", Size(done.removed.freed_bytes).short());
     Ok(ExitCode::SUCCESS)
+}
+
+/// The images that stay, whatever their age: those of sandboxes, and those that the last server's configuration needs.
+fn kept_images(data_dir: &Path, records: &[RecordedSandbox]) -> Result<BTreeSet<ImageName>, Failure> {
+    let configured = configured_images(data_dir).attempt(|| "could not read which images the server needs".into())?;
+    let of_sandboxes = records.iter().filter_map(|record| record.image.parse().ok());
+    Ok(configured.into_iter().chain(of_sandboxes).chain(["base".parse().expect("the name is valid")]).collect())
 }
 
 /// The digests of layers that sandboxes use.

@@ -226,6 +226,9 @@ settings! {
     /// Maximum time that a create waits for its image, in seconds [default: 600]
     #[arg(long, env = "ARENITE_IMAGE_PULL_WAIT_SECONDS", value_name = "SECONDS")]
     image_pull_wait_seconds: u32,
+    /// Remove pulled images that nothing used for this many days; 0 keeps them [default: 0]
+    #[arg(long, env = "ARENITE_IMAGE_KEEP_DAYS", value_name = "DAYS")]
+    image_keep_days: u32,
     /// Directory of templates, one file per template
     #[arg(long, env = "ARENITE_TEMPLATES_DIR", value_name = "DIR")]
     templates_dir: PathBuf,
@@ -354,6 +357,7 @@ pub(crate) struct Config {
     pub(crate) image_mirror: Vec<ImageMirror>,
     pub(crate) image_insecure_registry: Vec<String>,
     pub(crate) image_pull_wait_seconds: u32,
+    pub(crate) image_keep_days: u32,
     pub(crate) templates_dir: Option<PathBuf>,
     pub(crate) environments_file: Option<PathBuf>,
     pub(crate) agent_sandbox_always_200: bool,
@@ -421,6 +425,7 @@ impl Settings {
             image_mirror: Some(Vec::new()),
             image_insecure_registry: Some(Vec::new()),
             image_pull_wait_seconds: Some(600),
+            image_keep_days: Some(0),
             templates_dir: None,
             environments_file: None,
             agent_sandbox_always_200: Some(false),
@@ -636,6 +641,7 @@ impl Settings {
             image_mirror: all.image_mirror.expect(complete),
             image_insecure_registry: all.image_insecure_registry.expect(complete),
             image_pull_wait_seconds: all.image_pull_wait_seconds.expect(complete),
+            image_keep_days: all.image_keep_days.expect(complete),
             templates_dir: all.templates_dir.map(absolute),
             environments_file: all.environments_file.map(absolute),
             agent_sandbox_always_200: all.agent_sandbox_always_200.expect(complete),
@@ -700,6 +706,7 @@ impl Config {
             ("max_concurrent_creates", self.max_concurrent_creates, 1, 256, "it is from 1 to 256"),
             ("create_queue", self.create_queue, 0, 100_000, "it is from 0 to 100000"),
             ("image_pull_wait_seconds", self.image_pull_wait_seconds, 1, 86_400, "it is from 1 to 86400, which is a day"),
+            ("image_keep_days", self.image_keep_days, 0, 3650, "it is from 0 to 3650, which are ten years"),
             ("webhook_retry_seconds", self.webhook_retry_seconds, 0, 2_592_000, "it is from 0 to 2592000, which is 30 days"),
         ];
         for (setting, value, least, most, rule) in numbers {
@@ -839,6 +846,7 @@ mod tests {
             ("ticket_ttl_seconds = 86401", "ticket_ttl_seconds"),
             ("webhook_retry_seconds = 2592001", "webhook_retry_seconds"),
             ("image_pull_wait_seconds = 0", "image_pull_wait_seconds"),
+            ("image_keep_days = 3651", "image_keep_days"),
         ] {
             let message = parse(text).resolve().unwrap_err().to_string();
             assert!(message.starts_with(setting) && !message.contains("s3cret"), "{message}");

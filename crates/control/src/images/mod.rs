@@ -15,6 +15,7 @@
 //! those of all.
 
 mod builds;
+mod keep;
 mod logins;
 mod policy;
 mod pulls;
@@ -23,6 +24,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use arenite_image::{ImageError, ImageStore, PullEvent, PullRequest, Reference, RegistryOptions};
 use arenite_model::{ErrorCode, ImageName, TenantId};
@@ -37,6 +39,7 @@ use crate::{Control, ControlError};
 pub use arenite_image::{BuildContext, BuildEnv, BuildOptions, BuildRunner, Image, Removed};
 pub(crate) use builds::Builds;
 pub use builds::{BuildError, BuildFailure, BuildImage, BuildPermit, BuildUpdate, StepSandboxes};
+pub use keep::configured_images;
 pub use logins::RegistryLogin;
 pub(crate) use logins::{Logins, WHAT as LOGINS};
 pub use policy::{PullMode, PullPolicy, RegistryRule};
@@ -50,6 +53,8 @@ pub struct ImagesConfig {
     pub puller: Arc<dyn Puller>,
     /// None: the engine can't run steps of builds.
     pub steps: Option<Arc<dyn StepSandboxes>>,
+    /// How long pulled images stay that nothing uses; none: until someone removes them.
+    pub keep_unused: Option<Duration>,
 }
 
 /// Gets images from registries. A fake one replaces it in tests.
@@ -214,6 +219,7 @@ impl Control {
     ) -> Result<bool, ControlError> {
         let Some(images) = &self.images else { return Ok(false) };
         if let Some(owner) = images.find(tenant, &spec.image) {
+            images.config.store.mark_used(owner.as_ref(), &spec.image);
             spec.image_owner = owner;
             return Ok(false);
         }

@@ -130,6 +130,7 @@ impl Building<'_> {
         let owner = self.request.tenant.as_ref().and_then(|build| build.owner.cloned());
         let (image, held) = blocking(move || {
             let owner = owner.filter(|owner| store.has(Some(owner), &name));
+            store.mark_used(owner.as_ref(), &name);
             let image = store.get_of(owner.as_ref(), &name)?;
             if !hold {
                 return Ok((image, Vec::new()));
