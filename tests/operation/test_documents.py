@@ -54,6 +54,8 @@ ELSEWHERE = {
     "sudo arenite image pull": "needs a registry; operation/test_images_oci.py has one, and pulls from it",
     "sudo arenite image push": "needs a registry; operation/test_images_oci.py has one, and pushes to it",
     "tar -C app -c .": "needs a folder with a Dockerfile; operation/test_image_builds.py sends contexts",
+    "sudo arenite image build base --from": "needs a registry; operation/test_base_on_image.py pulls from one",
+    "sudo arenite image build tools --from": "the same; operation/test_base_on_image.py uses other names",
     "sudo arenite image prune --unused-for": "changes images of other tests; operation/test_image_age.py runs it",
     "sudo arenite image save base --with-guest": "for Docker; operation/test_standalone.py saves it and runs it there",
     "docker load": "needs Docker; operation/test_standalone.py loads the image into one",

@@ -548,6 +548,7 @@ unless they have --network=none. See docs/DOCKERFILES.md for what is supported.
 
 Examples:
   sudo arenite image build base                    build the image that comes with Arenite
+  sudo arenite image build base --from debian:12   build it on another image with apt
   sudo arenite image build tools .                 build ./Imagefile, else ./Dockerfile
   sudo arenite image build tools -f ci/Dockerfile  use the directory of the file as context
   sudo arenite image build tools . -f ci/Dockerfile --target test --build-arg VERSION=3
@@ -566,6 +567,9 @@ pub(crate) struct BuildArgs {
     /// The Imagefile or Dockerfile [default: one of these in PATH]
     #[arg(long, short, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
+    /// Run the steps of base on this image, which is pulled if it is not here; it needs apt
+    #[arg(long, value_name = "IMAGE")]
+    pub(crate) from: Option<ImageName>,
     /// The same as PATH
     #[arg(long, value_name = "DIR")]
     pub(crate) context: Option<PathBuf>,

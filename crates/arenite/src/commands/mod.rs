@@ -1,5 +1,6 @@
 //! Commands and families of commands, one file each.
 
+mod base;
 pub(crate) mod copy;
 pub(crate) mod events;
 pub(crate) mod exec;

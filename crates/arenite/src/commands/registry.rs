@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use arenite_image::{ImageError, PullEvent, PullRequest, PushEvent, Reference, RegistryOptions, docker_config_file};
+use arenite_image::{Image, ImageError, PullEvent, PullRequest, PushEvent, Reference, RegistryOptions, docker_config_file};
+use arenite_model::ImageName;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::image::{Prepared, interrupted, must_be_root, open, refused};
@@ -19,14 +20,30 @@ pub(crate) fn pull(args: &ImagePullArgs) -> Outcome {
     let reference = parse(&args.reference)?;
     let options = options(&args.registry);
     let prepared = Prepared::new(&args.data_dir.data_dir)?;
-    let name = args.name.clone();
+    let pulled = pull_with_bar(&prepared, &reference, args.name.as_ref(), &options)?;
+    output::line(&pulled.name);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Pulls an image under the name of its reference, with the credentials of Docker's configuration.
+pub(super) fn pull_image(prepared: &Prepared, name: &ImageName) -> Result<Image, Failure> {
+    let options = RegistryOptions { docker_config: docker_config_file(), ..RegistryOptions::default() };
+    pull_with_bar(prepared, &parse(name.as_str())?, None, &options)
+}
+
+fn pull_with_bar(
+    prepared: &Prepared,
+    reference: &Reference,
+    name: Option<&ImageName>,
+    options: &RegistryOptions,
+) -> Result<Image, Failure> {
     let pulled = until_interrupted("pull", |cancel| {
         let bar = ProgressBar::no_length();
         bar.set_style(
             ProgressStyle::with_template("{spinner} {bytes}/{total_bytes} {bytes_per_sec} {wide_bar}")
                 .expect("the template is valid"),
         );
-        let request = PullRequest { reference: &reference, name: name.as_ref(), owner: None, options: &options, cancel };
+        let request = PullRequest { reference, name, owner: None, options, cancel };
         let pulled = arenite_image::pull(prepared.images(), &request, &mut |event| match event {
             PullEvent::Resolved { digest, layers, missing, bytes } => {
                 bar.suspend(|| eprintln!("{digest}: {layers} layers, {missing} to download, {}", Size(bytes).short()));
@@ -43,9 +60,8 @@ pub(crate) fn pull(args: &ImagePullArgs) -> Outcome {
         bar.finish_and_clear();
         pulled
     })?;
-    output::line(&pulled.name);
     eprintln!("image {} is pulled: {}, {}", pulled.name, Size(pulled.size_bytes).short(), &pulled.digest[..12]);
-    Ok(ExitCode::SUCCESS)
+    Ok(pulled)
 }
 
 pub(crate) fn push(args: &ImagePushArgs) -> Outcome {

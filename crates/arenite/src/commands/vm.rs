@@ -18,7 +18,7 @@ use arenite_image::{BuildEnv, BuildOptions, BuildRequest, BuildRunner, Image, Im
 use arenite_model::ImageName;
 use serde_json::json;
 
-use super::image;
+use super::{base, image};
 use crate::cli::{VmBuildArgs, VmCommand, VmImportArgs, VmListArgs, VmProbeArgs, VmSettings};
 use crate::config::values::Size;
 use crate::failure::{Attempt, Failure, Outcome};
@@ -136,7 +136,7 @@ impl<'a> Work<'a> {
     async fn host(&self, no_cache: bool) -> Result<(), Failure> {
         let base = named("base")?;
         if self.builder.images().get(&base).is_err() {
-            self.of_text(&base, image::BASE, &[], true).await?;
+            self.of_text(&base, base::BASE, &[], true).await?;
         }
         self.of_text(&named(HOST)?, HOST_IMAGEFILE, HOST_FILES, !no_cache).await?;
         Ok(())
