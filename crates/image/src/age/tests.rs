@@ -37,8 +37,9 @@ fn set_age(store: &ImageStore, text: &str, owner: Option<&TenantId>, days: u32) 
     file.set_modified(SystemTime::now() - DAY * days).unwrap();
 }
 
-fn prune(store: &ImageStore, days: u32, change: impl FnOnce(&mut AgeLimit<'_>)) -> (Vec<String>, Removed) {
-    let keep = BTreeSet::new();
+/// The names of the removed images, and their layers. `change` sets what differs from the default.
+fn prune(store: &ImageStore, days: u32, keep: &[&str], change: impl FnOnce(&mut AgeLimit<'_>)) -> (Vec<String>, Removed) {
+    let keep = keep.iter().map(|text| name(text)).collect();
     let mut limit = AgeLimit { unused_for: DAY * days, all: false, keep: &keep, dry_run: false };
     change(&mut limit);
     let done = store.remove_unused_images(limit, &|_| false).unwrap();
@@ -54,10 +55,10 @@ fn only_pulled_images_that_nothing_used_for_long_go() {
     add(&store, "recent", "ad", 20, Some("r.example/recent"), None);
     add(&store, "built", "e", 400, None, None);
 
-    let (images, dry) = prune(&store, 30, |limit| limit.dry_run = true);
+    let (images, dry) = prune(&store, 30, &[], |limit| limit.dry_run = true);
     assert_eq!(images, ["older", "old"]);
     assert!(store.has(None, &name("old")), "nothing was removed");
-    let (images, removed) = prune(&store, 30, |_| ());
+    let (images, removed) = prune(&store, 30, &[], |_| ());
     assert_eq!(images, ["older", "old"]);
     assert_eq!((&removed.layers, removed.freed_bytes), (&dry.layers, dry.freed_bytes));
     assert_eq!(removed.layers, [digest('b'), digest('c')]);
@@ -65,8 +66,8 @@ fn only_pulled_images_that_nothing_used_for_long_go() {
     assert!(store.get(&name("recent")).is_ok() && store.get(&name("built")).is_ok());
     assert!(!store.has(None, &name("old")) && !store.has(Some(&tenant), &name("older")));
 
-    assert_eq!(prune(&store, 30, |_| ()).0, Vec::<String>::new());
-    assert_eq!(prune(&store, 30, |limit| limit.all = true).0, ["built"]);
+    assert_eq!(prune(&store, 30, &[], |_| ()).0, Vec::<String>::new());
+    assert_eq!(prune(&store, 30, &[], |limit| limit.all = true).0, ["built"]);
 }
 
 #[test]
@@ -77,13 +78,12 @@ fn a_use_keeps_an_image() {
     }
     store.mark_used(None, &name("docker.io/library/python:latest"));
     store.mark_used(None, &name("absent"));
-    let keep = BTreeSet::from([name("kept:latest")]);
-    let (images, removed) = prune(&store, 30, |limit| limit.keep = &keep);
+    let (images, removed) = prune(&store, 30, &["kept:latest"], |_| ());
     assert_eq!((images, removed.layers), (vec!["other".to_owned()], Vec::new()));
     // What was kept counts as used when it was: it has its whole time before it goes.
-    assert_eq!(prune(&store, 30, |_| ()).0, Vec::<String>::new());
+    assert_eq!(prune(&store, 30, &[], |_| ()).0, Vec::<String>::new());
     set_age(&store, "kept", None, 31);
-    assert_eq!(prune(&store, 30, |_| ()).0, ["kept"]);
+    assert_eq!(prune(&store, 30, &[], |_| ()).0, ["kept"]);
 }
 
 #[test]
