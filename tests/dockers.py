@@ -18,15 +18,17 @@ CLIENT = "/usr/bin/docker"
 
 
 class Daemon:
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, runtimes: dict[str, Any] | None = None):
         self.folder = folder
+        #: Other runtimes than Docker's own, as in daemon.json.
+        self.runtimes = runtimes or {}
         self.socket = folder / "docker.sock"
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, wait: float = 60) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         configuration = self.folder / "daemon.json"
-        configuration.write_text("{}")
+        configuration.write_text(json.dumps({"runtimes": self.runtimes}))
         command = [PROGRAM, "--config-file", str(configuration), "--host", f"unix://{self.socket}"]
         command += ["--data-root", str(self.folder / "data"), "--exec-root", str(self.folder / "exec")]
         command += ["--pidfile", str(self.folder / "pid"), "--userland-proxy=false"]

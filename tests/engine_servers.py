@@ -1,4 +1,4 @@
-"""One server for each engine and for gVisor, and the table of what each can do.
+"""One server for each engine, without and with gVisor, and the table of what each can do.
 
 An engine that is not here fails its tests: a table with holes says nothing.
 """
@@ -19,7 +19,7 @@ from dockers import PROGRAM, Daemon
 from sandboxes import LiveSandbox
 from small import tiny_image
 
-ENGINES = ("namespace", "gvisor", "docker")
+ENGINES = ("namespace", "gvisor", "docker", "docker + gvisor")
 DOCUMENT = REPOSITORY / "docs/ENGINES.md"
 BEGIN, END = "<!-- the table of tests/engines -->", "<!-- its end -->"
 #: What tests found: by capability, then by engine.
@@ -47,7 +47,7 @@ class Engine:
 
     @property
     def is_gvisor(self) -> bool:
-        return self.name == "gvisor"
+        return "gvisor" in self.name
 
     def create(self, name: str, status: int = 201, **spec: Any) -> Any:
         """A sandbox, or the refusal if another status is expected."""
@@ -87,6 +87,10 @@ class Engine:
         record = (self.server.data_dir / "run" / sandbox.id / "sandbox.json").read_text().split("\n", 1)[1]
         return int(json.loads(record)["pid"])
 
+    def group(self, sandbox: LiveSandbox) -> str:
+        """A part of the names of its control groups alone."""
+        return str(self.daemon.inspect(sandbox.id)["Id"]) if self.daemon is not None else sandbox.id
+
     def tag(self, sandbox: LiveSandbox) -> str:
         """The server's part of the names of links, tables, and control groups."""
         if self.daemon is not None:
@@ -102,15 +106,23 @@ def path_of_runsc() -> str:
     return path
 
 
+def runtime_of_gvisor() -> dict[str, Any]:
+    """The entry of daemon.json that the document gives, with the runsc of the tests."""
+    entry = json.loads(re.findall(r"```json\n(\{\s*\"runtimes\".*?)```", DOCUMENT.read_text(), re.DOTALL)[0])["runtimes"]["runsc"]
+    return {**entry, "path": path_of_runsc()}
+
+
 def start(engine: Engine) -> None:
     settings = ("--prepared-slots", "0", "--storage-size", "1GiB", "--disk-reserve", "1MiB", "--default-image", "tiny")
     if engine.name == "gvisor":
         settings += ("--tier", "gvisor", "--runsc", path_of_runsc())
-    if engine.name == "docker":
+    if engine.name.startswith("docker"):
         assert Path(PROGRAM).exists(), f"{PROGRAM} is missing: apt-get install --no-install-recommends docker.io"
-        engine.daemon = Daemon(engine.folder / "docker")
+        engine.daemon = Daemon(engine.folder / "docker", {"runsc": runtime_of_gvisor()} if engine.is_gvisor else {})
         engine.daemon.start()
         settings += ("--engine", "docker", "--docker-socket", str(engine.daemon.socket))
+        if engine.is_gvisor:
+            settings += ("--tier", "gvisor")
     engine.server = EngineServer(engine.folder / "data", args=settings)
     engine.server.start()
     pool = engine.server.data_dir / "pool"

@@ -377,7 +377,7 @@ class TestIsolation:
         made = box("calls")
         if engine.is_gvisor:
             # What programs inside call is gVisor's kernel. That is what the host filters.
-            filtered = [read(path) for path in processes_of(made) if "exe" in read(path.parent / "comm")]
+            filtered = [read(path) for path in processes_of(engine, made) if "exe" in read(path.parent / "comm")]
             assert filtered and all("Seccomp:\t2" in status for status in filtered), filtered
             engine.can("seccomp filter of the project", "gVisor's own, on gVisor")
             return
@@ -463,9 +463,10 @@ def read(path: Path) -> str:
         return ""
 
 
-def processes_of(box: LiveSandbox) -> list[Path]:
+def processes_of(engine: Engine, box: LiveSandbox) -> list[Path]:
     """The host's status files of a sandbox's processes."""
-    return [path.parent / "status" for path in Path("/proc").glob("[0-9]*/cgroup") if f"/{box.id}/" in read(path)]
+    group = engine.group(box)
+    return [path.parent / "status" for path in Path("/proc").glob("[0-9]*/cgroup") if f"/{group}" in read(path)]
 
 
 def cpu_time(pid: int) -> int:

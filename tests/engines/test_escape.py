@@ -125,7 +125,7 @@ def test_processes_and_the_program_of_the_host(engine: Engine, box: Box) -> None
     assert made.output("cat /proc/1/comm") != Path("/proc/1/comm").read_text().strip()
     assert made.bash(f"kill -0 {engine.server.pid}").exit_code != 0
     before = binary().read_bytes()
-    paths = ["/proc/1/exe", "/proc/$PPID/exe", "/.arenite/guest", "/run/.arenite-guest", "/usr/local/bin/aio"]
+    paths = ["/proc/1/exe", "/proc/$PPID/exe", "/.arenite/arenite", "/run/.arenite-guest", "/usr/local/bin/aio"]
     # gVisor lets programs that run be overwritten, so that would be the end of the sandbox's own bash.
     for path in paths if engine.is_gvisor else [*paths, "/proc/self/exe"]:
         made.bash(f"busybox chmod 777 {path}; echo overwritten > {path}; busybox cp /usr/bin/true {path}")

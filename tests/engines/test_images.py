@@ -118,7 +118,7 @@ def test_a_pulled_image_runs(
         else:
             assert said.json()["data"]["stdout"] == "42\n", said.text
         tier = httpx.get(f"{engine.server.url}/api/v2/sandboxes/{made.name}").raise_for_status().json()["tier"]
-        assert tier == ("gvisor" if engine.name == "gvisor" else "namespace"), tier
+        assert tier == ("gvisor" if engine.is_gvisor else "namespace"), tier
     finally:
         for live in engine.made:
             live.delete()

@@ -50,6 +50,7 @@ ELSEWHERE = {
     "sudo arenite store export - |": "needs a database server; operation/test_store.py moves rows in both directions",
     "sudo arenite image save base code": "loads into another data directory; operation/test_images.py does both",
     "sudo arenite image build NAME PATH": "forms, not commands; operation/test_dockerfiles.py uses them",
+    '{\n  "runtimes"': "an entry of Docker's configuration; engines/test_docker_gvisor.py has a daemon with it",
     'engine = "docker"': "settings, not a command; engines/test_conformance.py has a server with Docker",
     "sudo arenite image pull": "needs a registry; operation/test_images_oci.py has one, and pulls from it",
     "sudo arenite image push": "needs a registry; operation/test_images_oci.py has one, and pushes to it",

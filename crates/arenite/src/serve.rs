@@ -315,6 +315,8 @@ async fn start_engine(config: &Config, lock: ServerLock) -> Result<Started, Fail
                 network: namespace.network,
                 open_files: namespace.open_files,
                 no_new_privileges: config.docker_no_new_privileges,
+                default_tier: namespace.default_tier,
+                gvisor_runtime: config.docker_gvisor_runtime.clone(),
                 volumes: namespace.volumes,
             };
             let engine = DockerEngine::start(docker, lock).await.map_err(refused)?;

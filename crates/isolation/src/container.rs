@@ -8,6 +8,9 @@
 //!
 //! `/.arenite` is a read-only mount that only this container sees. No code of an image has run before the descriptors arrive,
 //! and the server takes one connection. The limits, capabilities and the seccomp profile are in effect from the start.
+//!
+//! Under gVisor, a listening socket of the host is of no use to the guest. So it gets a proof instead, connects to
+//! `/.arenite/calls` with it, and receives connected sockets. It connects again when the server has ended.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -29,6 +32,11 @@ pub const DIR: &str = "/.arenite";
 pub const PROGRAM: &str = "arenite";
 /// The socket's name in [`DIR`].
 pub const START: &str = "start";
+/// The name in [`DIR`] of the socket to which the guest connects under gVisor, after that. It sends its proof and receives
+/// messages with a connection each.
+pub const CALLS: &str = "calls";
+/// Length of the proof, in bytes.
+pub const PROOF_BYTES: usize = 32;
 /// Maximum size of the message, in bytes.
 const MAX_BYTES: usize = 4 << 10;
 

@@ -69,6 +69,8 @@ pub enum Assignment {
 pub const LISTENER: &str = "listener";
 /// Instead of the listener under gVisor: a socket with messages that carry a connection each.
 pub const CONNECTIONS: &str = "connections";
+/// Instead of the listener in a container under gVisor: the proof with which the guest connects to the server for such messages.
+pub const PROOF: &str = "proof";
 /// The guest's configuration: see [`GuestConfig`].
 pub const CONFIG: &str = "configuration";
 /// The output of a build step's command. The first process of a build step runs that command alone.

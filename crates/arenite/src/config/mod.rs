@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use arenite_control::images::PullMode;
 use arenite_control::store::{AddressError, PostgresAddress};
-use arenite_engine::docker::DEFAULT_SOCKET;
+use arenite_engine::docker::{DEFAULT_GVISOR_RUNTIME, DEFAULT_SOCKET};
 use arenite_gateway::{AuthError, Authentication, Certificates, TlsError, TokenRules, TraceConfig};
 use arenite_model::{ImageName, Tier};
 use clap::parser::ValueSource;
@@ -145,6 +145,9 @@ settings! {
     /// Set-user-id programs in Docker's sandboxes gain nothing: sudo does not work
     #[arg(long, env = "ARENITE_DOCKER_NO_NEW_PRIVILEGES", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     docker_no_new_privileges: bool,
+    /// The name of gVisor's runtime in Docker, for the tier gvisor [default: runsc]
+    #[arg(long, env = "ARENITE_DOCKER_GVISOR_RUNTIME", value_name = "NAME")]
+    docker_gvisor_runtime: String,
     /// Directory of images, sandboxes and trajectories [default: /var/lib/arenite]
     #[arg(long, env = "ARENITE_DATA_DIR", value_name = "DIR")]
     data_dir: PathBuf,
@@ -326,6 +329,7 @@ pub(crate) struct Config {
     pub(crate) engine: EngineKind,
     pub(crate) docker_socket: PathBuf,
     pub(crate) docker_no_new_privileges: bool,
+    pub(crate) docker_gvisor_runtime: String,
     pub(crate) data_dir: PathBuf,
     /// None: SQLite in the data directory.
     pub(crate) database: Option<PostgresAddress>,
@@ -399,6 +403,7 @@ impl Settings {
             engine: Some(EngineKind::Namespace),
             docker_socket: Some(DEFAULT_SOCKET.into()),
             docker_no_new_privileges: Some(false),
+            docker_gvisor_runtime: Some(DEFAULT_GVISOR_RUNTIME.to_owned()),
             data_dir: Some(DEFAULT_DATA_DIR.into()),
             store: None,
             default_image: Some("base".parse().expect("the default image's name is valid")),
@@ -600,7 +605,6 @@ impl Settings {
             // Refused, since it would have no effect.
             let of_namespaces = [
                 ("extra_ca", all.extra_ca.as_ref().map(|file| file.display().to_string())),
-                ("tier", all.tier.filter(|tier| *tier == Tier::Gvisor).map(|tier| tier.to_string())),
                 ("runsc", all.runsc.as_ref().map(|file| file.display().to_string())),
                 ("pool", all.pool.as_ref().and_then(|pools| pools.first()).map(|pool| pool.to_string())),
             ];
@@ -615,6 +619,7 @@ impl Settings {
             engine,
             docker_socket: absolute(all.docker_socket.expect(complete)),
             docker_no_new_privileges: all.docker_no_new_privileges.expect(complete),
+            docker_gvisor_runtime: all.docker_gvisor_runtime.expect(complete),
             data_dir,
             database,
             default_image: all.default_image.expect(complete),
@@ -725,6 +730,10 @@ impl Config {
                 return Err(ConfigError::Refused { setting: "volume", given: volume.to_string(), rule });
             }
         }
+        if self.docker_gvisor_runtime.is_empty() {
+            let rule = "it is the name of a runtime in Docker's daemon.json";
+            return Err(ConfigError::Refused { setting: "docker_gvisor_runtime", given: String::new(), rule });
+        }
         if self.tier == Tier::Machine {
             let rule = "it is namespace or gvisor: only images with a VM have the tier machine";
             return Err(ConfigError::Refused { setting: "tier", given: self.tier.to_string(), rule });
@@ -825,6 +834,7 @@ mod tests {
             ("extra_ca = \"/does/not/exist.pem\"", "extra_ca"),
             ("runsc = \"/does/not/exist/runsc\"", "runsc"),
             ("tier = \"machine\"", "tier"),
+            ("docker_gvisor_runtime = \"\"", "docker_gvisor_runtime"),
             ("tls_cert = \"/x.pem\"", "tls_cert"),
             ("tls_key = \"/x.pem\"", "tls_key"),
             ("tls_cert = \"/does/not/exist.pem\"\ntls_key = \"/does/not/exist.pem\"", "tls_cert and tls_key"),

@@ -1,5 +1,6 @@
 //! Docker's API over its Unix socket: one connection for each call.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,6 +20,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
+use super::gvisor::Runtime;
 use crate::EngineError;
 
 /// The oldest version of the API that has all that is used here: Docker 20.10.
@@ -161,7 +163,7 @@ struct Inspected {
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Listed {
     #[serde(default)]
-    pub(super) labels: std::collections::BTreeMap<String, String>,
+    pub(super) labels: BTreeMap<String, String>,
 }
 
 /// A container's counters.
@@ -256,6 +258,17 @@ impl Docker {
         docker.version = format!("/v{}.{}", both.0, both.1);
         docker.about = docker.get("/info", "ask about its host").await?;
         Ok(docker)
+    }
+
+    /// The runtimes that are registered now, by name.
+    pub(super) async fn runtimes(&self) -> Result<BTreeMap<String, Runtime>, EngineError> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Runtimes {
+            #[serde(default)]
+            runtimes: BTreeMap<String, Runtime>,
+        }
+        Ok(self.get::<Runtimes>("/info", "ask about its runtimes").await?.runtimes)
     }
 
     async fn send(&self, method: Method, path: &str, content: Option<(&str, Body)>, limit: Duration) -> io::Result<Answer> {

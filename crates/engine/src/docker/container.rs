@@ -5,7 +5,7 @@ use std::path::Path;
 
 use arenite_image::Image;
 use arenite_isolation::container::{self, ARGUMENT, DIR, PROGRAM};
-use arenite_model::{NetworkMode, Resources, SandboxId, SandboxSpec};
+use arenite_model::{NetworkMode, Resources, SandboxId, SandboxSpec, Tier};
 use serde_json::{Value, json};
 
 use super::DockerConfig;
@@ -33,6 +33,7 @@ pub(super) struct Wanted<'a> {
     /// Of the network, if it has one: also the address of its resolver.
     pub(super) gateway: Option<String>,
     pub(super) limits_disk: bool,
+    pub(super) tier: Tier,
 }
 
 /// The name of a sandbox's container.
@@ -83,7 +84,7 @@ pub(super) fn body(wanted: &Wanted<'_>) -> Result<Value, EngineError> {
         security.push("no-new-privileges".to_owned());
     }
     let storage = if wanted.limits_disk { json!({"size": resources.disk_bytes.to_string()}) } else { json!({}) };
-    Ok(json!({
+    let mut body = json!({
         "Image": wanted.reference,
         "Entrypoint": [format!("{DIR}/{PROGRAM}")],
         "Cmd": ["guest", ARGUMENT],
@@ -119,7 +120,11 @@ pub(super) fn body(wanted: &Wanted<'_>) -> Result<Value, EngineError> {
             "RestartPolicy": {"Name": "no"},
             "LogConfig": {"Type": "none"},
         },
-    }))
+    });
+    if wanted.tier == Tier::Gvisor {
+        body["HostConfig"]["Runtime"] = json!(config.gvisor_runtime);
+    }
+    Ok(body)
 }
 
 /// Whether the image has no file where the command `aio` goes, and directories on the way to it. Docker would hide

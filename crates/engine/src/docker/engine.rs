@@ -19,19 +19,20 @@ use tokio::sync::broadcast;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::api::Docker;
+use super::calls::{GuestCalls, new_proof};
 use super::container::{Wanted, name, other_host, with_hint};
 use super::death::death_of;
+use super::gvisor::Sentry;
 use super::images::DockerImages;
 use super::record::{Record, Records};
 use super::{DockerConfig, forward};
 use crate::namespace::ServerLock;
-use crate::namespace::engine::{Stages, blocking, config_file, guest_config, has_ended, image_named};
+use crate::namespace::engine::{Stages, blocking, config_file, guest_config, has_ended, image_named, memory_file};
 use crate::namespace::host::{at, tag};
-use crate::namespace::kvm::has_vm;
 use crate::namespace::network::{Network, NetworkError};
 use crate::namespace::program::Program;
 use crate::namespace::storage::Storage;
-use crate::namespace::{ahead, data_dir, descriptors, volumes};
+use crate::namespace::{ahead, data_dir, descriptors, gvisor, volumes};
 use crate::{Connection, Created, Ended, Engine, EngineError, Found, HostCapacity, Recovery, Remains, Row, Usage};
 
 /// Time for a started container to run its first process.
@@ -74,6 +75,8 @@ pub(super) struct EngineState {
 pub(super) struct Live {
     pub(super) record: Record,
     pub(super) pidfd: Arc<OwnedFd>,
+    /// How to reach the guest under gVisor.
+    pub(super) calls: Option<Arc<GuestCalls>>,
 }
 
 pub(super) fn failed_network(error: NetworkError) -> EngineError {
@@ -179,8 +182,8 @@ impl Shared {
         name(&self.tag, id)
     }
 
-    /// The isolation of its sandboxes.
-    pub(super) fn isolation(&self) -> Vec<String> {
+    /// The isolation of its sandboxes of a tier.
+    pub(super) fn isolation(&self, tier: Tier) -> Vec<String> {
         let mut isolation: Vec<String> = [
             "a Docker container: pid, mount, network, ipc, uts and cgroup namespaces",
             "seccomp",
@@ -195,6 +198,7 @@ impl Shared {
             (self.limits_disk, "disk limit"),
         ];
         isolation.extend(more.into_iter().filter(|(has, _)| *has).map(|(_, what)| what.to_owned()));
+        isolation.extend(gvisor::isolation(tier).map(str::to_owned));
         isolation
     }
 
@@ -236,7 +240,7 @@ impl Shared {
     async fn begin(
         self: &Arc<Self>,
         row: &Row,
-        spec: &SandboxSpec,
+        (spec, tier): (&SandboxSpec, Tier),
         image: &Image,
         stages: &mut Stages,
     ) -> Result<Arc<OwnedFd>, EngineError> {
@@ -247,11 +251,20 @@ impl Shared {
         let first = self.first_process(&container, &listener).await?;
         drop(listener);
         self.records.remove_start(id).map_err(|e| at("start socket", e))?;
-        let pid = first.peer_cred().map_err(|e| at("first process", e))?.pid().and_then(Pid::from_raw).ok_or_else(other_host)?;
-        let pidfd = Arc::new(pidfd_open(pid, PidfdFlags::empty()).map_err(|e| at("first process", e.into()))?);
-        // Its pid can't be reused while the connection is open and it waits for an answer.
-        let netns: OwnedFd =
-            File::open(format!("/proc/{}/ns/net", pid.as_raw_nonzero())).map_err(|e| at("network namespace", e))?.into();
+        let (pidfd, netns) = match tier {
+            Tier::Gvisor => {
+                let Sentry { pidfd, netns } = self.sentry(&container).await?;
+                (Arc::new(pidfd), netns)
+            }
+            Tier::Namespace | Tier::Machine => {
+                let about = first.peer_cred().map_err(|e| at("first process", e))?;
+                let pid = about.pid().and_then(Pid::from_raw).ok_or_else(other_host)?;
+                let pidfd = Arc::new(pidfd_open(pid, PidfdFlags::empty()).map_err(|e| at("first process", e.into()))?);
+                // Its pid can't be reused while the connection is open and it waits for an answer.
+                let netns = File::open(format!("/proc/{}/ns/net", pid.as_raw_nonzero()));
+                (pidfd, netns.map_err(|e| at("network namespace", e))?.into())
+            }
+        };
         let net_index = match spec.network {
             NetworkMode::Open => {
                 let tag = self.tag.clone();
@@ -264,15 +277,20 @@ impl Shared {
             }
         };
         stages.done("network");
-        let record =
-            Record { id: id.clone(), name: row.name.clone(), image: image.name.to_string(), net_index, memo: row.memo.clone() };
-        let written = self.hand_over(&record, spec, image, first);
-        if let Err(error) = written {
-            self.release(net_index);
-            return Err(error);
-        }
+        let proof = match tier {
+            Tier::Gvisor => Some(new_proof().map_err(|e| at("guest socket", e))?),
+            Tier::Namespace | Tier::Machine => None,
+        };
+        let record = Record { net_index, proof, ..Record::new(row, image.name.to_string(), tier) };
+        let calls = match self.hand_over(&record, spec, image, first).await {
+            Ok(calls) => calls,
+            Err(error) => {
+                self.release(net_index);
+                return Err(error);
+            }
+        };
         stages.done("start");
-        self.state().live.insert(id.clone(), Live { record, pidfd: pidfd.clone() });
+        self.state().live.insert(id.clone(), Live { record, pidfd: pidfd.clone(), calls });
         Ok(pidfd)
     }
 
@@ -297,17 +315,48 @@ impl Shared {
         }
     }
 
-    /// Gives the guest its listener and its configuration.
-    fn hand_over(&self, record: &Record, spec: &SandboxSpec, image: &Image, first: UnixStream) -> Result<(), EngineError> {
+    /// Gives the guest its configuration, and its listener or the proof with which it connects.
+    async fn hand_over(
+        &self,
+        record: &Record,
+        spec: &SandboxSpec,
+        image: &Image,
+        first: UnixStream,
+    ) -> Result<Option<Arc<GuestCalls>>, EngineError> {
         let id = &record.id;
-        let listener = self.records.bind_guest(id).map_err(|e| at("guest socket", e))?;
-        let config = guest_config(id, &record.name, spec, image, tier_of(spec, Some(image))?, false);
+        let config = guest_config(id, &record.name, spec, image, record.tier.unwrap_or_default(), false);
         let config = config_file(&config).map_err(|e| at("guest configuration", e))?;
         self.records.write(record).map_err(|e| at("record", e))?;
         let first: StdUnixStream = first.into_std().map_err(|e| at("first process", e))?;
-        let given: [(&str, BorrowedFd<'_>); 2] = [(protocol::LISTENER, listener.as_fd()), (protocol::CONFIG, config.as_fd())];
-        // Small enough for the socket's buffer.
-        container::start(first.as_fd(), self.config.open_files, &given).map_err(|e| at("first process", e))
+        let start = |name, descriptor: BorrowedFd<'_>| {
+            let given = [(name, descriptor), (protocol::CONFIG, config.as_fd())];
+            // Small enough for the socket's buffer.
+            container::start(first.as_fd(), self.config.open_files, &given).map_err(|e| at("first process", e))
+        };
+        let Some(proof) = &record.proof else {
+            let listener = self.records.bind_guest(id).map_err(|e| at("guest socket", e))?;
+            start(protocol::LISTENER, listener.as_fd())?;
+            return Ok(None);
+        };
+        let calls = self.records.await_calls(id, proof.clone()).map_err(|e| at("guest socket", e))?;
+        let proof = memory_file(proof.as_bytes()).map_err(|e| at("guest socket", e))?;
+        start(protocol::PROOF, proof.as_fd())?;
+        if calls.is_connected(START_LIMIT).await {
+            return Ok(Some(Arc::new(calls)));
+        }
+        Err(EngineError::Timeout { what: "the guest's connection from gVisor", limit: START_LIMIT })
+    }
+
+    /// A connection to a guest.
+    async fn connect(&self, id: &SandboxId) -> Result<io::Result<UnixStream>, EngineError> {
+        let calls = match self.state().live.get(id) {
+            Some(live) => live.calls.clone(),
+            None => return Err(EngineError::NotFound { id: id.clone() }),
+        };
+        Ok(match calls {
+            Some(calls) => calls.connect().await,
+            None => UnixStream::connect(self.records.socket(id)).await,
+        })
     }
 
     pub(super) fn release(&self, net_index: Option<u32>) {
@@ -332,17 +381,17 @@ impl Shared {
         if self.state().live.contains_key(id) { Ok(self.name(id)) } else { Err(EngineError::NotFound { id: id.clone() }) }
     }
 
-    async fn make_container(&self, row: &Row, spec: &SandboxSpec, image: &Image, reference: &str) -> Result<(), EngineError> {
+    async fn make_container(
+        &self,
+        row: &Row,
+        (spec, tier): (&SandboxSpec, Tier),
+        image: &Image,
+        reference: &str,
+    ) -> Result<(), EngineError> {
         let id = &row.id;
         let program = self.program().map_err(|e| at("program", e))?;
         self.records.make(id, &program).map_err(|e| at("records", e))?;
-        let record = Record {
-            id: id.clone(),
-            name: row.name.clone(),
-            image: image.name.to_string(),
-            net_index: None,
-            memo: row.memo.clone(),
-        };
+        let record = Record::new(row, image.name.to_string(), tier);
         // Before the container: what has no record was never used.
         self.records.write(&record).map_err(|e| at("record", e))?;
         let hostname = spec.hostname.clone().unwrap_or_else(|| row.name.to_string());
@@ -357,24 +406,9 @@ impl Shared {
             hostname: &hostname,
             gateway: (spec.network == NetworkMode::Open).then(|| self.network.gateway().to_string()),
             limits_disk: self.limits_disk,
+            tier,
         })?;
         self.docker.create(&self.name(id), &body).await.map_err(with_hint)
-    }
-}
-
-/// The tier of a sandbox of this image. None: the image isn't here.
-fn tier_of(spec: &SandboxSpec, image: Option<&Image>) -> Result<Tier, EngineError> {
-    let has_vm = image.map(has_vm);
-    let refuse = |tier, reason: &str, hint| Err(EngineError::NoTier { tier, reason: reason.to_owned(), hint });
-    match (spec.tier, has_vm) {
-        (Some(Tier::Gvisor), _) => {
-            refuse(Tier::Gvisor, "the engine docker does not run gVisor", "use the engine namespace, or request no tier")
-        }
-        (_, Some(true)) => Ok(Tier::Machine),
-        (Some(Tier::Machine), Some(false)) => {
-            refuse(Tier::Machine, "the image has no VM", "choose an image with a VM: see docs/VM.md")
-        }
-        (tier, _) => Ok(tier.unwrap_or_default()),
     }
 }
 
@@ -385,7 +419,7 @@ impl Engine for DockerEngine {
     }
 
     async fn tier(&self, spec: &SandboxSpec) -> Result<Tier, EngineError> {
-        tier_of(spec, self.shared.image(spec).ok().as_ref())
+        self.shared.tier_of(spec, self.shared.image(spec).ok().as_ref()).await
     }
 
     async fn reserve(&self) -> Result<SandboxId, EngineError> {
@@ -397,19 +431,19 @@ impl Engine for DockerEngine {
         let mut stages = Stages::begin();
         super::container::check(spec, shared.limits_disk)?;
         let image = shared.image(spec)?;
-        tier_of(spec, Some(&image))?;
+        let tier = shared.tier_of(spec, Some(&image)).await?;
         volumes::find_all(&shared.config.volumes, spec)?;
         let reference = shared.in_docker.ensure(&shared.docker, &image).await.map_err(with_hint)?;
         stages.done("image");
         let created = async {
-            shared.make_container(row, spec, &image, &reference).await?;
+            shared.make_container(row, (spec, tier), &image, &reference).await?;
             stages.done("create");
-            shared.begin(row, spec, &image, &mut stages).await
+            shared.begin(row, (spec, tier), &image, &mut stages).await
         };
         match created.await {
             Ok(pidfd) => {
                 shared.watch(row.id.clone(), pidfd);
-                Ok(Created { tier: tier_of(spec, Some(&image))?, isolation: shared.isolation(), stages: stages.done })
+                Ok(Created { tier, isolation: shared.isolation(tier), stages: stages.done })
             }
             Err(error) => {
                 if let Err(error) = shared.sweep(&row.id, None).await {
@@ -425,7 +459,10 @@ impl Engine for DockerEngine {
         let (id, container) = (&row.id, shared.name(&row.id));
         let mut stages = Stages::begin();
         let image = shared.image(spec)?;
-        tier_of(spec, Some(&image))?;
+        // The container has the tier that it was created with.
+        let created = shared.records.read(id).ok().flatten().and_then(|record| record.tier);
+        let spec = &SandboxSpec { tier: Some(created.or(spec.tier).unwrap_or_default()), ..spec.clone() };
+        let tier = shared.tier_of(spec, Some(&image)).await?;
         let live = shared.state().live.remove(id);
         shared.docker.kill(&container).await?;
         shared.release(live.and_then(|live| live.record.net_index));
@@ -440,10 +477,10 @@ impl Engine for DockerEngine {
         }
         let program = shared.program().map_err(|e| at("program", e))?;
         shared.records.make(id, &program).map_err(|e| at("records", e))?;
-        match shared.begin(row, spec, &image, &mut stages).await {
+        match shared.begin(row, (spec, tier), &image, &mut stages).await {
             Ok(pidfd) => {
                 shared.watch(id.clone(), pidfd);
-                Ok(Created { tier: tier_of(spec, Some(&image))?, isolation: shared.isolation(), stages: stages.done })
+                Ok(Created { tier, isolation: shared.isolation(tier), stages: stages.done })
             }
             Err(error) => {
                 // Its disk stays.
@@ -491,15 +528,14 @@ impl Engine for DockerEngine {
     }
 
     async fn dial(&self, id: &SandboxId) -> Result<Box<dyn Connection>, EngineError> {
-        self.shared.alive(id)?;
-        match UnixStream::connect(self.shared.records.socket(id)).await {
+        match self.shared.connect(id).await? {
             Ok(stream) => Ok(Box::new(stream)),
             Err(source) => Err(EngineError::Dial { id: id.clone(), source }),
         }
     }
 
     async fn activity(&self, id: &SandboxId) -> Result<Option<String>, EngineError> {
-        ahead::activity_of(&self.shared.records.socket(id)).await
+        ahead::activity_of(self.shared.connect(id).await?).await
     }
 
     async fn update_row(&self, row: &Row) -> Result<(), EngineError> {

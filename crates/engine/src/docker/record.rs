@@ -7,10 +7,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use arenite_isolation::container::{PROGRAM, START};
-use arenite_model::{SandboxId, SandboxName};
+use arenite_isolation::container::{CALLS, PROGRAM, START};
+use arenite_model::{SandboxId, SandboxName, Tier};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+
+use super::calls::GuestCalls;
+use crate::Row;
 
 const FILE: &str = "sandbox.json";
 const SOCKET: &str = "guest.sock";
@@ -27,6 +30,20 @@ pub(super) struct Record {
     pub(super) net_index: Option<u32>,
     /// Content from which control recreates its row. The engine doesn't read it.
     pub(super) memo: String,
+    /// None: of an older version, or unknown since its record could not be read.
+    #[serde(default)]
+    pub(super) tier: Option<Tier>,
+    /// With which its guest connects, under gVisor.
+    #[serde(default)]
+    pub(super) proof: Option<String>,
+}
+
+impl Record {
+    /// Of a sandbox that does not run.
+    pub(super) fn new(row: &Row, image: String, tier: Tier) -> Self {
+        let (id, name, memo) = (row.id.clone(), row.name.clone(), row.memo.clone());
+        Self { id, name, image, net_index: None, memo, tier: Some(tier), proof: None }
+    }
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -89,6 +106,13 @@ impl Records {
 
     pub(super) fn remove_start(&self, id: &SandboxId) -> io::Result<()> {
         remove_file(&self.inside(id).join(START))
+    }
+
+    /// Waits for the guest of a sandbox under gVisor. Call it in a runtime.
+    pub(super) fn await_calls(&self, id: &SandboxId, proof: String) -> io::Result<GuestCalls> {
+        let path = self.inside(id).join(CALLS);
+        remove_file(&path)?;
+        GuestCalls::listen(&path, proof)
     }
 
     /// Binds the socket of the guest, which listens on it.
@@ -193,6 +217,8 @@ mod tests {
             image: "base".to_owned(),
             net_index: Some(2),
             memo: "m".to_owned(),
+            tier: Some(Tier::Gvisor),
+            proof: Some("p".to_owned()),
         };
         records.write(&record).unwrap();
         assert_eq!(records.read(&id).unwrap(), Some(record));

@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
 
-use arenite_model::{Death, DeathReason, SandboxId};
+use arenite_model::{Death, DeathReason, SandboxId, Tier};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::api::State;
@@ -59,7 +59,8 @@ impl Shared {
                         self.records.write(&record).map_err(|e| at("record", e))?;
                     }
                     self.records.end_quarantine(&id);
-                    recovery.found.push(Found { id, state, memo: Some(memo.clone()), tier: None, isolation: self.isolation() });
+                    let isolation = self.isolation(record.tier.unwrap_or_default());
+                    recovery.found.push(Found { id, state, memo: Some(memo.clone()), tier: record.tier, isolation });
                 }
                 (Ok(None), None) => match row {
                     Some(row) => {
@@ -69,7 +70,7 @@ impl Shared {
                             state,
                             memo: Some(row.memo.clone()),
                             tier: None,
-                            isolation: self.isolation(),
+                            isolation: self.isolation(Tier::default()),
                         });
                     }
                     None => self.forget(&id, "empty directories of a sandbox", &mut recovery),
@@ -136,7 +137,14 @@ impl Shared {
             Err(rustix::io::Errno::SRCH) => return Ok(FoundState::Lost(Death::new(DeathReason::Unknown))),
             Err(error) => return Err(EngineError::Look { what: format!("sandbox {}", record.id), source: error.into() }),
         };
-        self.state().live.insert(record.id.clone(), Live { record: record.clone(), pidfd });
+        let calls = match &record.proof {
+            // Its guest connects again.
+            Some(proof) => {
+                Some(Arc::new(self.records.await_calls(&record.id, proof.clone()).map_err(|e| at("guest socket", e))?))
+            }
+            None => None,
+        };
+        self.state().live.insert(record.id.clone(), Live { record: record.clone(), pidfd, calls });
         Ok(if state.paused { FoundState::Paused } else { FoundState::Running })
     }
 
@@ -152,6 +160,7 @@ impl Shared {
         let id = &row.id;
         let container = self.docker.state(&self.name(id)).await?;
         let record = self.records.read(id).ok().flatten();
+        let tier = record.as_ref().and_then(|record| record.tier);
         let state = match (record, container) {
             (Some(record), Some(state)) => {
                 let record = Record { name: row.name.clone(), memo: row.memo.clone(), ..record };
@@ -174,20 +183,20 @@ impl Shared {
                 self.docker.kill(&self.name(id)).await?;
                 let program = self.program().map_err(|e| at("program", e))?;
                 self.records.make(id, &program).map_err(|e| at("records", e))?;
-                let record = Record {
-                    id: id.clone(),
-                    name: row.name.clone(),
-                    image: String::new(),
-                    net_index: None,
-                    memo: row.memo.clone(),
-                };
+                let record = Record { tier, ..Record::new(row, String::new(), Tier::default()) };
                 self.records.write(&record).map_err(|e| at("record", e))?;
                 FoundState::Lost(record_lost("its record could not be read when it was adopted; its disk is kept"))
             }
         };
         self.state().quarantined.remove(id);
         self.records.end_quarantine(id);
-        Ok(Found { id: id.clone(), state, memo: Some(row.memo.clone()), tier: None, isolation: self.isolation() })
+        Ok(Found {
+            id: id.clone(),
+            state,
+            memo: Some(row.memo.clone()),
+            tier,
+            isolation: self.isolation(tier.unwrap_or_default()),
+        })
     }
 
     pub(super) async fn look_at_remains(&self, id: &SandboxId) -> Result<Remains, EngineError> {

@@ -61,7 +61,7 @@ impl NamespaceEngine {
 
     /// A client's work in a sandbox that continues without a call, as reported by its guest.
     pub(super) async fn client_work(&self, id: &SandboxId) -> Result<Option<String>, EngineError> {
-        activity_of(&self.shared.host.records.socket(id)).await
+        activity_of(UnixStream::connect(self.shared.host.records.socket(id)).await).await
     }
 
     /// Assigns a pooled sandbox. Its steps take microseconds each, except the guest's, so they run on the caller's thread: to wake
@@ -98,9 +98,10 @@ impl NamespaceEngine {
     }
 }
 
-/// The same, for the guest at a socket.
-pub(crate) async fn activity_of(socket: &Path) -> Result<Option<String>, EngineError> {
-    let answer = ask(Guest::Socket(socket), "GET", ACTIVITY_PATH, Vec::new(), ACTIVITY_LIMIT);
+/// The same, over a connection to the guest.
+pub(crate) async fn activity_of(connection: io::Result<UnixStream>) -> Result<Option<String>, EngineError> {
+    let connection = connection.map_err(|e| at("activity", e))?;
+    let answer = ask(Guest::Connection(connection), "GET", ACTIVITY_PATH, Vec::new(), ACTIVITY_LIMIT);
     let answer = answer.await.map_err(|e| at("activity", e))?;
     let activity: Activity = serde_json::from_str(&answer.text).map_err(|e| at("activity", e.into()))?;
     Ok(activity.running)

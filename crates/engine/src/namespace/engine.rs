@@ -241,7 +241,8 @@ impl EngineShared {
         let host = &self.host;
         let assignment = if memo.is_some() { Assignment::Assigned } else { Assignment::Pooled };
         let id = &slot.id;
-        let tier = gvisor::tier_of(spec.tier, host.config.default_tier, Some(image), host.config.runsc.as_deref())?;
+        let tier =
+            gvisor::tier_of(spec.tier, host.config.default_tier, Some(image), || gvisor::check(host.config.runsc.as_deref()))?;
         let hostname = spec.hostname.clone().unwrap_or_else(|| name.to_string());
 
         if spec.resources != slot.limits {
@@ -440,8 +441,13 @@ fn environment(spec: &SandboxSpec, image: &Image, extra_ca: bool) -> std::collec
 
 /// The guest's configuration in an in-memory file.
 pub(crate) fn config_file(config: &GuestConfig) -> io::Result<File> {
-    let mut file = File::from(rustix::fs::memfd_create("arenite-guest-config", rustix::fs::MemfdFlags::CLOEXEC)?);
-    file.write_all(&serde_json::to_vec(config)?)?;
+    memory_file(&serde_json::to_vec(config)?)
+}
+
+/// A file in memory for a guest to read.
+pub(crate) fn memory_file(content: &[u8]) -> io::Result<File> {
+    let mut file = File::from(rustix::fs::memfd_create("arenite-guest", rustix::fs::MemfdFlags::CLOEXEC)?);
+    file.write_all(content)?;
     file.rewind()?;
     Ok(file)
 }
@@ -531,7 +537,7 @@ impl Engine for NamespaceEngine {
     async fn tier(&self, spec: &SandboxSpec) -> Result<Tier, EngineError> {
         let config = &self.shared.host.config;
         let image = self.shared.host.images.get_of(spec.image_owner.as_ref(), &spec.image).ok();
-        gvisor::tier_of(spec.tier, config.default_tier, image.as_ref(), config.runsc.as_deref())
+        gvisor::tier_of(spec.tier, config.default_tier, image.as_ref(), || gvisor::check(config.runsc.as_deref()))
     }
 
     async fn reserve(&self) -> Result<SandboxId, EngineError> {

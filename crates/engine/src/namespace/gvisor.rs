@@ -77,33 +77,34 @@ fn is_program(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|about| about.is_file() && about.permissions().mode() & 0o111 != 0)
 }
 
-/// The tier of a sandbox of this image. None: the image isn't here.
-pub(super) fn tier_of(
+/// Whether the tier is available here.
+pub(super) fn check(runsc: Option<&Path>) -> Result<(), EngineError> {
+    let refuse = |reason| EngineError::NoTier { tier: Tier::Gvisor, reason, hint: INSTALL };
+    find_runsc(runsc).map(drop).map_err(refuse)
+}
+
+/// The tier of a sandbox of this image. None: the image isn't here. `check` refuses gVisor where it is not available.
+pub(crate) fn tier_of(
     requested: Option<Tier>,
     default: Tier,
     image: Option<&Image>,
-    runsc: Option<&Path>,
+    check: impl FnOnce() -> Result<(), EngineError>,
 ) -> Result<Tier, EngineError> {
     let has_vm = image.map(has_vm);
-    let refuse = |tier, reason: String, hint| Err(EngineError::NoTier { tier, reason, hint });
+    let refuse = |tier, reason: &str, hint| Err(EngineError::NoTier { tier, reason: reason.to_owned(), hint });
     match (requested.unwrap_or(default), has_vm) {
         (Tier::Gvisor, Some(true)) if requested.is_some() => {
-            refuse(Tier::Gvisor, "the image has a VM, and QEMU does not run under gVisor".to_owned(), "choose another image")
+            refuse(Tier::Gvisor, "the image has a VM, and QEMU does not run under gVisor", "choose another image")
         }
         (_, Some(true)) => Ok(Tier::Machine),
-        (Tier::Machine, Some(false)) => {
-            refuse(Tier::Machine, "the image has no VM".to_owned(), "choose an image with a VM: see docs/VM.md")
-        }
-        (Tier::Gvisor, _) => match find_runsc(runsc) {
-            Ok(_) => Ok(Tier::Gvisor),
-            Err(reason) => refuse(Tier::Gvisor, reason, INSTALL),
-        },
+        (Tier::Machine, Some(false)) => refuse(Tier::Machine, "the image has no VM", "choose an image with a VM: see docs/VM.md"),
+        (Tier::Gvisor, _) => check().map(|()| Tier::Gvisor),
         (tier, _) => Ok(tier),
     }
 }
 
 /// What a sandbox of this tier has in addition to its namespaces.
-pub(super) fn isolation(tier: Tier) -> Option<&'static str> {
+pub(crate) fn isolation(tier: Tier) -> Option<&'static str> {
     match tier {
         Tier::Namespace => None,
         Tier::Gvisor => Some("gVisor (systrap)"),
@@ -185,9 +186,9 @@ mod tests {
             (Some(Tier::Machine), Tier::Namespace, Some(Tier::Machine)),
         ] {
             // Without the image, only the host can refuse.
-            assert_eq!(tier_of(requested, default, None, Some(&file)).ok(), wanted);
+            assert_eq!(tier_of(requested, default, None, || check(Some(&file))).ok(), wanted);
         }
-        let refused = tier_of(Some(Tier::Gvisor), Tier::Namespace, None, Some(dir.path())).unwrap_err();
+        let refused = tier_of(Some(Tier::Gvisor), Tier::Namespace, None, || check(Some(dir.path()))).unwrap_err();
         assert!(refused.to_string().starts_with("the tier gvisor is not available: runsc is set to"), "{refused}");
         assert!(refused.hint().is_some());
     }

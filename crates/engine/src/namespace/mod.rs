@@ -20,7 +20,7 @@ mod death;
 pub(crate) mod descriptors;
 pub mod dns;
 pub(crate) mod engine;
-mod gvisor;
+pub(crate) mod gvisor;
 pub(crate) mod host;
 pub(crate) mod kvm;
 pub(crate) mod lock;

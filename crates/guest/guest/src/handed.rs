@@ -1,10 +1,12 @@
 //! Connections of the host that arrive as descriptors, under gVisor.
 
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use arenite_isolation::container::{CALLS, DIR};
 use arenite_isolation::descriptors;
 use axum::serve::Listener;
 use tokio::io::unix::AsyncFd;
@@ -12,35 +14,85 @@ use tokio::net::UnixStream;
 
 /// Pause after a failure, such as a lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
+/// Pauses between attempts to reach a server that has ended: the first one, which doubles, and the longest.
+const FIRST_RETRY: Duration = Duration::from_millis(20);
+const LAST_RETRY: Duration = Duration::from_secs(1);
 
-/// The socket over which the sandbox's first process hands them to the guest.
-pub(crate) struct HandedConnections(AsyncFd<OwnedFd>);
+/// The socket over which they arrive.
+pub(crate) struct HandedConnections {
+    socket: AsyncFd<OwnedFd>,
+    /// Where the socket leads. None: to the sandbox's first process.
+    server: Option<Server>,
+}
+
+/// The server, which hands connections over to a guest in a container.
+struct Server {
+    path: PathBuf,
+    proof: String,
+}
 
 impl HandedConnections {
-    pub(crate) fn new(socket: OwnedFd) -> io::Result<Self> {
-        rustix::io::ioctl_fionbio(&socket, true)?;
-        #[expect(deprecated, reason = "an OwnedFd keeps its descriptor open, which is what the successor makes callers promise")]
-        Ok(Self(AsyncFd::new(socket)?))
+    /// Those that the sandbox's first process hands over.
+    pub(crate) fn by_keeper(socket: OwnedFd) -> io::Result<Self> {
+        Ok(Self { socket: watched(socket)?, server: None })
     }
 
-    async fn next(&self) -> io::Result<UnixStream> {
+    /// Those that the server hands over, in a container. Waits for the server.
+    pub(crate) async fn by_server(proof: String) -> Self {
+        let server = Server { path: [DIR, CALLS].iter().collect(), proof };
+        Self { socket: server.reach().await, server: Some(server) }
+    }
+
+    async fn next(&mut self) -> io::Result<UnixStream> {
         loop {
-            let mut ready = self.0.readable().await?;
-            let received = ready.try_io(|socket| descriptors::receive(socket.get_ref().as_fd(), &mut [0; 16]));
-            match received {
-                // Nobody calls any more, and the sandbox ends with this process.
-                Ok(Ok((0, _))) => std::process::exit(0),
-                Ok(Ok((_, given))) => {
+            let received = {
+                let mut ready = self.socket.readable().await?;
+                ready.try_io(|socket| descriptors::receive(socket.get_ref().as_fd(), &mut [0]))
+            };
+            match (received, &self.server) {
+                (Err(_would_block), _) => {}
+                (Ok(Ok((1.., given))), _) => {
                     if let Some(connection) = given.into_iter().next() {
                         let stream = StdUnixStream::from(connection);
                         stream.set_nonblocking(true)?;
                         return UnixStream::from_std(stream);
                     }
                 }
-                Ok(Err(error)) => return Err(error),
-                Err(_would_block) => {}
+                // Nobody calls any more, and the sandbox ends with this process.
+                (Ok(Ok((0, _))), None) => std::process::exit(0),
+                (Ok(Err(error)), None) => return Err(error),
+                // The next server waits for it, or this one again: a connection that could not be received is lost.
+                (Ok(_), Some(server)) => self.socket = server.reach().await,
             }
         }
+    }
+}
+
+fn watched(socket: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    rustix::io::ioctl_fionbio(&socket, true)?;
+    #[expect(deprecated, reason = "an OwnedFd keeps its descriptor open, which is what the successor makes callers promise")]
+    AsyncFd::new(socket)
+}
+
+impl Server {
+    /// Connects, however long that takes.
+    async fn reach(&self) -> AsyncFd<OwnedFd> {
+        let mut pause = FIRST_RETRY;
+        loop {
+            match self.connect().await {
+                Ok(socket) => return socket,
+                Err(error) => tracing::debug!(%error, "the server does not answer"),
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LAST_RETRY);
+        }
+    }
+
+    async fn connect(&self) -> io::Result<AsyncFd<OwnedFd>> {
+        let mut stream = UnixStream::connect(&self.path).await?.into_std()?;
+        // The proof fits in the socket's buffer.
+        stream.write_all(self.proof.as_bytes())?;
+        watched(stream.into())
     }
 }
 
@@ -62,5 +114,53 @@ impl Listener for HandedConnections {
 
     fn local_addr(&self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixListener;
+
+    use tokio::io::AsyncReadExt;
+
+    use super::*;
+
+    /// Accepts the guest, checks its proof, and hands it connections with these texts.
+    fn serve(listener: &UnixListener, texts: &[&str]) {
+        let (mut guest, _) = listener.accept().unwrap();
+        let mut proof = [0; 5];
+        guest.read_exact(&mut proof).unwrap();
+        assert_eq!(&proof, b"proof");
+        for text in texts {
+            let (mut ours, theirs) = StdUnixStream::pair().unwrap();
+            ours.write_all(text.as_bytes()).unwrap();
+            descriptors::send(guest.as_fd(), b"c", &[theirs.as_fd()]).unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn the_guest_follows_its_servers() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("calls");
+        let server = Server { path: path.clone(), proof: "proof".to_owned() };
+        let servers = std::thread::spawn(move || {
+            for texts in [&["one", "two"][..], &[], &["three"]] {
+                let listener = UnixListener::bind(&path).unwrap();
+                serve(&listener, texts);
+                // Between two servers, the name is there and nothing listens.
+                drop(listener);
+                std::thread::sleep(Duration::from_millis(60));
+                std::fs::remove_file(&path).unwrap();
+            }
+        });
+        let mut handed = HandedConnections { socket: server.reach().await, server: Some(server) };
+        for wanted in ["one", "two", "three"] {
+            let (mut connection, ()) = handed.accept().await;
+            let mut text = String::new();
+            connection.read_to_string(&mut text).await.unwrap();
+            assert_eq!(text, wanted);
+        }
+        servers.join().unwrap();
     }
 }

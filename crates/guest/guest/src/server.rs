@@ -48,6 +48,8 @@ pub struct Start {
     pub host_listener: Option<OwnedFd>,
     /// The socket over which connections of the host arrive, under gVisor.
     pub host_connections: Option<OwnedFd>,
+    /// The proof with which the guest connects for such connections, in a container under gVisor.
+    pub host_proof: Option<String>,
     /// The socket of the process that starts commands. None: the guest forks one.
     pub spawner: Option<OwnedFd>,
     /// The cgroups for replacements of that process.
@@ -71,8 +73,13 @@ impl Start {
             Some(fd) => serde_json::from_reader(io::BufReader::new(std::fs::File::from(fd)))?,
             None => GuestConfig::default(),
         };
+        let host_proof = match named.remove(protocol::PROOF) {
+            Some(fd) => Some(io::read_to_string(std::fs::File::from(fd))?),
+            None => None,
+        };
         Ok(Self {
             config,
+            host_proof,
             host_listener: named.remove(protocol::LISTENER),
             host_connections: named.remove(protocol::CONNECTIONS),
             spawner: Some(spawner),
@@ -94,7 +101,12 @@ pub fn run(start: Start) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(16).build()?;
     runtime.block_on(async move {
         let guest = Arc::new(Guest::new(start.config, Processes::start(spawner, start.work_entrances)?, start.counters));
-        // Clients that connect meanwhile wait in the listener's queue.
+        // Clients that connect meanwhile wait in the listener's queue, or in that of the connection to the server.
+        let handed = match (start.host_connections, start.host_proof) {
+            (Some(fd), _) => Some(HandedConnections::by_keeper(fd)?),
+            (None, Some(proof)) => Some(HandedConnections::by_server(proof).await),
+            (None, None) => None,
+        };
         begin(&guest).await;
         let steps = InsideSteps::default();
         let services = Services::new(guest.clone());
@@ -125,13 +137,13 @@ pub fn run(start: Start) -> io::Result<()> {
         }));
         // The host's listener is older than this process: earlier connections wait in its queue.
         let host = async {
-            match (start.host_listener, start.host_connections) {
+            match (start.host_listener, handed) {
                 (Some(fd), _) => {
                     let listener = StdUnixListener::from(fd);
                     listener.set_nonblocking(true)?;
                     axum::serve(tokio::net::UnixListener::from_std(listener)?, host).await
                 }
-                (None, Some(fd)) => axum::serve(HandedConnections::new(fd)?, host).await,
+                (None, Some(handed)) => axum::serve(handed, host).await,
                 (None, None) => Ok(()),
             }
         };

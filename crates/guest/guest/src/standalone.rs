@@ -81,6 +81,7 @@ pub(crate) fn main() -> io::Result<()> {
         config: configuration(env, ids, directory),
         host_listener: None,
         host_connections: None,
+        host_proof: None,
         spawner: None,
         work_entrances: Vec::new(),
         inside: None,

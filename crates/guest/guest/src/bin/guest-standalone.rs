@@ -36,6 +36,7 @@ fn main() -> io::Result<()> {
         config,
         host_listener,
         host_connections: None,
+        host_proof: None,
         spawner: None,
         work_entrances: Vec::new(),
         inside,
