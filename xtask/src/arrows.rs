@@ -9,7 +9,7 @@ use crate::command::{self, cargo};
 use crate::failure::{Attempt, Failure, Outcome};
 
 /// The crates that each crate may use, without the prefix `arenite-`.
-const ALLOWED: [(&str, &[&str]); 23] = [
+const ALLOWED: [(&str, &[&str]); 25] = [
     ("model", &[]),
     ("documents", &[]),
     ("mcp", &[]),
@@ -19,6 +19,8 @@ const ALLOWED: [(&str, &[&str]); 23] = [
     ("image", &["model"]),
     ("engine", &["model", "isolation", "image"]),
     ("control", &["model", "image", "engine"]),
+    ("channel", &[]),
+    ("kubernetes", &["model", "channel", "engine"]),
     ("trajectory", &["model"]),
     ("synthesis", &["model", "trajectory", "retrieval"]),
     ("gateway", &["model", "engine", "control", "trajectory", "retrieval", "mcp", "synthesis"]),
@@ -34,6 +36,7 @@ const ALLOWED: [(&str, &[&str]); 23] = [
         "guest",
         &[
             "model",
+            "channel",
             "isolation",
             "mcp",
             "guest-runtime",
@@ -52,6 +55,7 @@ const ALLOWED: [(&str, &[&str]); 23] = [
             "isolation",
             "image",
             "engine",
+            "kubernetes",
             "guest",
             "control",
             "trajectory",

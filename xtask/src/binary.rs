@@ -26,7 +26,7 @@ struct Target {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Profile {
-    /// The build that a clone starts.
+    /// The build that a clone starts, for this machine: without the engine for clusters.
     Release,
     /// The build that others install: fully optimised, without paths of this machine, in a separate target directory.
     Dist,
@@ -38,12 +38,15 @@ pub(crate) enum Profile {
 pub(crate) fn build(profile: Profile) -> Result<PathBuf, Failure> {
     web::build()?;
     let mut command = if matches!(profile, Profile::Dist) { dist_cargo() } else { cargo() };
-    let profile = match profile {
+    let name = match profile {
         Profile::Release => "release",
         Profile::Dist => "dist",
         Profile::Checked => "checked",
     };
-    command.args(["build", "--profile", profile, "--package", "arenite", "--message-format", "json-render-diagnostics"]);
+    command.args(["build", "--profile", name, "--package", "arenite", "--message-format", "json-render-diagnostics"]);
+    if matches!(profile, Profile::Release) {
+        command.arg("--no-default-features");
+    }
     eprintln!("$ {}", shown(&command));
     if let Some(commit) = commit() {
         command.env("ARENITE_COMMIT", commit);

@@ -228,6 +228,9 @@ pub(crate) struct ServeArgs {
     /// Check the configuration and exit
     #[arg(long)]
     pub(crate) validate: bool,
+    /// Print the objects of an image's warm pool (engine kubernetes) for kubectl apply, and exit
+    #[arg(long, value_name = "IMAGE")]
+    pub(crate) show_warm_pool: Option<ImageName>,
     /// Replace the running server on the same data directory, without refusing connections
     #[arg(long)]
     pub(crate) take_over: bool,

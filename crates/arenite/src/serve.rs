@@ -12,16 +12,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use arenite_control::images::{BuildEnv, BuildRunner, ImagesConfig, PullPolicy, Registries, StepSandboxes};
+use arenite_control::images::{BuildEnv, BuildRunner, ClusterImages, ImagesConfig, PullPolicy, Registries, StepSandboxes};
 use arenite_control::{Control, ControlConfig, store};
 use arenite_engine::docker::{self, DockerConfig, DockerEngine};
 use arenite_engine::namespace::network::NetworkConfig;
 use arenite_engine::namespace::storage::StorageConfig;
 use arenite_engine::namespace::{self, NamespaceConfig, NamespaceEngine, ServerLock};
-use arenite_engine::{Engine, EngineError};
+use arenite_engine::{Engine, EngineError, KubernetesConfig};
 use arenite_gateway::GatewayConfig;
 use arenite_image::{ImageStore, RegistryOptions};
-use arenite_model::{NetworkMode, Resources, Tier};
+use arenite_model::{ImageName, NetworkMode, Resources, Tier};
 use arenite_retrieval::library::Library;
 use arenite_synthesis::config::Workers;
 use arenite_trajectory::Recorder;
@@ -66,7 +66,12 @@ pub(crate) fn run(mut args: ServeArgs, matches: &clap::ArgMatches) -> Outcome {
         output::line("the configuration is valid");
         return Ok(ExitCode::SUCCESS);
     }
-    if !rustix::process::geteuid().is_root() {
+    if let Some(image) = &args.show_warm_pool {
+        output::line(warm_pool(&config, image)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    // The cluster isolates the pods.
+    if config.kubernetes.is_none() && !rustix::process::geteuid().is_root() {
         return Err(Failure::new("the server needs the host's root: ids are mapped and networks made for sandboxes")
             .hint("start it with: sudo arenite serve; arenite doctor says what else is needed"));
     }
@@ -119,11 +124,22 @@ async fn serve(
     for warning in &warnings {
         tracing::warn!("{warning}");
     }
-    let images = ImagesConfig { steps, ..images_config(&config, images) };
+    let policy = pull_policy(&config);
+    let cluster_images = config
+        .kubernetes
+        .as_ref()
+        .map(|kubernetes| ClusterImages { names: kubernetes.images.keys().cloned().collect(), policy: policy.clone() });
+    let images = images.map(|store| ImagesConfig {
+        store,
+        policy,
+        puller: Arc::new(Registries),
+        steps,
+        keep_unused: (config.image_keep_days > 0).then(|| DAY * config.image_keep_days),
+    });
     let trajectories = config.data_dir.join("trajectories");
     let recorder = Recorder::open(trajectories, arenite_trajectory::Limits::default())
         .map_err(|error| failed("the trajectories could not be opened", &error, error.hint()))?;
-    let control = Control::start_with(ControlConfig { images: Some(images), ..control_config(&config) }, engine, store)
+    let control = Control::start_with(ControlConfig { images, cluster_images, ..control_config(&config) }, engine, store)
         .await
         .map_err(|error| failed("the sandboxes could not be taken over", &error, error.hint()))?;
     if let Some(tenants) = control.tenants().filter(|_| !config.auth.is_required()) {
@@ -266,20 +282,26 @@ impl StepSandboxes for Steps {
 /// A started engine.
 struct Started {
     engine: Arc<dyn Engine>,
-    images: ImageStore,
+    /// None: the engine's images are not here.
+    images: Option<ImageStore>,
     steps: Option<Arc<dyn StepSandboxes>>,
     /// What it does not enforce on this host.
     warnings: Vec<String>,
 }
 
 async fn start_engine(config: &Config, lock: ServerLock) -> Result<Started, Failure> {
-    let other = match config.engine {
-        EngineKind::Namespace => docker::has_sandboxes(&config.data_dir).then_some("docker"),
-        EngineKind::Docker => namespace::has_sandboxes(&config.data_dir).then_some("namespace"),
-    };
+    let others = [
+        (EngineKind::Namespace, namespace::has_sandboxes(&config.data_dir).then_some("namespace")),
+        (EngineKind::Docker, docker::has_sandboxes(&config.data_dir).then_some("docker")),
+    ];
+    let other = others.into_iter().filter(|(kind, _)| *kind != config.engine).find_map(|(_, name)| name);
     if let Some(other) = other {
         return Err(Failure::new(format!("{} has sandboxes of the engine {other}", config.data_dir.display()))
             .hint("start with that engine and delete them first, or use another data directory"));
+    }
+    let refused = |error: EngineError| failed("the engine could not start", &error, error.hint());
+    if let Some(kubernetes) = &config.kubernetes {
+        return start_kubernetes(kubernetes, lock).await?.map_err(refused);
     }
     let mut namespace = namespace_config(&config.data_dir)?;
     namespace.storage.size_bytes = config.storage_size.map(|s| s.0);
@@ -298,13 +320,12 @@ async fn start_engine(config: &Config, lock: ServerLock) -> Result<Started, Fail
     network.allowed = config.allow.iter().filter_map(net).collect();
     network.host_ports = config.host_port.clone();
     network.resolvers = (!config.resolver.is_empty()).then(|| config.resolver.iter().map(|r| r.0).collect());
-    let refused = |error: EngineError| failed("the engine could not start", &error, error.hint());
     match config.engine {
-        EngineKind::Namespace => {
+        EngineKind::Namespace | EngineKind::Kubernetes => {
             let engine = NamespaceEngine::start(namespace, lock).await.map_err(refused)?;
             let (images, warnings) = (engine.images().clone(), engine.warnings().await);
             let steps = Arc::new(Steps(engine.clone()));
-            Ok(Started { images, warnings, steps: Some(steps), engine: Arc::new(engine) })
+            Ok(Started { images: Some(images), warnings, steps: Some(steps), engine: Arc::new(engine) })
         }
         EngineKind::Docker => {
             let docker = DockerConfig {
@@ -321,9 +342,48 @@ async fn start_engine(config: &Config, lock: ServerLock) -> Result<Started, Fail
             };
             let engine = DockerEngine::start(docker, lock).await.map_err(refused)?;
             let (images, warnings) = (engine.images().clone(), engine.warnings().await);
-            Ok(Started { images, warnings, steps: None, engine: Arc::new(engine) })
+            Ok(Started { images: Some(images), warnings, steps: None, engine: Arc::new(engine) })
         }
     }
+}
+
+/// The objects of a warm pool, as JSON for `kubectl apply`.
+fn warm_pool(config: &Config, image: &ImageName) -> Result<String, Failure> {
+    let Some(kubernetes) = &config.kubernetes else {
+        return Err(Failure::new("warm pools are of the engine kubernetes").hint("set engine = \"kubernetes\""));
+    };
+    std::fs::create_dir_all(&config.data_dir).attempt(|| format!("could not make {}", config.data_dir.display()))?;
+    objects_of_warm_pool(kubernetes, image)
+}
+
+#[cfg(feature = "kubernetes")]
+fn objects_of_warm_pool(config: &KubernetesConfig, image: &ImageName) -> Result<String, Failure> {
+    let objects = arenite_kubernetes::warm_pool(config, image)
+        .map_err(|error| failed("the warm pool can't be described", &error, error.hint()))?;
+    Ok(format!("{objects:#}"))
+}
+
+#[cfg(not(feature = "kubernetes"))]
+fn objects_of_warm_pool(_: &KubernetesConfig, _: &ImageName) -> Result<String, Failure> {
+    Err(without_kubernetes())
+}
+
+#[cfg(not(feature = "kubernetes"))]
+fn without_kubernetes() -> Failure {
+    Failure::new("this program was built without the engine kubernetes")
+        .hint("the packages have it; cargo xtask dist builds them, and cargo xtask up leaves it out, since it takes a minute to compile")
+}
+
+#[cfg(feature = "kubernetes")]
+async fn start_kubernetes(config: &KubernetesConfig, lock: ServerLock) -> Result<Result<Started, EngineError>, Failure> {
+    let started = arenite_kubernetes::KubernetesEngine::start(config.clone(), lock).await;
+    Ok(started.map(|engine| Started { images: None, warnings: engine.warnings(), steps: None, engine: Arc::new(engine) }))
+}
+
+#[cfg(not(feature = "kubernetes"))]
+#[expect(clippy::unused_async, reason = "it is one with the engine")]
+async fn start_kubernetes(_: &KubernetesConfig, _: ServerLock) -> Result<Result<Started, EngineError>, Failure> {
+    Err(without_kubernetes())
 }
 
 fn net(range: &AddressRange) -> Option<IpNet> {
@@ -333,6 +393,10 @@ fn net(range: &AddressRange) -> Option<IpNet> {
 fn control_config(config: &Config) -> ControlConfig {
     let mut control = ControlConfig::new(config.data_dir.clone(), config.default_image.clone());
     control.tenants = config.tenants;
+    if config.kubernetes.is_some() {
+        // A node may have to be added, and to pull the image.
+        control.engine_timeout = Duration::from_secs(15 * 60);
+    }
     control.webhook_retry = Duration::from_secs(config.webhook_retry_seconds.into());
     for LimitOf { quota, limit } in &config.tenant_limit {
         // Checked when it was read.
@@ -356,7 +420,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const DAY: Duration = Duration::from_secs(86_400);
 
-fn images_config(config: &Config, store: ImageStore) -> ImagesConfig {
+fn pull_policy(config: &Config) -> PullPolicy {
     let options = RegistryOptions {
         insecure: config.image_insecure_registry.clone(),
         mirrors: config.image_mirror.iter().map(|mirror| mirror.0.clone()).collect(),
@@ -366,14 +430,12 @@ fn images_config(config: &Config, store: ImageStore) -> ImagesConfig {
         stall_timeout: ANSWER_TIMEOUT,
         ..RegistryOptions::default()
     };
-    let policy = PullPolicy {
+    PullPolicy {
         mode: config.image_pull.0,
         rules: config.image_registry.iter().map(|rule| rule.0.clone()).collect(),
         options,
         wait: Duration::from_secs(config.image_pull_wait_seconds.into()),
-    };
-    let keep_unused = (config.image_keep_days > 0).then(|| DAY * config.image_keep_days);
-    ImagesConfig { store, policy, puller: Arc::new(Registries), steps: None, keep_unused }
+    }
 }
 
 fn urls(config: &Config, listen: &[SocketAddr]) -> Vec<String> {

@@ -5,7 +5,7 @@ use arenite_model::ImageName;
 use jiff::Timestamp;
 
 use crate::SpecOverlay;
-use crate::images::ImagesConfig;
+use crate::images::{ClusterImages, ImagesConfig};
 use crate::tenants::TenantLimits;
 
 /// Settings of the control service, passed at start.
@@ -38,6 +38,8 @@ pub struct ControlConfig {
     pub tenant_limits: TenantLimits,
     /// None: the engine keeps images itself.
     pub images: Option<ImagesConfig>,
+    /// Of an engine that runs sandboxes in a cluster.
+    pub cluster_images: Option<ClusterImages>,
     /// Reads the host's clock. Tests replace it, to keep their own time over restarts.
     pub host_clock: fn() -> Timestamp,
 }
@@ -59,6 +61,7 @@ impl ControlConfig {
             meter_every: Duration::from_secs(10),
             tenant_limits: TenantLimits::default(),
             images: None,
+            cluster_images: None,
             host_clock: Timestamp::now,
         }
     }

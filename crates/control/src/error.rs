@@ -289,7 +289,7 @@ impl ControlError {
     pub fn is_unavailable(&self) -> bool {
         match self {
             Self::Store { source, .. } => source.is_temporary(),
-            Self::Engine(source) => matches!(**source, EngineError::Storage { .. }),
+            Self::Engine(source) => matches!(**source, EngineError::Storage { .. } | EngineError::Busy { .. }),
             _ => false,
         }
     }
@@ -306,7 +306,10 @@ impl ControlError {
             })),
             Self::OverBudget { retry_after, limit, wanted, .. } => (wanted <= limit).then_some(*retry_after),
             Self::Stopping => Some(Duration::from_secs(5)),
-            Self::Engine(source) if source.code() == ErrorCode::Exhausted => Some(Duration::from_secs(5)),
+            Self::Engine(source) => match &**source {
+                EngineError::Busy { retry_after, .. } => Some(*retry_after),
+                other => (other.code() == ErrorCode::Exhausted).then_some(Duration::from_secs(5)),
+            },
             Self::Store { source, .. } if source.is_temporary() => Some(Duration::from_secs(2)),
             _ => None,
         }

@@ -7,7 +7,9 @@
 pub mod descriptors;
 pub mod docker;
 mod guest_request;
+mod kubernetes;
 pub mod namespace;
+mod stages;
 
 use std::io;
 use std::path::PathBuf;
@@ -23,6 +25,8 @@ use tokio::sync::broadcast;
 use utoipa::ToSchema;
 
 pub use guest_request::{GuestAnswer, request_guest};
+pub use kubernetes::KubernetesConfig;
+pub use stages::Stages;
 
 /// A connection to a guest.
 pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -282,6 +286,9 @@ pub enum EngineError {
     /// The storage of sandboxes' disks is unusable.
     #[error("{reason}")]
     Storage { reason: String, hint: Option<String> },
+    /// What creates sandboxes can't do it now; a retry may help.
+    #[error("{reason}")]
+    Busy { reason: String, retry_after: Duration },
     #[error("{what} took longer than {limit:?}")]
     Timeout { what: &'static str, limit: Duration },
     #[error("could not reach the guest of sandbox {id}: {source}")]
@@ -307,6 +314,7 @@ impl EngineError {
             Self::NoVolume { .. } => ErrorCode::InvalidRequest,
             Self::Unsupported { .. } | Self::NoTier { .. } => ErrorCode::Unsupported,
             Self::Timeout { .. } => ErrorCode::Timeout,
+            Self::Busy { .. } => ErrorCode::Exhausted,
             Self::Stage { source, .. } | Self::Dial { source, .. } | Self::Host { source, .. }
                 if descriptors::ran_out(source) =>
             {

@@ -70,6 +70,15 @@ pub fn begin() -> io::Result<Given> {
     Ok(Given { named, spawner: spawner::fork_off()?, work_entrances: Vec::new() })
 }
 
+/// Starts a process that no server starts, such as the first of a pod. Call it in a process with one thread.
+///
+/// # Errors
+/// The process that starts commands can't be started.
+pub fn begin_alone(open_files: u64) -> io::Result<Given> {
+    limit(open_files)?;
+    Ok(Given { named: BTreeMap::new(), spawner: spawner::fork_off()?, work_entrances: Vec::new() })
+}
+
 /// The server's side of [`begin`]: sends the descriptors with their names.
 pub fn start(container: BorrowedFd<'_>, open_files: u64, given: &[(&str, BorrowedFd<'_>)]) -> io::Result<()> {
     let (names, descriptors): (Vec<_>, Vec<_>) = given.iter().map(|(name, fd)| ((*name).to_owned(), *fd)).unzip();

@@ -65,6 +65,53 @@ pub enum Assignment {
     Assigned,
 }
 
+/// The guest of a pod, which the server reaches over TCP: the directory with its program, the program's name, and its port.
+pub const POD_DIR: &str = "/.arenite";
+pub const POD_PROGRAM: &str = "arenite";
+pub const POD_PORT: u16 = 8901;
+/// Where the pod's token is, and its name there.
+pub const POD_TOKEN_DIR: &str = "/.arenite-token";
+pub const POD_TOKEN_NAME: &str = "token";
+/// The two together.
+pub const POD_TOKEN_FILE: &str = "/.arenite-token/token";
+/// Variables of the guest of a pod: the public keys of servers that it serves, separated by commas, and the sandbox's id, if it is
+/// known at the pod's start.
+pub const POD_KEYS_ENV: &str = "ARENITE_SERVER_KEYS";
+pub const POD_ID_ENV: &str = "ARENITE_SANDBOX_ID";
+/// `GET`, by the engine: [`PodFacts`].
+pub const POD_PATH: &str = "/internal/pod";
+/// `GET`, by the engine: [`PodUsage`].
+pub const POD_USAGE_PATH: &str = "/internal/pod/usage";
+/// `POST`, by the engine: stops all processes of the pod but the guest, or continues them.
+pub const POD_FREEZE_PATH: &str = "/internal/pod/freeze";
+pub const POD_THAW_PATH: &str = "/internal/pod/thaw";
+
+/// What the guest of a pod knows, and the server does not.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PodFacts {
+    /// The pod's service account token, with which it proves which pod it is. Empty: there is none.
+    pub token: String,
+    /// The image's environment.
+    pub env: BTreeMap<String, String>,
+    /// The image's directory.
+    pub workdir: Option<String>,
+    /// All its processes are stopped.
+    pub is_frozen: bool,
+}
+
+/// What a pod uses, as it sees it itself.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PodUsage {
+    pub memory_bytes: u64,
+    pub cpu_nanoseconds: u64,
+    pub pids: u64,
+    pub oom_kills: Option<u64>,
+    pub received_bytes: Option<u64>,
+    pub sent_bytes: Option<u64>,
+}
+
 /// Names of the descriptors that the engine gives to a sandbox's first process. The listener that the host dials.
 pub const LISTENER: &str = "listener";
 /// Instead of the listener under gVisor: a socket with messages that carry a connection each.
@@ -104,7 +151,7 @@ pub struct GuestConfig {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Become {
     pub config: GuestConfig,
-    /// Its host name, which the engine has already set.
+    /// Its host name, which the engine has already set; empty: it was created with its name.
     pub hostname: String,
 }
 

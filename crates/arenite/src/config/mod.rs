@@ -3,6 +3,7 @@
 //! One struct, [`Settings`], is read from the command line, the environment and TOML, so a setting has one name:
 //! `--prepared-slots`, `ARENITE_PREPARED_SLOTS` and `prepared_slots`. [`Settings::resolve`] returns the complete [`Config`].
 
+mod kubernetes;
 pub(crate) mod values;
 
 use std::fmt::Write as _;
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 use arenite_control::images::PullMode;
 use arenite_control::store::{AddressError, PostgresAddress};
+use arenite_engine::KubernetesConfig;
 use arenite_engine::docker::{DEFAULT_GVISOR_RUNTIME, DEFAULT_SOCKET};
 use arenite_gateway::{AuthError, Authentication, Certificates, TlsError, TokenRules, TraceConfig};
 use arenite_model::{ImageName, Tier};
@@ -22,8 +24,8 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use values::{
-    AddressRange, AgentSandboxVersion, EngineKind, ImageMirror, ImagePull, ImageRegistry, LimitOf, LogFormat, OptionalListen,
-    PoolOf, Resolver, Secret, Size, VolumeOf,
+    AddressRange, AgentSandboxVersion, ClassOf, EngineKind, ImageMirror, ImageOf, ImagePull, ImageRegistry, LimitOf, LogFormat,
+    OptionalListen, PoolOf, Resolver, Secret, Size, VolumeOf,
 };
 
 /// The configuration file, unless another is named.
@@ -136,7 +138,7 @@ settings! {
     /// AgentFlow's configuration file, in JSON; --config accepts it too
     #[arg(long, env = "ARENITE_AGENTFLOW_CONFIG", value_name = "FILE")]
     agentflow_config: PathBuf,
-    /// What runs the sandboxes: Linux namespaces, or a Docker daemon on this host [default: namespace]
+    /// What runs the sandboxes: Linux namespaces, a Docker daemon on this host, or a Kubernetes cluster [default: namespace]
     #[arg(long, env = "ARENITE_ENGINE", value_name = "ENGINE")]
     engine: EngineKind,
     /// The Docker daemon's Unix socket [default: /var/run/docker.sock]
@@ -148,6 +150,42 @@ settings! {
     /// The name of gVisor's runtime in Docker, for the tier gvisor [default: runsc]
     #[arg(long, env = "ARENITE_DOCKER_GVISOR_RUNTIME", value_name = "NAME")]
     docker_gvisor_runtime: String,
+    /// File with the cluster's address and credentials [default: the service account of the server's pod, else $KUBECONFIG or
+    /// ~/.kube/config]
+    #[arg(long, env = "ARENITE_KUBECONFIG", value_name = "FILE")]
+    kubeconfig: PathBuf,
+    /// The cluster's namespace for sandboxes' pods [default: that of the service account or of the kubeconfig]
+    #[arg(long, env = "ARENITE_KUBERNETES_NAMESPACE", value_name = "NAMESPACE")]
+    kubernetes_namespace: String,
+    /// Name of this server in the labels of its pods: one server has one name [default: arenite]
+    #[arg(long, env = "ARENITE_KUBERNETES_NAME", value_name = "NAME")]
+    kubernetes_name: String,
+    /// Image with this program at /arenite, from which each pod gets it
+    #[arg(long, env = "ARENITE_KUBERNETES_GUEST_IMAGE", value_name = "REFERENCE")]
+    kubernetes_guest_image: String,
+    /// The cluster's image for a name, such as base=registry.example/arenite/base:1; creates of other images need a rule of
+    /// image_registry; repeatable
+    #[arg(long, env = "ARENITE_KUBERNETES_IMAGE", value_name = "NAME=REFERENCE", value_delimiter = ',')]
+    kubernetes_image: Vec<ImageOf>,
+    /// Warm pool of kubernetes-sigs/agent-sandbox (a SandboxWarmPool) for an image, such as base=base-pool; arenite serve
+    /// --show-warm-pool describes one; repeatable
+    #[arg(long, env = "ARENITE_KUBERNETES_WARM_POOL", value_name = "IMAGE=POOL", value_delimiter = ',')]
+    kubernetes_warm_pool: Vec<ImageOf>,
+    /// YAML file of a pod template for sandboxes' pods, with metadata and spec
+    #[arg(long, env = "ARENITE_KUBERNETES_TEMPLATE", value_name = "FILE")]
+    kubernetes_template: PathBuf,
+    /// PEM file of the private key with which the server proves itself to pods [default: created in the data directory]
+    #[arg(long, env = "ARENITE_KUBERNETES_IDENTITY", value_name = "FILE")]
+    kubernetes_identity: PathBuf,
+    /// The cluster's runtime class for a tier, such as gvisor=runsc; repeatable
+    #[arg(long, env = "ARENITE_KUBERNETES_RUNTIME_CLASS", value_name = "TIER=CLASS", value_delimiter = ',')]
+    kubernetes_runtime_class: Vec<ClassOf>,
+    /// Network policies of the cluster select sandboxes' pods by their label arenite.network
+    #[arg(long, env = "ARENITE_KUBERNETES_NETWORK_POLICIES", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    kubernetes_network_policies: bool,
+    /// Time that a create waits for a node with room for its pod, in seconds; for clusters that add nodes [default: 0]
+    #[arg(long, env = "ARENITE_KUBERNETES_SCHEDULE_WAIT_SECONDS", value_name = "SECONDS")]
+    kubernetes_schedule_wait_seconds: u32,
     /// Directory of images, sandboxes and trajectories [default: /var/lib/arenite]
     #[arg(long, env = "ARENITE_DATA_DIR", value_name = "DIR")]
     data_dir: PathBuf,
@@ -330,6 +368,8 @@ pub(crate) struct Config {
     pub(crate) docker_socket: PathBuf,
     pub(crate) docker_no_new_privileges: bool,
     pub(crate) docker_gvisor_runtime: String,
+    /// None: another engine.
+    pub(crate) kubernetes: Option<KubernetesConfig>,
     pub(crate) data_dir: PathBuf,
     /// None: SQLite in the data directory.
     pub(crate) database: Option<PostgresAddress>,
@@ -404,6 +444,17 @@ impl Settings {
             docker_socket: Some(DEFAULT_SOCKET.into()),
             docker_no_new_privileges: Some(false),
             docker_gvisor_runtime: Some(DEFAULT_GVISOR_RUNTIME.to_owned()),
+            kubeconfig: None,
+            kubernetes_namespace: None,
+            kubernetes_name: Some("arenite".to_owned()),
+            kubernetes_guest_image: None,
+            kubernetes_image: Some(Vec::new()),
+            kubernetes_warm_pool: Some(Vec::new()),
+            kubernetes_template: None,
+            kubernetes_identity: None,
+            kubernetes_runtime_class: Some(Vec::new()),
+            kubernetes_network_policies: Some(false),
+            kubernetes_schedule_wait_seconds: Some(0),
             data_dir: Some(DEFAULT_DATA_DIR.into()),
             store: None,
             default_image: Some("base".parse().expect("the default image's name is valid")),
@@ -545,6 +596,7 @@ impl Settings {
         let all = self.over(Self::defaults());
         let (data_dir, database) = all.resolve_store()?;
         let complete = "every required setting has a default";
+        let kubernetes = all.kubernetes(&data_dir)?;
         let seconds = all.ticket_ttl_seconds.expect(complete);
         if !(1..=86_400).contains(&seconds) {
             let rule = "it is from 1 to 86400";
@@ -620,6 +672,7 @@ impl Settings {
             docker_socket: absolute(all.docker_socket.expect(complete)),
             docker_no_new_privileges: all.docker_no_new_privileges.expect(complete),
             docker_gvisor_runtime: all.docker_gvisor_runtime.expect(complete),
+            kubernetes,
             data_dir,
             database,
             default_image: all.default_image.expect(complete),

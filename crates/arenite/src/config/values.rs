@@ -10,7 +10,7 @@ use arenite_control::images::{PullMode, RegistryRule};
 use arenite_control::tenants::{Quota, TenantLimits};
 use arenite_engine::namespace::Volume;
 use arenite_image::Mirror;
-use arenite_model::Tier;
+use arenite_model::{ImageName, Tier};
 use serde::{Deserialize, Serialize};
 
 /// Gives a type that has `FromStr` and `Display` the same text in TOML.
@@ -148,6 +148,64 @@ impl FromStr for PoolOf {
 impl fmt::Display for PoolOf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}={}", self.name, self.number)
+    }
+}
+
+/// The cluster's image for a name of images: `base=registry.example/arenite/base:1`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) struct ImageOf {
+    pub(crate) name: ImageName,
+    pub(crate) reference: String,
+}
+
+as_text!(ImageOf);
+
+impl FromStr for ImageOf {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || format!("{text:?} is no image: write a name and a reference, such as base=registry.example/arenite/base:1");
+        let (name, reference) = text.trim().split_once('=').ok_or_else(bad)?;
+        let reference = reference.trim();
+        if reference.is_empty() || reference.contains(char::is_whitespace) {
+            return Err(bad());
+        }
+        Ok(Self { name: name.trim().parse().map_err(|_| bad())?, reference: reference.to_owned() })
+    }
+}
+
+impl fmt::Display for ImageOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.name, self.reference)
+    }
+}
+
+/// The cluster's runtime class for a tier: `gvisor=runsc`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) struct ClassOf {
+    pub(crate) tier: Tier,
+    pub(crate) class: String,
+}
+
+as_text!(ClassOf);
+
+impl FromStr for ClassOf {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || format!("{text:?} is no runtime class: write a tier and a class, such as gvisor=runsc");
+        let (tier, class) = text.trim().split_once('=').ok_or_else(bad)?;
+        let class = class.trim();
+        if class.is_empty() || class.contains(char::is_whitespace) {
+            return Err(bad());
+        }
+        Ok(Self { tier: tier.trim().parse().map_err(|_| bad())?, class: class.to_owned() })
+    }
+}
+
+impl fmt::Display for ClassOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.tier, self.class)
     }
 }
 
@@ -427,6 +485,7 @@ impl From<AgentSandboxVersion> for arenite_gateway::AgentSandboxVersion {
 pub(crate) enum EngineKind {
     Namespace,
     Docker,
+    Kubernetes,
 }
 
 /// The format of log lines.

@@ -57,6 +57,30 @@ pub struct ImagesConfig {
     pub keep_unused: Option<Duration>,
 }
 
+/// Images that nodes of a cluster pull: the ones that creates may name.
+#[derive(Debug, Clone)]
+pub struct ClusterImages {
+    /// Names that the operator gave to images.
+    pub names: HashSet<String>,
+    /// Its rules permit others.
+    pub policy: PullPolicy,
+}
+
+impl ClusterImages {
+    fn check(&self, tenant: &TenantId, name: &ImageName) -> Result<(), ControlError> {
+        if self.names.contains(name.as_str()) {
+            return Ok(());
+        }
+        let reference: Reference = name.as_str().parse().map_err(|reason: String| refused(name, reason, None))?;
+        if self.policy.rule(tenant, &reference.to_string()).is_some() {
+            return Ok(());
+        }
+        let hint = "an operator permits it with the settings image_pull and image_registry, or names it with kubernetes_image";
+        let reason = format!("sandboxes may not use images of {}", reference.registry);
+        Err(refused(name, reason, Some(hint.to_owned())))
+    }
+}
+
 /// Gets images from registries. A fake one replaces it in tests.
 pub trait Puller: Send + Sync + fmt::Debug {
     /// Blocks on network and disk.
@@ -217,7 +241,14 @@ impl Control {
         client: Option<&CreateClient>,
         claim: &Claim,
     ) -> Result<bool, ControlError> {
-        let Some(images) = &self.images else { return Ok(false) };
+        let Some(images) = &self.images else {
+            return self
+                .config
+                .cluster_images
+                .as_ref()
+                .map_or(Ok(()), |images| images.check(tenant, &spec.image))
+                .map(|()| false);
+        };
         if let Some(owner) = images.find(tenant, &spec.image) {
             images.config.store.mark_used(owner.as_ref(), &spec.image);
             spec.image_owner = owner;

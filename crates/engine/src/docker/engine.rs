@@ -27,13 +27,13 @@ use super::images::DockerImages;
 use super::record::{Record, Records};
 use super::{DockerConfig, forward};
 use crate::namespace::ServerLock;
-use crate::namespace::engine::{Stages, blocking, config_file, guest_config, has_ended, image_named, memory_file};
+use crate::namespace::engine::{blocking, config_file, guest_config, has_ended, image_named, memory_file};
 use crate::namespace::host::{at, tag};
 use crate::namespace::network::{Network, NetworkError};
 use crate::namespace::program::Program;
 use crate::namespace::storage::Storage;
 use crate::namespace::{ahead, data_dir, descriptors, gvisor, volumes};
-use crate::{Connection, Created, Ended, Engine, EngineError, Found, HostCapacity, Recovery, Remains, Row, Usage};
+use crate::{Connection, Created, Ended, Engine, EngineError, Found, HostCapacity, Recovery, Remains, Row, Stages, Usage};
 
 /// Time for a started container to run its first process.
 const START_LIMIT: Duration = Duration::from_secs(30);

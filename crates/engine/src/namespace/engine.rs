@@ -26,7 +26,7 @@ use super::{
     Host, NamespaceConfig, Role, ServerLock, at, ca, command, death, descriptors, gvisor, kvm, lock, recovery, restart, volumes,
 };
 use crate::descriptors::DescriptorCount;
-use crate::{Connection, Created, Ended, Engine, EngineError, Found, HostCapacity, Recovery, Remains, Row, Usage};
+use crate::{Connection, Created, Ended, Engine, EngineError, Found, HostCapacity, Recovery, Remains, Row, Stages, Usage};
 
 /// Timeout for freezing all processes of a sandbox.
 const FREEZE_LIMIT: Duration = Duration::from_secs(10);
@@ -371,24 +371,6 @@ impl EngineShared {
         }
         isolation.extend(gvisor::isolation(tier).map(str::to_owned));
         isolation
-    }
-}
-
-/// Measures the stages of a create.
-pub(crate) struct Stages {
-    last: Instant,
-    pub(crate) done: Vec<(&'static str, Duration)>,
-}
-
-impl Stages {
-    pub(crate) fn begin() -> Self {
-        Self { last: Instant::now(), done: Vec::new() }
-    }
-
-    pub(crate) fn done(&mut self, stage: &'static str) {
-        let now = Instant::now();
-        self.done.push((stage, now - self.last));
-        self.last = now;
     }
 }
 

@@ -12,11 +12,11 @@ use arenite_image::Image;
 use arenite_model::{SandboxId, SandboxSpec};
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, fchmod, open, openat, openat2, renameat, unlinkat};
 
-use super::engine::{END_LIMIT, EngineShared, Live, NamespaceEngine, Stages, blocking};
+use super::engine::{END_LIMIT, EngineShared, Live, NamespaceEngine, blocking};
 use super::record::Record;
 use super::slot::{Kept, kill, wait_end};
 use super::{at, ca, command, kvm, volumes};
-use crate::{Created, EngineError, Row};
+use crate::{Created, EngineError, Row, Stages};
 
 impl NamespaceEngine {
     pub(super) async fn start_again(&self, row: &Row, spec: &SandboxSpec) -> Result<Created, EngineError> {

@@ -53,8 +53,11 @@ async fn become_sandbox(State(guest): State<SharedGuest>, Json(told): Json<Becom
     if guest.runtime.config().assignment == Assignment::Assigned {
         return Err(already_assigned());
     }
-    name_files(&told.hostname)
-        .map_err(|error| ApiError::new(http::StatusCode::INTERNAL_SERVER_ERROR, format!("could not write /etc: {error}")))?;
+    // Empty: it has its name from the start.
+    if !told.hostname.is_empty() {
+        name_files(&told.hostname)
+            .map_err(|error| ApiError::new(http::StatusCode::INTERNAL_SERVER_ERROR, format!("could not write /etc: {error}")))?;
+    }
     if !guest.assign(told.config) {
         return Err(already_assigned());
     }

@@ -24,6 +24,7 @@ pub mod mcp;
 pub mod observe;
 pub mod pages;
 mod places;
+pub mod pod;
 mod ports;
 pub mod sandbox;
 pub mod server;
@@ -69,8 +70,11 @@ pub fn main() -> std::io::Result<()> {
         log::start();
         return server::run(server::Start::from_given(given)?);
     }
-    if std::env::args_os().nth(2).is_some_and(|argument| argument == standalone::ARGUMENT) {
-        return standalone::main();
+    match std::env::args_os().nth(2) {
+        Some(argument) if argument == standalone::ARGUMENT => return standalone::main(),
+        Some(argument) if argument == pod::INSTALL_ARGUMENT => return pod::install(std::env::args_os().nth(3)),
+        Some(argument) if argument == pod::ARGUMENT => return pod::main(),
+        _ => {}
     }
     let Some(first) = FirstProcess::prepare()? else {
         return Err(std::io::Error::other("the launcher of a server starts this, in a sandbox"));

@@ -32,6 +32,7 @@ use crate::inside::InsideSteps;
 use crate::main_command;
 use crate::mcp;
 use crate::places;
+use crate::pod::Pod;
 use crate::ports;
 use crate::services::Services;
 use crate::standalone::Container;
@@ -50,6 +51,8 @@ pub struct Start {
     pub host_connections: Option<OwnedFd>,
     /// The proof with which the guest connects for such connections, in a container under gVisor.
     pub host_proof: Option<String>,
+    /// The pod that this is the guest of.
+    pub pod: Option<Pod>,
     /// The socket of the process that starts commands. None: the guest forks one.
     pub spawner: Option<OwnedFd>,
     /// The cgroups for replacements of that process.
@@ -82,6 +85,7 @@ impl Start {
             host_proof,
             host_listener: named.remove(protocol::LISTENER),
             host_connections: named.remove(protocol::CONNECTIONS),
+            pod: None,
             spawner: Some(spawner),
             work_entrances,
             inside: Some(([127, 0, 0, 1], protocol::INSIDE_PORT).into()),
@@ -120,7 +124,10 @@ pub fn run(start: Start) -> io::Result<()> {
         let called = Arc::new(Notify::new());
         tokio::spawn(give_back_when_idle(Arc::clone(&called)));
         let version = HeaderValue::from(protocol::VERSION);
-        let host = app(services.clone()).merge(internal(&guest, services, steps, started));
+        let mut host = app(services.clone()).merge(internal(&guest, services, steps, started));
+        if let Some(pod) = &start.pod {
+            host = host.merge(pod.router());
+        }
         let host = host.layer(middleware::from_fn(move |request: Request, next: Next| {
             let (version, called) = (version.clone(), Arc::clone(&called));
             async move {
@@ -137,6 +144,9 @@ pub fn run(start: Start) -> io::Result<()> {
         }));
         // The host's listener is older than this process: earlier connections wait in its queue.
         let host = async {
+            if let Some(pod) = start.pod {
+                return axum::serve(pod.listen().await?, host).await;
+            }
             match (start.host_listener, handed) {
                 (Some(fd), _) => {
                     let listener = StdUnixListener::from(fd);

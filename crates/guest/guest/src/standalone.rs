@@ -80,6 +80,7 @@ pub(crate) fn main() -> io::Result<()> {
     server::run(Start {
         config: configuration(env, ids, directory),
         host_listener: None,
+        pod: None,
         host_connections: None,
         host_proof: None,
         spawner: None,

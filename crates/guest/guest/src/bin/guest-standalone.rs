@@ -37,6 +37,7 @@ fn main() -> io::Result<()> {
         host_listener,
         host_connections: None,
         host_proof: None,
+        pod: None,
         spawner: None,
         work_entrances: Vec::new(),
         inside,
