@@ -57,14 +57,22 @@ pub(crate) const TO_RUN: &[Need] = &[
     },
 ];
 
+const BUSYBOX: Need =
+    Need { present: Present::AnyOf(&["busybox"]), package: "busybox-static", why: "an image without glibc is made with it" };
+const PYTHON: Need = Need { present: Present::AnyOf(&["python3"]), package: "python3", why: "the end-to-end tests are Python" };
+const PYTHON_VENV: Need = Need {
+    present: Present::Runs(&["python3", "-c", "import venv, ensurepip"]),
+    package: "python3-venv",
+    why: "they run in an environment of their own",
+};
+
+/// To run the end-to-end tests that need nothing else.
+pub(crate) const TO_RUN_PYTEST: &[Need] = &[PYTHON, PYTHON_VENV];
+
 /// In addition, to run the tests.
 pub(crate) const TO_TEST: &[Need] = &[
-    Need { present: Present::AnyOf(&["python3"]), package: "python3", why: "the end-to-end tests are Python" },
-    Need {
-        present: Present::Runs(&["python3", "-c", "import venv, ensurepip"]),
-        package: "python3-venv",
-        why: "they run in an environment of their own",
-    },
+    PYTHON,
+    PYTHON_VENV,
     Need { present: Present::AnyOf(&["chromium"]), package: "chromium", why: "a real browser is turned on hostile pages" },
     Need { present: Present::AnyOf(&["curl"]), package: "curl", why: "calls are made as the README shows them" },
     Need { present: Present::AnyOf(&["ffprobe"]), package: "ffmpeg", why: "recordings are looked into" },
@@ -76,7 +84,7 @@ pub(crate) const TO_TEST: &[Need] = &[
     },
     Need { present: Present::File("/usr/sbin/dockerd"), package: "docker.io", why: "sandboxes run as its containers" },
     Need { present: Present::AnyOf(&["iptables"]), package: "iptables", why: "Docker's firewall is passed" },
-    Need { present: Present::AnyOf(&["busybox"]), package: "busybox-static", why: "an image without glibc is made with it" },
+    BUSYBOX,
     Need {
         present: Present::AnyOf(&["musl-gcc"]),
         package: "musl-tools",
@@ -84,9 +92,26 @@ pub(crate) const TO_TEST: &[Need] = &[
     },
 ];
 
-/// To build gVisor for the tests, where Go is old or missing.
-pub(crate) const TO_BUILD_GVISOR: &[Need] =
-    &[Need { present: Present::AnyOf(&["go"]), package: "golang-go", why: "it downloads the Go that builds gVisor" }];
+/// To build tools for the tests, where Go is old or missing.
+pub(crate) const TO_BUILD_GO: &[Need] =
+    &[Need { present: Present::AnyOf(&["go"]), package: "golang-go", why: "it downloads the Go that builds tools" }];
+
+/// To run a Kubernetes cluster.
+pub(crate) const TO_RUN_KUBERNETES: &[Need] = &[
+    Need { present: Present::AnyOf(&["containerd"]), package: "containerd", why: "nodes run containers with it" },
+    Need { present: Present::AnyOf(&["runc"]), package: "runc", why: "nodes run containers with it" },
+    Need {
+        present: Present::File("/usr/lib/cni/ptp"),
+        package: "containernetworking-plugins",
+        why: "pods are connected with its plugin ptp",
+    },
+    Need { present: Present::AnyOf(&["nft"]), package: "nftables", why: "Services are forwarded with it" },
+    Need { present: Present::AnyOf(&["ip"]), package: "iproute2", why: "nodes are connected with it" },
+    Need { present: Present::AnyOf(&["openssl"]), package: "openssl", why: "the API server needs certificates" },
+    BUSYBOX,
+    Need { present: Present::AnyOf(&["cc"]), package: "gcc", why: "the first process of pods is compiled" },
+    Need { present: Present::File("/usr/include/stdlib.h"), package: "libc6-dev", why: "programs are linked" },
+];
 
 /// To fuzz.
 pub(crate) const TO_FUZZ: &[Need] = &[

@@ -12,9 +12,11 @@ mod dist;
 mod failure;
 mod fmt;
 mod fuzz;
+mod go;
 mod gvisor;
 mod host;
 mod image;
+mod kubernetes;
 mod lint;
 mod openapi;
 mod pictures;
@@ -45,6 +47,8 @@ enum Task {
     Down(up::DownArgs),
     /// Prepare this host and run every test
     Test(test::TestArgs),
+    TestKubernetes(kubernetes::TestKubernetesArgs),
+    Kubernetes(kubernetes::KubernetesArgs),
     /// Check format, clippy and dependencies
     Lint,
     /// Format the code
@@ -74,6 +78,8 @@ fn main() -> ExitCode {
         Task::Up(args) => up::run(&args),
         Task::Down(args) => up::down(&args),
         Task::Test(args) => test::run(&args),
+        Task::TestKubernetes(args) => kubernetes::test(&args),
+        Task::Kubernetes(args) => kubernetes::run(&args),
         Task::Lint => lint::run(),
         Task::Fmt => fmt::run(),
         Task::Bench(args) => bench::run(&args),

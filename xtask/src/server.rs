@@ -158,7 +158,7 @@ pub(crate) fn terminate(server: &mut Child, limit: Duration) {
 }
 
 /// The last lines of a log.
-fn tail(log: &Path) -> String {
+pub(crate) fn tail(log: &Path) -> String {
     let text = std::fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text[text.len().saturating_sub(4096)..]).into_owned();
     let lines: Vec<&str> = text.lines().collect();

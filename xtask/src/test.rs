@@ -39,6 +39,8 @@ const END_TO_END: &str = "end-to-end";
 const FIRST_LANE: [&str; 3] = ["agentflow", "retrieval", "aio"];
 /// The folder that runs after the others: its tests fill the host, and inspect its state.
 const ALONE: &str = "isolation";
+/// The folder that needs a cluster, which takes minutes to build. No lane has it.
+const LEFT_OUT: &str = "LEFT OUT: tests/kubernetes needs a Kubernetes cluster; run it with: cargo xtask test-kubernetes";
 /// A test that fails gets a second try, and the summary names it.
 const SECOND_TRY: [&str; 2] = ["--reruns", "1"];
 
@@ -101,6 +103,9 @@ fn summarise(results: &[Done]) -> Outcome {
     let again = std::fs::read_to_string(second_tries()).unwrap_or_default();
     println!("second tries: {}", again.lines().count());
     again.lines().for_each(|name| println!("  {name}"));
+    if results.iter().any(|(name, ..)| *name == END_TO_END) {
+        println!("{LEFT_OUT}");
+    }
     let failed = results.iter().filter(|(_, outcome, _)| outcome.is_err()).count();
     let seconds: f64 = results.iter().map(|(.., took)| took.as_secs_f64()).sum();
     if failed == 0 {
