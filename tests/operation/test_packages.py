@@ -40,7 +40,7 @@ def only(folder: Path, pattern: str) -> Path:
 def test_two_runs_give_the_same_bytes(packages: Path, tmp_path: Path) -> None:
     again = pack(tmp_path / "again")
     names = sorted(path.name for path in packages.iterdir())
-    assert len(names) == 4 and names == sorted(path.name for path in again.iterdir())
+    assert len(names) == 5 and names == sorted(path.name for path in again.iterdir())
     for name in names:
         assert (packages / name).read_bytes() == (again / name).read_bytes(), name
     subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=packages, check=True, capture_output=True)

@@ -3,6 +3,7 @@
 //! ```text
 //!  arenite-VERSION-ARCHITECTURE-linux.tar.gz   the program, manual pages, completions
 //!  arenite_VERSION_ARCHITECTURE.deb            the same, with units of systemd and /etc/arenite.toml
+//!  arenite-VERSION-ARCHITECTURE-container.tar  an image with the program, for Kubernetes and Docker
 //!  arenite-VERSION.cdx.json                    the crates that the program is built from (CycloneDX)
 //!  arenite-image-NAME-ARCHITECTURE.tar         an image for a host without network; only with --image
 //!  SHA256SUMS
@@ -21,9 +22,9 @@ use serde_json::json;
 
 use crate::binary::Profile;
 use crate::failure::{Attempt, Failure, Outcome};
-use crate::{binary, command, host, image};
+use crate::{binary, command, container_image, host, image};
 
-const VERSION: &str = env!("CARGO_PKG_VERSION");
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Completion scripts: the shell, and where Debian's packages put it.
 const COMPLETIONS: [(&str, &str); 3] = [
     ("bash", "usr/share/bash-completion/completions/arenite"),
@@ -77,9 +78,11 @@ fn build(args: &DistArgs) -> Result<PathBuf, Failure> {
     let package = dist.package(&output)?;
     let materials = output.join(format!("arenite-{VERSION}.cdx.json"));
     fs::write(&materials, bill_of_materials()?).attempt(|| format!("could not write {}", materials.display()))?;
+    let container = output.join(format!("arenite-{VERSION}-{}-container.tar", std::env::consts::ARCH));
+    container_image::write_image(&dist.program, &container_image::default_name(), &dist.stage.join("container"), &container)?;
     fs::remove_dir_all(&dist.stage).attempt(|| "could not remove the staging directory".into())?;
 
-    let mut files = vec![tarball, package, materials];
+    let mut files = vec![tarball, package, container, materials];
     for name in &args.images {
         let file = output.join(format!("arenite-image-{}-{}.tar", name.replace(['/', ':'], "_"), std::env::consts::ARCH));
         image::ensure(&dist.program, name, &args.data_dir)?;
@@ -226,7 +229,7 @@ impl Dist {
     }
 }
 
-fn write(file: &Path, content: &[u8]) -> Outcome {
+pub(crate) fn write(file: &Path, content: &[u8]) -> Outcome {
     if let Some(parent) = file.parent() {
         fs::create_dir_all(parent).attempt(|| format!("could not create {}", parent.display()))?;
     }
@@ -234,7 +237,7 @@ fn write(file: &Path, content: &[u8]) -> Outcome {
 }
 
 /// All files below a directory, sorted.
-fn files_below(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
+pub(crate) fn files_below(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
     let mut files = Vec::new();
     for entry in fs::read_dir(dir).attempt(|| format!("could not list {}", dir.display()))? {
         let path = entry.attempt(|| format!("could not list {}", dir.display()))?.path();
@@ -248,7 +251,7 @@ fn files_below(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
 }
 
 /// When the commit was made; `SOURCE_DATE_EPOCH` outside a clone.
-fn commit_time() -> Result<String, Failure> {
+pub(crate) fn commit_time() -> Result<String, Failure> {
     match std::env::var("SOURCE_DATE_EPOCH") {
         Ok(time) => Ok(time),
         Err(_) => Ok(command::output(command::program("git").args(["log", "-1", "--format=%ct"]))?.trim().to_owned()),

@@ -7,6 +7,7 @@ mod bench;
 mod binary;
 mod clients;
 mod command;
+mod container_image;
 mod decoy;
 mod dist;
 mod failure;
@@ -65,8 +66,10 @@ enum Task {
     Image(image::ImageArgs),
     /// Take the README's pictures from a running server
     Pictures(pictures::PicturesArgs),
-    /// Build what users install: a tarball, a Debian package, checksums and a bill of materials
+    /// Build what users install: a tarball, a Debian package, a container image, checksums and a bill of materials
     Dist(dist::DistArgs),
+    /// Build the container image of the control plane, as a file for `docker load` and containerd
+    ContainerImage(container_image::ContainerImageArgs),
     /// Compare the OpenAPI documents and other golden files, or rewrite them
     Openapi(openapi::OpenapiArgs),
     /// Generate and package the clients for Python and TypeScript
@@ -89,6 +92,7 @@ fn main() -> ExitCode {
         Task::Image(args) => image::run(&args),
         Task::Pictures(args) => pictures::run(&args),
         Task::Dist(args) => dist::run(&args),
+        Task::ContainerImage(args) => container_image::run(&args),
         Task::Openapi(args) => openapi::run(&args),
         Task::Clients(args) => clients::run(&args),
     };
