@@ -1,16 +1,18 @@
-"""The dashboard and the alerts in `deploy/`: every series that they use is in /metrics."""
+"""The files in `deploy/`: every series of the dashboard and the alerts is in /metrics, and the chart's renderings are sound."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 import yaml
-from arenite_server import REPOSITORY, Server
+from arenite_server import REPOSITORY, Server, binary
 from authority import Authority
 from tenant import TenantsServer
 
@@ -84,3 +86,105 @@ def test_alerts_say_what_to_do_and_panels_do_not_overlap() -> None:
         cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
         assert not taken & cells and place["x"] + place["w"] <= 24, panel["title"]
         taken |= cells
+
+
+RENDERINGS = [REPOSITORY / "deploy/install.yaml", *sorted((REPOSITORY / "deploy/helm/golden").glob("*.yaml"))]
+RENDERINGS = [file for file in RENDERINGS if not file.name.endswith(".values.yaml")]
+
+
+def objects(file: Path) -> list[dict[str, Any]]:
+    return [item for item in yaml.safe_load_all(file.read_text()) if item]
+
+
+def pod_specs(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    for item in objects(file):
+        if item["kind"] in ("Deployment", "StatefulSet"):
+            yield f"{item['kind']} {item['metadata']['name']}", item["spec"]["template"]["spec"]
+
+
+@pytest.mark.parametrize("file", RENDERINGS, ids=lambda file: file.name)
+def test_the_charts_pods_are_restricted(file: Path) -> None:
+    """The rules of PodSecurity's level `restricted`, and a read-only root besides. The cluster's tests ask the API server."""
+    found = dict(pod_specs(file))
+    assert found
+    for name, pod in found.items():
+        security = pod["securityContext"]
+        assert security["runAsNonRoot"] is True and security["runAsUser"] > 0, name
+        assert security["seccompProfile"] == {"type": "RuntimeDefault"}, name
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys(), name
+        assert all(set(volume) - {"name"} <= {"configMap", "secret", "emptyDir", "persistentVolumeClaim"} for volume in pod["volumes"])
+        for container in pod["containers"]:
+            context = container["securityContext"]
+            assert context["allowPrivilegeEscalation"] is False and context["readOnlyRootFilesystem"] is True, name
+            assert context["capabilities"] == {"drop": ["ALL"]}, name
+            assert "limits" in container["resources"], name
+
+
+@pytest.mark.parametrize("file", RENDERINGS, ids=lambda file: file.name)
+def test_the_chart_grants_the_listed_rights_and_no_others(file: Path) -> None:
+    wanted = {
+        ("", "pods"): {"create", "get", "list", "watch", "delete"},
+        ("", "secrets"): {"create", "get", "list", "patch", "delete"},
+    }
+    if "kubernetes_warm_pool" in file.read_text():
+        wanted[("", "pods")].add("patch")
+        wanted[("extensions.agents.x-k8s.io", "sandboxclaims")] = {"create", "get", "list", "watch", "delete"}
+        wanted[("agents.x-k8s.io", "sandboxes")] = {"get"}
+    everywhere = {("authentication.k8s.io", "tokenreviews"): {"create"}}
+
+    def rights(kind: str) -> dict[tuple[str, str], set[str]]:
+        (role,) = [item for item in objects(file) if item["kind"] == kind]
+        rules = role["rules"]
+        return {(group, resource): set(rule["verbs"]) for rule in rules for group in rule["apiGroups"] for resource in rule["resources"]}
+
+    assert rights("Role") == wanted
+    assert rights("ClusterRole") == everywhere
+    text = (REPOSITORY / "docs/KUBERNETES.md").read_text()
+    missing = [resource for _, resource in [*wanted, *everywhere] if f"`{resource}`" not in text]
+    assert not missing, "docs/KUBERNETES.md says what each right is for"
+
+
+@pytest.mark.parametrize("file", RENDERINGS, ids=lambda file: file.name)
+def test_the_charts_policies_close_what_other_engines_close(file: Path) -> None:
+    policies = {item["metadata"]["name"]: item["spec"] for item in objects(file) if item["kind"] == "NetworkPolicy"}
+    closed, opened = policies["arenite-sandboxes"], policies["arenite-sandboxes-open"]
+    assert closed["podSelector"] == {"matchLabels": {"arenite.installation": "arenite"}}
+    assert set(closed["policyTypes"]) == {"Ingress", "Egress"} and "egress" not in closed
+    (only,) = closed["ingress"]
+    assert [port["port"] for port in only["ports"]] == [8901] and len(only["from"]) == 1
+    assert opened["podSelector"]["matchLabels"]["arenite.network"] == "open"
+    (block,) = [peer["ipBlock"] for rule in opened["egress"] for peer in rule["to"] if peer.get("ipBlock", {}).get("cidr") == "0.0.0.0/0"]
+    source = (REPOSITORY / "crates/engine/src/namespace/network/config.rs").read_text()
+    table = source[source.index("pub const DENIED") :].split("];")[0]
+    denied = set(re.findall(r'"([0-9.]+/[0-9]+)"', table))
+    assert len(denied) > 10 and denied <= set(block["except"])
+    assert "::" not in json.dumps(opened), "IPv6 stays closed"
+
+
+def test_install_yaml_is_applied_to_one_namespace_and_has_no_secret() -> None:
+    """`kubectl apply -n arenite` refuses objects of other namespaces, and a key in a file that all have would be no key."""
+    everything = objects(REPOSITORY / "deploy/install.yaml")
+    assert {item["metadata"].get("namespace", "arenite") for item in everything} == {"arenite"}
+    assert "Secret" not in {item["kind"] for item in everything}
+    (service,) = [item for item in everything if item["kind"] == "Service"]
+    assert service["metadata"]["name"] == "arenite" and service["spec"]["ports"][0]["port"] == 80
+
+
+@pytest.mark.parametrize("file", RENDERINGS, ids=lambda file: file.name)
+def test_the_program_takes_the_charts_settings(file: Path, tmp_path: Path) -> None:
+    (settings,) = [item["data"] for item in objects(file) if item["kind"] == "ConfigMap"]
+    # What the pod mounts.
+    text = settings["arenite.toml"].replace("/etc/arenite/", f"{tmp_path}/").replace("/secrets/", f"{tmp_path}/")
+    (tmp_path / "pod-template.yaml").write_text(settings.get("pod-template.yaml", "{}"))
+    made = Authority(tmp_path)
+    for folder in ("tls", "identity"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "tls/tls.crt").write_bytes(made.cert.read_bytes())
+    (tmp_path / "tls/tls.key").write_bytes(made.key.read_bytes())
+    key = ["openssl", "genpkey", "-algorithm", "ed25519", "-out", str(tmp_path / "identity/identity.pem")]
+    subprocess.run(key, check=True, capture_output=True)
+    (tmp_path / "arenite.toml").write_text(text)
+    command = [str(binary()), "serve", "--config", str(tmp_path / "arenite.toml"), "--validate"]
+    environment = {"ARENITE_API_KEY": "a-key-of-the-golden-files"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

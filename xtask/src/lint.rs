@@ -1,11 +1,11 @@
-//! `cargo xtask lint`: rustfmt, the types of the pages and the clients, words, arrows between crates, clippy, rustdoc,
-//! cargo-deny. The crates' own tests compare golden files.
+//! `cargo xtask lint`: rustfmt, the types of the pages and the clients, words, arrows between crates, the Helm chart's
+//! renderings, clippy, rustdoc, cargo-deny. The crates' own tests compare golden files.
 
 use std::path::PathBuf;
 
 use crate::command::{self, cargo, program, target_dir};
 use crate::failure::{Attempt, Failure, Outcome};
-use crate::{arrows, clients, fmt, web, words};
+use crate::{arrows, chart, clients, fmt, web, words};
 
 /// The version of cargo-deny, pinned: its rules change between versions.
 const CARGO_DENY: &str = "0.20.2";
@@ -16,6 +16,7 @@ pub(crate) fn run() -> Outcome {
     clients::check()?;
     words::check()?;
     arrows::check()?;
+    chart::check()?;
     std::thread::scope(|scope| {
         // It has a separate build folder.
         let deny = scope.spawn(cargo_deny);

@@ -5,6 +5,7 @@
 mod arrows;
 mod bench;
 mod binary;
+mod chart;
 mod clients;
 mod command;
 mod container_image;
@@ -15,6 +16,7 @@ mod fmt;
 mod fuzz;
 mod go;
 mod gvisor;
+mod helm;
 mod host;
 mod image;
 mod kubernetes;
@@ -70,6 +72,8 @@ enum Task {
     Dist(dist::DistArgs),
     /// Build the container image of the control plane, as a file for `docker load` and containerd
     ContainerImage(container_image::ContainerImageArgs),
+    /// Compare what the Helm chart renders to with install.yaml and the golden files, or rewrite them
+    Chart(chart::ChartArgs),
     /// Compare the OpenAPI documents and other golden files, or rewrite them
     Openapi(openapi::OpenapiArgs),
     /// Generate and package the clients for Python and TypeScript
@@ -93,6 +97,7 @@ fn main() -> ExitCode {
         Task::Pictures(args) => pictures::run(&args),
         Task::Dist(args) => dist::run(&args),
         Task::ContainerImage(args) => container_image::run(&args),
+        Task::Chart(args) => chart::run(&args),
         Task::Openapi(args) => openapi::run(&args),
         Task::Clients(args) => clients::run(&args),
     };

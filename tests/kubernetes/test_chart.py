@@ -1,0 +1,302 @@
+"""The chart and install.yaml on a real API server with PodSecurity, and their server as a pod of the repository's image."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from arenite_server import REPOSITORY, binary
+from clusters import Cluster
+from pod_servers import TINY, tiny_archive
+
+CHART = REPOSITORY / "deploy/helm/arenite"
+INSTALL = REPOSITORY / "deploy/install.yaml"
+RENDERINGS = [INSTALL, *(file for file in sorted((REPOSITORY / "deploy/helm/golden").glob("*.yaml")) if ".values." not in file.name)]
+#: The image of the repository, as nodes have it. Not `latest`, which would be pulled.
+IMAGE = "localhost/arenite:test"
+LEVEL = "pod-security.kubernetes.io"
+SERVER = "app.kubernetes.io/component=control-plane"
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def xtask(*words: str) -> str:
+    command = ["cargo", "xtask", *words]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=1800)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="arenite-chart-"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def images(cluster: Cluster, folder: Path) -> None:
+    """Gives the nodes the images of the server and of sandboxes."""
+    file = folder / "arenite.tar"
+    xtask("container-image", "--program", str(binary()), "--name", IMAGE, "--output", str(file))
+    cluster.control("load", str(file))
+    file.unlink()
+    cluster.control("load", str(tiny_archive(folder)))
+
+
+@contextmanager
+def namespaces(cluster: Cluster, *names: str, level: str | None = None) -> Iterator[None]:
+    for name in names:
+        cluster.run("create", "namespace", name)
+        if level:
+            cluster.run("label", "namespace", name, *(f"{LEVEL}/{mode}={level}" for mode in ("enforce", "warn")))
+    try:
+        yield
+    finally:
+        cluster.run("delete", "namespace", *names, "--ignore-not-found", "--timeout=120s", timeout=150)
+
+
+def known(file: Path) -> str:
+    """The objects of a file that this API server has definitions for: those of Prometheus' operator are missing."""
+    return yaml.safe_dump_all(item for item in yaml.safe_load_all(file.read_text()) if item and item["kind"] != "ServiceMonitor")
+
+
+@pytest.mark.parametrize("file", RENDERINGS, ids=lambda file: file.name)
+def test_the_api_server_accepts_each_rendering(cluster: Cluster, file: Path) -> None:
+    text = known(file)
+    named = {"arenite", *re.findall(r"^  namespace: (\S+)$", text, re.MULTILINE)}
+    with namespaces(cluster, *sorted(named), level="restricted"):
+
+        def apply(text: str) -> str:
+            done = cluster.try_run("apply", "--dry-run=server", "-f", "-", given=text)
+            assert done.returncode == 0, done.stderr
+            return done.stderr
+
+        # The API server warns of Deployments with pods that it would refuse.
+        warnings = apply(text)
+        assert "would violate PodSecurity" not in warnings, warnings
+        broken = text.replace("allowPrivilegeEscalation: false", "allowPrivilegeEscalation: true")
+        assert "would violate PodSecurity" in apply(broken)
+
+
+class Installed:
+    """A server in a namespace."""
+
+    def __init__(self, cluster: Cluster, namespace: str):
+        self.cluster = cluster
+        self.namespace = namespace
+        self.key = ""
+
+    def run(self, *words: str, timeout: float = 90) -> str:
+        return self.cluster.run("-n", self.namespace, *words, timeout=timeout)
+
+    def wait(self) -> None:
+        done = self.cluster.try_run("-n", self.namespace, "rollout", "status", "deployment/arenite", "--timeout=180s", timeout=200)
+        if done.returncode:
+            state = self.cluster.try_run("-n", self.namespace, "describe", "pods").stdout
+            logs = self.cluster.try_run("-n", self.namespace, "logs", "deployment/arenite", "--tail=50")
+            raise AssertionError(f"{done.stderr}\n{state[-3000:]}\n{logs.stdout}{logs.stderr}")
+
+    @property
+    def url(self) -> str:
+        """The host reaches pods directly."""
+        pods = self.cluster.get("-n", self.namespace, "pods", "-l", SERVER)["items"]
+        (pod,) = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+        return f"http://{pod['status']['podIP']}:8080"
+
+    def call(self, method: str, path: str, body: Any = None, host: str | None = None, key: str | None = None) -> httpx.Response:
+        headers = {"x-api-key": self.key if key is None else key} | ({"host": host} if host else {})
+        return httpx.request(method, f"{self.url}{path}", json=body, headers=headers, timeout=120, trust_env=False)
+
+    def output(self, name: str, command: str) -> str:
+        done = self.call("POST", f"/sandbox/{name}/v1/bash/exec", {"command": command})
+        assert done.status_code == 200, done.text
+        return done.json()["data"]["stdout"]
+
+    def use(self, name: str) -> None:
+        """What Agent-Sandbox's README does."""
+        made = self.call("POST", "/api/v1/sandbox", {"name": name, "memory_limit": "256Mi", "cpu_limit": "500m"})
+        assert made.status_code == 200 and made.json()["data"] == f"Sandbox {name} created successfully", made.text
+        assert self.output(name, "id -u; echo hello") == "1000\nhello\n"
+        gone = self.call("DELETE", f"/api/v1/sandbox/{name}")
+        assert gone.status_code == 200, gone.text
+
+    def create(self, name: str) -> None:
+        resources = {"memory_bytes": 256 << 20, "cpu_millis": 500}
+        made = self.call("POST", "/api/v2/sandboxes", {"name": name, "resources": resources})
+        assert made.status_code == 201, made.text
+
+
+def test_install_yaml_works_as_agent_sandboxs_readme_says(cluster: Cluster, images: None, tmp_path: Path) -> None:
+    # The nodes have no registry, so the names of both images are replaced.
+    settings = f'    default_image = "tiny"\n    kubernetes_image = ["tiny={TINY}"]\n    engine ='
+    text = INSTALL.read_text().replace("arenite:0.1.0", IMAGE).replace("    engine =", settings)
+    file = tmp_path / "install.yaml"
+    file.write_text(text)
+    server = Installed(cluster, "arenite")
+    with namespaces(cluster, "arenite"):
+        cluster.run("apply", "-n", "arenite", "-f", str(file))
+        assert cluster.get("namespace", "arenite")["metadata"]["labels"][f"{LEVEL}/enforce"] == "restricted"
+        server.wait()
+        logs = server.run("logs", "deployment/arenite")
+        key = re.search(r"operator key: (arn_\S+)", logs)
+        assert key, logs
+        server.key = key[1]
+        server.use("sandbox-01")
+        assert server.call("GET", "/healthz", host="arenite.arenite.svc").status_code == 200
+        service = cluster.get("-n", "arenite", "endpoints", "arenite")
+        assert [port["port"] for port in service["subsets"][0]["ports"]] == [8080]
+    cluster.run("delete", "-f", str(file), "--ignore-not-found")
+
+
+@pytest.fixture(scope="module")
+def helm() -> str:
+    return xtask("chart", "--helm").strip().splitlines()[-1]
+
+
+def test_values_that_cannot_work_are_refused(helm: str) -> None:
+    def render(*values: str) -> subprocess.CompletedProcess[str]:
+        sets = [word for value in values for word in ("--set", value)]
+        return subprocess.run([helm, "template", "arenite", str(CHART), *sets], capture_output=True, text=True, timeout=60)
+
+    for value, reason in {
+        "replicas=2": "/replicas",
+        "settings.api_key=secret": "api_key",
+        "settings.store=postgres://u:p@h/d": "store",
+        "apiKey.value=short": "/apiKey/value",
+        "apiKey.create=false": "callers would need no key",
+        "ingress.enabled=true": "a name in hosts",
+        "unknown=1": "unknown",
+    }.items():
+        done = render(value)
+        assert done.returncode != 0 and reason in done.stderr, (value, done.stderr)
+    both = render("postgres.enabled=true", "database.url=postgres://u:p@h/d")
+    assert both.returncode != 0 and "excludes" in both.stderr
+    keys = [re.search(r"^  api-key: (\S+)$", render().stdout, re.MULTILINE) for _ in range(2)]
+    assert keys[0] and keys[1] and keys[0][1] != keys[1][1], "each installation has its own key"
+
+
+class Release(Installed):
+    """A release of Helm, in a namespace of the same name; its sandboxes are in another one."""
+
+    def __init__(self, cluster: Cluster, helm: str, name: str, folder: Path):
+        super().__init__(cluster, name)
+        self.helm = helm
+        self.values = folder / "values.yaml"
+        self.sandboxes = f"{name}-sandboxes"
+
+    def call_helm(self, *words: str) -> str:
+        environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+        environment |= {"KUBECONFIG": str(self.cluster.kubeconfig), "HELM_CACHE_HOME": "/nonexistent", "HELM_CONFIG_HOME": "/nonexistent"}
+        command = [self.helm, *words, "--namespace", self.namespace]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, f"{words}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
+        return done.stdout
+
+    def put(self, action: str, **values: Any) -> str:
+        """Installs or upgrades it, with values besides those that this cluster needs."""
+        repository, tag = IMAGE.rsplit(":", 1)
+        needed = {"image": {"repository": repository, "tag": tag}, "settings": {"default_image": "tiny"}}
+        sandboxes = {"images": {"tiny": TINY}, **values.pop("sandboxes", {})}
+        self.values.write_text(yaml.safe_dump({**needed, "sandboxes": sandboxes, **values}))
+        text = self.call_helm(action, "arenite", str(CHART), "--values", str(self.values))
+        self.wait()
+        secret = self.cluster.get("-n", self.namespace, "secret", "arenite-api-key")
+        self.key = base64.b64decode(secret["data"]["api-key"]).decode()
+        return text
+
+
+@contextmanager
+def released(cluster: Cluster, helm: str, name: str, folder: Path) -> Iterator[Release]:
+    release = Release(cluster, helm, name, folder)
+    with namespaces(cluster, name, level="restricted"):
+        try:
+            yield release
+        finally:
+            release.call_helm("uninstall", "arenite", "--ignore-not-found", "--wait")
+            cluster.run("delete", "namespace", release.sandboxes, "--ignore-not-found", "--timeout=120s", timeout=150)
+
+
+def test_helm_installs_upgrades_and_uninstalls(cluster: Cluster, helm: str, images: None, tmp_path: Path) -> None:
+    with released(cluster, helm, "t-helm", tmp_path) as release:
+        notes = release.put("install", hosts=["arenite.example.org"])
+        assert "get secret arenite-api-key" in notes
+        assert cluster.get("namespace", release.sandboxes)["metadata"]["labels"][f"{LEVEL}/enforce"] == "restricted"
+        first = release.key
+        assert len(first) == 40
+        assert release.call("GET", "/api/v2/me", key="").status_code == 401
+        assert release.call("GET", "/healthz", host="arenite.example.org").status_code == 200
+        assert release.call("GET", "/healthz", host="evil.example").status_code == 403
+        release.use("demo")
+
+        # The volume has the rows and the key that guests know the server by.
+        release.create("kept")
+        release.output("kept", "echo here > /tmp/file")
+        release.put("upgrade", hosts=["arenite.example.org"], podAnnotations={"changed": "yes"})
+        assert release.key == first, "an upgrade keeps the generated key"
+        assert release.output("kept", "cat /tmp/file") == "here\n"
+        release.run("delete", "pods", "-l", SERVER)
+        release.wait()
+        assert release.output("kept", "cat /tmp/file") == "here\n"
+
+        release.call_helm("uninstall", "arenite", "--wait")
+        assert len(cluster.get("-n", release.sandboxes, "pods")["items"]) == 1, "the sandbox outlives its server"
+        kept = release.run("get", "persistentvolumeclaims,secrets,deployments,services", "-o", "name").split()
+        assert [name for name in kept if "helm.release" not in name] == ["persistentvolumeclaim/arenite"]
+        # Another installation finds all of it.
+        release.put("install")
+        assert release.output("kept", "cat /tmp/file") == "here\n"
+        assert release.call("DELETE", "/api/v2/sandboxes/kept").is_success
+
+
+def test_sandboxes_have_root_where_the_operator_says_so(cluster: Cluster, helm: str, images: None, tmp_path: Path) -> None:
+    """The template that docs/KUBERNETES.md has."""
+    text = (REPOSITORY / "docs/KUBERNETES.md").read_text()
+    (block,) = re.findall(r"```yaml\n(sandboxes:\n  podSecurity: baseline\n.*?)```", text, re.DOTALL)
+    with released(cluster, helm, "t-root", tmp_path) as release:
+        release.put("install", **yaml.safe_load(block), persistence={"enabled": False})
+        release.create("root")
+        assert release.output("root", "id -u") == "0\n"
+        assert release.call("DELETE", "/api/v2/sandboxes/root").is_success
+
+
+def test_the_account_has_the_rights_that_the_document_lists_and_no_others(cluster: Cluster) -> None:
+    text = known(REPOSITORY / "deploy/helm/golden/sqlite.yaml").replace("replicas: 1", "replicas: 0")
+    with namespaces(cluster, "arenite"):
+        cluster.run("apply", "-f", "-", given=text)
+
+        def may(verb: str, resource: str, *where: str) -> bool:
+            account = "system:serviceaccount:arenite:arenite"
+            return cluster.try_run("auth", "can-i", verb, resource, *where, "--as", account).stdout.strip() == "yes"
+
+        ours = ("-n", "arenite-sandboxes")
+        granted = [("create", "pods", *ours), ("watch", "pods", *ours), ("patch", "secrets", *ours)]
+        granted.append(("create", "tokenreviews.authentication.k8s.io"))
+        assert [words for words in granted if not may(*words)] == []
+        refused = [
+            ("patch", "pods", *ours),
+            ("create", "pods/exec", *ours),
+            ("create", "pods/ephemeralcontainers", *ours),
+            ("create", "roles", *ours),
+            ("create", "serviceaccounts/token", *ours),
+            ("create", "sandboxclaims.extensions.agents.x-k8s.io", *ours),
+            ("get", "secrets", "-n", "arenite"),
+            ("list", "pods", "-n", "arenite"),
+            ("list", "pods", "-n", "kube-system"),
+            ("list", "nodes"),
+            ("list", "namespaces"),
+        ]
+        assert [words for words in refused if may(*words)] == []
+    cluster.run("delete", "-f", "-", "--ignore-not-found", given=text)
