@@ -2,11 +2,12 @@
 
 use serde_json::{Map, Value};
 
-/// Merges `over` into `base`. Objects are merged by key, and lists of named objects by name. Anything else is replaced.
+/// Merges `over` into `base`. Objects are merged by key, and lists of named objects by name. Anything else is replaced, so an empty
+/// list empties one.
 pub(crate) fn merge(base: &mut Value, over: Value) {
     match (base, over) {
         (Value::Object(base), Value::Object(over)) => merge_objects(base, over),
-        (Value::Array(base), Value::Array(over)) if over.iter().all(|item| name_of(item).is_some()) => {
+        (Value::Array(base), Value::Array(over)) if !over.is_empty() && over.iter().all(|item| name_of(item).is_some()) => {
             for item in over {
                 match base.iter_mut().find(|one| name_of(one) == name_of(&item)) {
                     Some(one) => merge(one, item),
@@ -65,5 +66,8 @@ mod tests {
             "restartPolicy": "Never",
         });
         assert_eq!(base, expected);
+        let mut base = json!({"capabilities": {"drop": ["ALL"]}});
+        merge(&mut base, json!({"capabilities": {"drop": []}}));
+        assert_eq!(base, json!({"capabilities": {"drop": []}}));
     }
 }

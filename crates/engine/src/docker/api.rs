@@ -476,6 +476,8 @@ mod tests {
                 let _ = stream.read(&mut asked).await.unwrap();
                 let answer = format!("HTTP/1.1 {status} x\r\nContent-Length: {}\r\n\r\n{body}", body.len());
                 tokio::io::AsyncWriteExt::write_all(&mut stream, answer.as_bytes()).await.unwrap();
+                // The rest of the request may still be on its way: a closed connection would hide the answer.
+                tokio::spawn(async move { tokio::io::copy(&mut stream, &mut tokio::io::sink()).await });
             }
         });
         (dir, socket)
