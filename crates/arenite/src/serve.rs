@@ -6,6 +6,7 @@ mod listeners;
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -347,12 +348,18 @@ async fn start_engine(config: &Config, lock: ServerLock) -> Result<Started, Fail
     }
 }
 
+fn make_data_dir(dir: &Path) -> Result<(), Failure> {
+    let mut builder = std::fs::DirBuilder::new();
+    // A server would refuse one that others may enter.
+    builder.recursive(true).mode(0o700).create(dir).attempt(|| format!("could not make {}", dir.display()))
+}
+
 /// The objects of a warm pool, as JSON for `kubectl apply`.
 fn warm_pool(config: &Config, image: &ImageName) -> Result<String, Failure> {
     let Some(kubernetes) = &config.kubernetes else {
         return Err(Failure::new("warm pools are of the engine kubernetes").hint("set engine = \"kubernetes\""));
     };
-    std::fs::create_dir_all(&config.data_dir).attempt(|| format!("could not make {}", config.data_dir.display()))?;
+    make_data_dir(&config.data_dir)?;
     objects_of_warm_pool(kubernetes, image)
 }
 

@@ -50,7 +50,7 @@ impl Control {
         templates.chain(pools).chain([self.config.default_image.clone()]).collect()
     }
 
-    /// Notes which images the configuration needs, and removes those that were unused for too long, again and again.
+    /// Notes which images the configuration needs, and removes those that were unused for too long, every hour.
     pub(crate) async fn keep_images(self: Arc<Self>) {
         if self.images.is_none() {
             return;

@@ -10,7 +10,7 @@ use crate::EngineError;
 /// Files and directories of a data directory that tell it from others.
 const MARKS: [&str; 5] = ["server.lock", "build.lock", "control.sqlite", "pool.img", "pool.lock"];
 /// The others.
-const OTHERS: [&str; 23] = [
+const OTHERS: [&str; 26] = [
     "agents.secret",
     "agents.secret.new",
     "control.lock",
@@ -21,6 +21,9 @@ const OTHERS: [&str; 23] = [
     "control.sqlite-wal",
     "docker",
     "handover.sock",
+    "kept-images.json",
+    "kept-images.json.next",
+    "kubernetes-identity.pem",
     "kvm.json",
     "kvm.json.new",
     "plain",
