@@ -141,7 +141,7 @@ impl Pods {
         self.changed.send_replace(());
         let death = match view.phase {
             Phase::Ended(death) => death,
-            _ => Death::with_message(DeathReason::Killed, "its pod was deleted from the cluster"),
+            _ => deleted(),
         };
         Some(PodEnd { id: id.clone(), uid: view.uid, death })
     }
@@ -190,9 +190,19 @@ impl Pods {
 /// None: not a pod that the API server stored.
 pub(crate) fn view_of(pod: &Pod) -> Option<PodView> {
     let uid = pod.metadata.uid.clone()?;
-    let phase = pod.status.as_ref().map_or(Phase::Waiting(None), phase_of);
+    let phase = match pod.status.as_ref().map_or(Phase::Waiting(None), phase_of) {
+        // Its guest exits when it is asked to.
+        Phase::Ended(death) if death.reason == DeathReason::Exit && pod.metadata.deletion_timestamp.is_some() => {
+            Phase::Ended(deleted())
+        }
+        phase => phase,
+    };
     let name = pod.metadata.name.clone().unwrap_or_default();
     Some(PodView { name, uid, phase })
+}
+
+fn deleted() -> Death {
+    Death::with_message(DeathReason::Killed, "its pod was deleted from the cluster")
 }
 
 fn phase_of(status: &PodStatus) -> Phase {
