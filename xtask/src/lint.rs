@@ -23,6 +23,9 @@ pub(crate) fn run() -> Outcome {
         // The profile of the tests: their C code and macros are compiled once, then.
         let clippy = ["clippy", "--workspace", "--all-targets", "--profile", "checked", "--quiet", "--", "--deny", "warnings"];
         command::run(cargo().args(clippy))?;
+        // The build of `cargo xtask up`, which leaves features out.
+        let first = ["check", "--package", "arenite", "--no-default-features", "--profile", "checked", "--quiet"];
+        command::run(cargo().args(first))?;
         // Refuses broken links. Links to private items help readers of the code; bare URLs are in texts that clap prints.
         let mut rustdoc = cargo();
         rustdoc.args(["doc", "--workspace", "--no-deps", "--document-private-items", "--profile", "checked", "--quiet"]);
