@@ -38,6 +38,9 @@ def free_port() -> int:
 class Server:
     """One data directory and the server process that currently serves it."""
 
+    #: Whether its sandboxes trust the certificates that this host's registries need. Not every engine can give them.
+    gives_certificates = True
+
     def __init__(self, data_dir: Path, port: int | None = None, args: tuple[str, ...] = ()):
         self.data_dir = data_dir
         self.port = port or int(os.environ.get("ARENITE_TEST_PORT", 0)) or free_port()
@@ -66,7 +69,7 @@ class Server:
         command = [str(binary()), "serve", "--listen", f"127.0.0.1:{self.port}"]
         command += ["--agentflow-listen", self.agentflow, "--data-dir", str(self.data_dir)]
         ca = os.environ.get("ARENITE_TEST_EXTRA_CA") or os.environ.get("SSL_CERT_FILE")
-        if ca and Path(ca).is_file():
+        if self.gives_certificates and ca and Path(ca).is_file():
             command += ["--extra-ca", ca]
         return [*command, *self.args, *extra]
 

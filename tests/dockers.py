@@ -6,7 +6,10 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +85,21 @@ class Daemon:
         listed = self.request("GET", "/containers/json", params={"all": 1, "filters": filters}).raise_for_status().json()
         assert len(listed) == 1, listed
         return self.get(f"/containers/{listed[0]['Id']}/json").raise_for_status().json()
+
+
+@contextmanager
+def in_memory() -> Iterator[Daemon]:
+    """A daemon with its images in memory: to remove their files takes as long as a test."""
+    # Sockets in a data directory want a short path.
+    folder = Path(tempfile.mkdtemp(prefix="arenite-docker-"))
+    daemon = Daemon(folder / "docker")
+    data = folder / "docker/data"
+    data.mkdir(parents=True)
+    # The daemon's end unmounts it.
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3g,mode=711", "docker", str(data)], check=True)
+    try:
+        daemon.start()
+        yield daemon
+    finally:
+        daemon.stop()
+        shutil.rmtree(folder, ignore_errors=True)

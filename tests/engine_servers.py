@@ -27,14 +27,7 @@ FOUND: dict[str, dict[str, str]] = {}
 
 
 class EngineServer(Server):
-    """Without the certificates that other tests' servers give their sandboxes: not every engine can."""
-
-    def command_line(self, extra: tuple[str, ...] = ()) -> list[str]:
-        command = super().command_line(extra)
-        if "--extra-ca" in command:
-            at = command.index("--extra-ca")
-            del command[at : at + 2]
-        return command
+    gives_certificates = False
 
 
 @dataclass

@@ -54,19 +54,14 @@ def tiny_archive(folder: Path) -> Path:
 
 
 class PodServer(Server):
+    gives_certificates = False
+
     def __init__(self, folder: Path, cluster: Cluster, namespace: Namespace, args: tuple[str, ...] = ()):
         kubernetes = ("--engine", "kubernetes", "--kubeconfig", str(cluster.kubeconfig))
         kubernetes += ("--kubernetes-namespace", namespace.name, "--kubernetes-guest-image", cluster.guest)
         kubernetes += ("--kubernetes-image", f"tiny={TINY}", "--default-image", "tiny")
         super().__init__(folder / "data", args=(*kubernetes, *args))
         self.namespace = namespace
-
-    def command_line(self, extra: tuple[str, ...] = ()) -> list[str]:
-        command = super().command_line(extra)
-        if "--extra-ca" in command:
-            at = command.index("--extra-ca")
-            del command[at : at + 2]
-        return command
 
     def create(self, name: str, status: int = 201, **spec: Any) -> Any:
         """A sandbox, or the refusal if another status is expected. Small, so that many fit on a node."""

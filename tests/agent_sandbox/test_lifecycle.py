@@ -13,13 +13,7 @@ import httpx
 import pytest
 from arenite_server import Server, binary
 from sandboxes import LiveSandbox
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        time.sleep(0.1)
+from waiting import until
 
 
 class TestBodies:
@@ -148,7 +142,7 @@ class TestFields:
 
     def test_args_run_as_the_main_command(self, server: Server, sandbox: Callable[..., LiveSandbox]) -> None:
         live = sandbox(args=["sh", "-c", "echo main:$WORD; touch ~/ran; sleep 600"], env={"WORD": "w"})
-        wait_for(lambda: live.bash("test -e ~/ran").exit_code == 0)
+        until(lambda: live.bash("test -e ~/ran").exit_code == 0)
         assert live.output("stat -c %U ~/ran; pgrep -c -x sleep") == "gem\n1"
         logs = httpx.get(f"{server.url}/api/v2/sandboxes/{live.name}/logs", timeout=30)
         assert "main:w" in logs.text
@@ -216,8 +210,8 @@ class TestUnnamed:
         try:
             assert live.id == name
             logs = f"{server.url}/api/v2/sandboxes/{name}/logs"
-            wait_for(lambda: "main:w" in httpx.get(logs, timeout=30).text)
-            wait_for(lambda: live.bash("test -e /tmp/hooked").exit_code == 0)
+            until(lambda: "main:w" in httpx.get(logs, timeout=30).text)
+            until(lambda: live.bash("test -e /tmp/hooked").exit_code == 0)
             proxy = live.output("curl -s -o /dev/null -w '%{http_code}' -x http://127.0.0.1:8118 http://app.test/")
             assert proxy == "502", "the proxy answers, and nothing listens behind it"
         finally:
@@ -238,11 +232,11 @@ class TestTime:
     def test_timeout_ends_it(self, api: httpx.Client, sandbox: Callable[..., LiveSandbox]) -> None:
         live = sandbox(labels={}, timeout_seconds=2)
         live.output("echo once")
-        wait_for(lambda: api.get(f"/api/v2/sandboxes/{live.name}").status_code == 404)
+        until(lambda: api.get(f"/api/v2/sandboxes/{live.name}").status_code == 404)
 
     def test_idle_deletes_it(self, api: httpx.Client, sandbox: Callable[..., LiveSandbox]) -> None:
         live = sandbox(labels={}, idle_timeout_seconds=1, idle_policy="delete")
-        wait_for(lambda: api.get(f"/api/v2/sandboxes/{live.name}").status_code == 404)
+        until(lambda: api.get(f"/api/v2/sandboxes/{live.name}").status_code == 404)
 
     def test_use_holds_it_off(self, api: httpx.Client, sandbox: Callable[..., LiveSandbox]) -> None:
         live = sandbox(labels={}, idle_timeout_seconds=3, idle_policy="delete")
@@ -265,18 +259,18 @@ class TestTime:
             assert answer.status_code == 200, time.monotonic() - begun
             time.sleep(0.2)
         # It is over, and nobody calls.
-        wait_for(lambda: api.get(f"/api/v2/sandboxes/{live.name}").status_code == 404)
+        until(lambda: api.get(f"/api/v2/sandboxes/{live.name}").status_code == 404)
 
     def test_idle_pauses_it_and_a_call_wakes_it(self, api: httpx.Client, sandbox: Callable[..., LiveSandbox]) -> None:
         live = sandbox(labels={}, idle_timeout_seconds=1, idle_policy="pause")
         session = live.client.shell.exec_command(command="kept=1").data.session_id
-        wait_for(lambda: live.details()["state"] == "paused")
+        until(lambda: live.details()["state"] == "paused")
         assert live.client.shell.exec_command(command="echo $kept", id=session).data.output == "1"
 
     def test_paused_by_hand_nothing_runs(self, api: httpx.Client, sandbox: Callable[..., LiveSandbox]) -> None:
         live = sandbox(labels={})
         live.bash("while :; do date +%s%N > ~/tick; sleep 0.05; done", async_mode=True)
-        wait_for(lambda: live.bash("test -s ~/tick").exit_code == 0)
+        until(lambda: live.bash("test -s ~/tick").exit_code == 0)
         assert api.post(f"/api/v2/sandboxes/{live.name}/pause").json()["state"] == "paused"
         used = api.get(f"/api/v2/sandboxes/{live.name}/usage").json()["cpu_nanoseconds"]
         time.sleep(1)

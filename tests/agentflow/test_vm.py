@@ -20,25 +20,17 @@ import pytest
 from arenite_server import Server
 from sandboxes import LiveSandbox
 from workers import OURS, Worker
+from waiting import until
 
 Workers = Callable[..., Worker]
 VM = f"{OURS}.vm.VMBackend"
 #: For programs to start and to draw themselves on a busy machine.
-PATIENCE = 60
 SCREEN = (1024, 768)
 TOOLS = {
     "screenshot", "click", "double_click", "right_click", "type", "key", "key_down", "key_up", "hotkey", "scroll", "drag", "move",
     "mouse_down", "mouse_up", "wait", "done", "fail", "pyautogui", "evaluate",
 }  # fmt: skip
 ROW = re.compile(r"(?P<tag>[^\t]*)\t(?P<name>[^\t]*)\t(?P<text>[^\t]*)\t(?P<state>[^\t]*)\t\((?P<x>\d+), (?P<y>\d+)\)\t\(\d+, \d+\)")
-
-
-def until(look: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
-    deadline = time.monotonic() + patience
-    while not (found := look()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
-    return found
 
 
 def look(w: Worker, shot: str = "") -> tuple[bytes, str]:

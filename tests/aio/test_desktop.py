@@ -14,12 +14,12 @@ from typing import Any
 import httpx
 import pytest
 from sandboxes import LiveSandbox
+from waiting import until
 
 # As in the image; said here too, for images that were built before they said it.
 BUS = "unix:path=/run/desktop/bus"
 ON_DESKTOP = f"DISPLAY=:99 DBUS_SESSION_BUS_ADDRESS={BUS}"
 # For programs to start and to draw themselves on a busy machine.
-PATIENCE = 60
 
 
 def data(answer: httpx.Response) -> Any:
@@ -33,15 +33,6 @@ def refused(answer: httpx.Response, status: int) -> dict[str, Any]:
     assert answer.status_code == status, answer.text
     assert answer.json()["success"] is False
     return answer.json()
-
-
-def until(look: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
-    """What `look` finds, once it finds something."""
-    deadline = time.monotonic() + patience
-    while not (found := look()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-    return found
 
 
 def windows(live: LiveSandbox) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ import httpx
 import pytest
 from engine_servers import Engine
 from sandboxes import LiveSandbox
+from waiting import until
 from websockets.sync.client import connect
 
 Box = Callable[..., LiveSandbox]
@@ -33,13 +34,6 @@ REFUSED = {
     "the kernel's log": "busybox dmesg",
 }
 WORLD = "arenite-engines"
-
-
-def wait_for(what: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def state(box: LiveSandbox) -> str:
@@ -78,7 +72,7 @@ class TestLife:
 
     def test_the_main_command(self, engine: Engine, box: Box) -> None:
         made = box("main", args=["/usr/bin/bash", "-c", "echo begun > /tmp/main; exec sleep 1000"])
-        wait_for(lambda: made.bash("cat /tmp/main").stdout == "begun\n")
+        until(lambda: made.bash("cat /tmp/main").stdout == "begun\n")
         engine.can("main command")
 
     def test_delete(self, engine: Engine, box: Box) -> None:
@@ -87,7 +81,7 @@ class TestLife:
         identity, guest = made.id, engine.guest(made)
         assert Path(f"/proc/{guest}").exists()
         assert made.delete().status_code == 200
-        wait_for(lambda: not Path(f"/proc/{guest}").exists())
+        until(lambda: not Path(f"/proc/{guest}").exists())
         assert not list(engine.server.data_dir.glob(f"*/{identity}*")), "files of it are left"
         if engine.daemon is not None:
             assert engine.daemon.containers() == []
@@ -104,7 +98,7 @@ class TestCalls:
         assert killed.exit_code == 137
         # The process that starts commands is replaced.
         made.bash('for d in /proc/[2-9]*; do test "$(cat $d/comm)" = arenite && kill -9 ${d#/proc/}; done; true')
-        wait_for(lambda: made.http.post("/v1/bash/exec", json={"command": "echo still"}).json()["success"])
+        until(lambda: made.http.post("/v1/bash/exec", json={"command": "echo still"}).json()["success"])
         assert made.output("echo again") == "again"
         engine.can("commands")
 
@@ -124,7 +118,7 @@ class TestCalls:
         result = made.client.bash.exec(command="for n in 1 2 3; do echo $n; sleep 0.3; done", async_mode=True).data
         output = made.client.bash.output(session_id=result.session_id, command_id=result.command_id, wait=True).data
         assert (output.stdout or "").startswith("1\n")
-        wait_for(lambda: made.client.bash.output(session_id=result.session_id).data.stdout == "1\n2\n3\n")
+        until(lambda: made.client.bash.output(session_id=result.session_id).data.stdout == "1\n2\n3\n")
         with connect(f"{made.url.replace('http', 'ws', 1)}/v1/shell/ws", open_timeout=30) as terminal:
             while "ready" not in str(terminal.recv(timeout=20)):
                 pass
@@ -141,7 +135,7 @@ class TestCalls:
         made.output("mkdir -p /tmp/site; echo hello > /tmp/site/index.html")
         made.bash("busybox httpd -f -p 127.0.0.1:8000 -h /tmp/site", async_mode=True)
         host = f"8000-{made.id}.localhost:{engine.server.port}"
-        wait_for(lambda: httpx.get(f"{engine.server.url}/", headers={"host": host}, timeout=30).text == "hello\n")
+        until(lambda: httpx.get(f"{engine.server.url}/", headers={"host": host}, timeout=30).text == "hello\n")
         engine.can("previews of ports")
 
     def test_the_command_aio(self, engine: Engine, box: Box) -> None:
@@ -153,7 +147,7 @@ class TestStates:
     def test_pause(self, engine: Engine, box: Box) -> None:
         made = box("paused")
         made.bash("while :; do echo x >> /tmp/count; sleep 0.02; done", async_mode=True)
-        wait_for(lambda: made.bash("test -s /tmp/count").exit_code == 0)
+        until(lambda: made.bash("test -s /tmp/count").exit_code == 0)
         assert engine.post("paused/pause").status_code == 200
         assert state(made) == "paused"
         guest = engine.guest(made)
@@ -171,7 +165,7 @@ class TestStates:
         made = box("killed")
         made.output("echo kept > /root/file")
         os.kill(engine.guest(made), signal.SIGKILL)
-        wait_for(lambda: state(made) == "failed")
+        until(lambda: state(made) == "failed")
         assert made.details()["died"]["reason"] == "killed", made.details()
         assert engine.post("killed/start").status_code == 200
         assert made.output("cat /root/file") == "kept"
@@ -190,11 +184,11 @@ class TestStates:
         assert (state(running), state(paused)) == ("running", "paused")
         assert [engine.guest(running), engine.guest(paused)] == guests
         running.client.bash.write(session_id=made.session_id, command_id=made.command_id, input="it\n")
-        wait_for(lambda: running.client.bash.output(session_id=made.session_id).data.stdout == "got it\n")
+        until(lambda: running.client.bash.output(session_id=made.session_id).data.stdout == "got it\n")
         assert paused.output("cat /tmp/file") == "frozen"
         # An end after the adoption is noticed, too.
         os.kill(guests[1], signal.SIGKILL)
-        wait_for(lambda: state(paused) == "failed")
+        until(lambda: state(paused) == "failed")
         engine.can("adoption after `kill -9` of the server")
 
     def test_what_ended_without_a_server(self, engine: Engine, box: Box) -> None:
@@ -237,7 +231,7 @@ class TestLimits:
         made.bash(many, timeout=30)
         used = engine_usage(engine, "pids")
         assert used["pids"] <= 80, used
-        wait_for(lambda: made.bash("true").exit_code == 0, 60)
+        until(lambda: made.bash("true").exit_code == 0, patience=60)
         engine.can("limit of processes")
 
     def test_cpu(self, engine: Engine, box: Box) -> None:
@@ -278,7 +272,7 @@ class TestLimits:
 
 def ends_as_a_whole(engine: Engine, box: LiveSandbox, reason: str | None = None) -> None:
     """It fails, and starts again with its files."""
-    wait_for(lambda: state(box) == "failed", 60)
+    until(lambda: state(box) == "failed", patience=60)
     assert reason in (None, box.details()["died"]["reason"]), box.details()
     assert engine.post(f"{box.name}/start").status_code == 200
     assert box.output("echo back") == "back"
@@ -325,7 +319,7 @@ def reaches(box: LiveSandbox, address: str, port: int) -> bool:
 class TestNetwork:
     def test_open(self, engine: Engine, box: Box, world: str) -> None:
         made, other = box("open"), box("other")
-        wait_for(lambda: reaches(made, world, 8123))
+        until(lambda: reaches(made, world, 8123))
         assert not reaches(made, "192.168.204.2", 8123), "a private range"
         assert not reaches(made, "169.254.169.254", 80), "metadata"
         gateway = made.output("cat /etc/resolv.conf | busybox awk '/^nameserver/ {print $2}'")
@@ -340,7 +334,7 @@ class TestNetwork:
             listening.server_close()
         address = other.output("busybox ip -4 addr show eth0 | busybox awk '/inet / {print $2}' | busybox cut -d/ -f1")
         other.bash("busybox httpd -f -p 0.0.0.0:8124 -h /tmp", async_mode=True)
-        wait_for(lambda: reaches(other, address, 8124))
+        until(lambda: reaches(other, address, 8124))
         assert not reaches(made, address, 8124), "another sandbox"
         engine.can("network `open`: the internet, and neither the host nor private ranges nor other sandboxes")
 
@@ -351,19 +345,19 @@ class TestNetwork:
         resolvers = [line.split()[1] for line in made.output("cat /etc/resolv.conf").splitlines() if line.startswith("nameserver")]
         assert resolvers in ([], ["127.0.0.1"]), "the host's resolvers"
         made.bash("busybox httpd -f -p 127.0.0.1:80 -h /tmp", async_mode=True)
-        wait_for(lambda: reaches(made, "127.0.0.1", 80))
+        until(lambda: reaches(made, "127.0.0.1", 80))
         engine.can("network `none`")
 
     def test_it_outlives_the_server(self, engine: Engine, box: Box, world: str) -> None:
         made = box("network-kept")
         engine.server.kill()
         engine.server.start()
-        wait_for(lambda: reaches(made, world, 8123))
+        until(lambda: reaches(made, world, 8123))
         # Its address is not given to another.
         other = box("network-new")
         show = "busybox ip -4 addr show eth0 | busybox awk '/inet / {print $2}'"
         assert made.output(show) != other.output(show)
-        wait_for(lambda: reaches(other, world, 8123))
+        until(lambda: reaches(other, world, 8123))
 
     def test_its_root_changes_nothing(self, engine: Engine, box: Box) -> None:
         made = box("network-root")

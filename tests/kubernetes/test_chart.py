@@ -285,7 +285,7 @@ def test_the_account_has_the_rights_that_the_document_lists_and_no_others(cluste
             return cluster.try_run("auth", "can-i", verb, resource, *where, "--as", account).stdout.strip() == "yes"
 
         ours = ("-n", "arenite-sandboxes")
-        granted = [("create", "pods", *ours), ("watch", "pods", *ours), ("patch", "secrets", *ours)]
+        granted = [("create", "pods", *ours), ("watch", "pods", *ours), ("watch", "events", *ours), ("patch", "secrets", *ours)]
         granted.append(("create", "tokenreviews.authentication.k8s.io"))
         assert [words for words in granted if not may(*words)] == []
         refused = [

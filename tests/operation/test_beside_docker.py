@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +16,7 @@ from arenite_server import Server
 from commands import run
 from sandboxes import LiveSandbox
 from contexts import BASE, CASES, NAMES, Case, built, inspect, prepared
-from dockers import Daemon
+from dockers import Daemon, in_memory
 
 #: The client of the same package: another Docker may be earlier on the PATH.
 CLIENT = "/usr/bin/docker"
@@ -88,19 +86,8 @@ class Docker:
 
 @pytest.fixture(scope="module")
 def docker() -> Iterator[Docker]:
-    # Sockets in a data directory want a short path.
-    folder = Path(tempfile.mkdtemp(prefix="arenite-docker-"))
-    daemon = Daemon(folder / "docker")
-    # In memory: to remove the files of all these images takes as long as the rest. The daemon's end unmounts it.
-    data = folder / "docker/data"
-    data.mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3g,mode=711", "docker", str(data)], check=True)
-    try:
-        daemon.start()
-        yield Docker(daemon, folder)
-    finally:
-        daemon.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+    with in_memory() as daemon:
+        yield Docker(daemon, daemon.folder.parent)
 
 
 @pytest.fixture(scope="module")

@@ -124,6 +124,7 @@ def test_the_charts_pods_are_restricted(file: Path) -> None:
 def test_the_chart_grants_the_listed_rights_and_no_others(file: Path) -> None:
     wanted = {
         ("", "pods"): {"create", "get", "list", "watch", "delete"},
+        ("", "events"): {"list", "watch"},
         ("", "secrets"): {"create", "get", "list", "patch", "delete"},
     }
     if "kubernetes_warm_pool" in file.read_text():

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -21,7 +19,7 @@ from agent_sandbox import Sandbox as Client
 from agent_sandbox.core.api_error import ApiError
 from arenite_server import Server
 from commands import run
-from dockers import Daemon
+from dockers import Daemon, in_memory
 from registries import registry
 
 KEY = "k-0123456789"
@@ -80,24 +78,13 @@ class Box:
 
 @pytest.fixture(scope="module")
 def docker(server: Server) -> Iterator[Daemon]:
-    # Sockets in a data directory want a short path.
-    folder = Path(tempfile.mkdtemp(prefix="arenite-box-"))
-    daemon = Daemon(folder / "docker")
-    # In memory: to remove the files of images takes as long as the rest. The daemon's end unmounts it.
-    data = folder / "docker/data"
-    data.mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3g,mode=711", "docker", str(data)], check=True)
-    try:
-        daemon.start()
-        file = folder / "box.tar"
+    with in_memory() as daemon:
+        file = daemon.folder / "box.tar"
         saved = run(server, "image", "save", "base", "--with-guest", "-o", str(file))
         assert saved.returncode == 0, saved.stderr
         daemon.command("load", "-i", str(file))
         file.unlink()
         yield daemon
-    finally:
-        daemon.stop()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

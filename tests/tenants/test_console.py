@@ -8,16 +8,16 @@ import shlex
 import signal
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 from arenite_server import REPOSITORY
 from playwright.sync_api import Browser, Locator, Page, expect
 from tenant import Tenant, TenantsServer, first_process
+from waiting import until
 
 #: Milliseconds for the server's work; a loaded machine takes its time.
 PATIENCE = 45_000
@@ -79,15 +79,6 @@ def row(page: Page, text: str) -> Locator:
 def error(field: Locator) -> Locator:
     """The error that is shown at a field."""
     return field.locator("xpath=..").locator(".bad")
-
-
-def until(read: Callable[[], Any], seconds: float = 45) -> Any:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if found := read():
-            return found
-        time.sleep(0.2)
-    raise AssertionError("it did not come")
 
 
 class TestSigningIn:

@@ -12,21 +12,13 @@ from typing import Any
 import pytest
 from arenite_server import Server, binary
 from vms import empty_qcow2, with_backing_file
+from waiting import until
 
 # A boot takes a minute on a busy machine, and the image is built by whoever needs it first.
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 
-PATIENCE = 120
 # Every character that a US keyboard has, but for those that the shell of this test would need quoted twice.
 TEXT = "Hello, World 0123456789 (a+b)*c = {[<x>]}; \"q\" 'p' ~!@#$%^&_-|\\:?/`."
-
-
-def until(look: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
-    deadline = time.monotonic() + patience
-    while not (found := look()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.3)
-    return found
 
 
 def nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -18,7 +18,7 @@ use clap::Args;
 use crate::command::{self, program, repository, target_dir};
 use crate::dist::{VERSION, files_below, write};
 use crate::failure::{Attempt, Failure, Outcome};
-use crate::helm;
+use crate::go;
 
 const CHART: &str = "deploy/helm/arenite";
 const GOLDEN: &str = "deploy/helm/golden";
@@ -50,7 +50,7 @@ pub(crate) struct ChartArgs {
 }
 
 pub(crate) fn run(args: &ChartArgs) -> Outcome {
-    let helm = helm::helm()?;
+    let helm = go::HELM.ensure()?;
     if args.helm {
         println!("{}", helm.display());
         return Ok(());

@@ -1,13 +1,56 @@
-//! The Go that builds tools which Debian lacks, or has only in old versions.
+//! Tools which Debian lacks, or has only in old versions, and the Go that builds them.
 
 use std::path::{Path, PathBuf};
 
 use crate::command::{self, program, target_dir};
-use crate::failure::Failure;
+use crate::failure::{Attempt, Failure};
 use crate::host;
 
 /// The Go of hosts that have none, or an old one.
 const TOOLCHAIN: &str = "go1.26.8";
+
+/// A program that is built from its Go module at a pinned version, and kept.
+pub(crate) struct GoTool {
+    name: &'static str,
+    /// The path of its package in Go's modules.
+    package: &'static str,
+    version: &'static str,
+    /// The variable of the package that gets the version, if it does not know it.
+    version_variable: Option<&'static str>,
+}
+
+/// Renders and installs the chart. Golden files have what this version writes.
+pub(crate) const HELM: GoTool =
+    GoTool { name: "helm", package: "helm.sh/helm/v4/cmd/helm", version: "v4.3.1", version_variable: None };
+
+/// gVisor's program, for the tests of the tier `gvisor`. Debian 12 has one of 2022, which can't run the guest.
+pub(crate) const RUNSC: GoTool = GoTool {
+    name: "runsc",
+    package: "gvisor.dev/gvisor/runsc",
+    version: "v0.0.0-20260905035102-160fafc42237",
+    version_variable: Some("gvisor.dev/gvisor/runsc/version.version"),
+};
+
+impl GoTool {
+    /// Its path; built if it is missing.
+    pub(crate) fn ensure(&self) -> Result<PathBuf, Failure> {
+        let Self { name, package, version, version_variable } = self;
+        let dir = target_dir().join("tools").join(format!("{name}-{version}"));
+        let tool = dir.join(name);
+        if tool.is_file() {
+            return Ok(tool);
+        }
+        eprintln!("{name} {version} is not there yet; building it takes a few minutes, once");
+        std::fs::create_dir_all(&dir).attempt(|| format!("could not create {}", dir.display()))?;
+        let set_version = version_variable.map(|variable| format!(" -X {variable}={version}")).unwrap_or_default();
+        let mut install = program(toolchain()?);
+        install.args(["install", &format!("-ldflags=-s -w{set_version}"), &format!("{package}@{version}")]);
+        // Outside this workspace, and static: it runs in a root without libraries.
+        install.current_dir("/").env("GOBIN", &dir).env("CGO_ENABLED", "0");
+        command::download(&mut install)?;
+        Ok(tool)
+    }
+}
 
 /// The installed Go if it is recent, otherwise the toolchain from Go's modules, which Debian's can download.
 pub(crate) fn toolchain() -> Result<PathBuf, Failure> {

@@ -15,8 +15,6 @@ mod failure;
 mod fmt;
 mod fuzz;
 mod go;
-mod gvisor;
-mod helm;
 mod host;
 mod image;
 mod kubernetes;

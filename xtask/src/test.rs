@@ -12,7 +12,7 @@ use crate::binary::{self, Profile};
 use crate::command::{self, cargo, program, repository, target_dir};
 use crate::decoy::Decoy;
 use crate::failure::{Attempt, Failure, Outcome};
-use crate::{clients, gvisor, host, image, lint, python, up, web};
+use crate::{clients, go, host, image, lint, python, up, web};
 
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {
@@ -150,7 +150,7 @@ impl Prepared {
             image::ensure(&arenite, name, &data_dir)?;
         }
         web::install(&repository().join("tests/clients"))?;
-        let runsc = gvisor::runsc()?;
+        let runsc = go::RUNSC.ensure()?;
         Ok(Self { arenite, runsc, python: python::environment()?, data_dir })
     }
 

@@ -146,23 +146,23 @@ impl Identity {
     }
 }
 
-/// The key that the other side must have.
-#[derive(Debug, Clone)]
-struct Expected {
-    /// One of these. Empty: any.
-    keys: Vec<PublicKey>,
+/// Verifies that the other side has the private key of the public key that it shows.
+#[derive(Debug)]
+struct Verifier {
+    /// The keys that are accepted. None: any, and the caller compares it.
+    keys: Option<Vec<PublicKey>>,
     provider: Arc<CryptoProvider>,
 }
 
-impl Expected {
-    fn new(keys: Vec<PublicKey>) -> Self {
+impl Verifier {
+    fn new(keys: Option<Vec<PublicKey>>) -> Self {
         Self { keys, provider: Arc::new(aws_lc_rs::default_provider()) }
     }
 
     fn check(&self, shown: &CertificateDer<'_>) -> Result<(), rustls::Error> {
         let wrong = || rustls::Error::InvalidCertificate(rustls::CertificateError::ApplicationVerificationFailure);
         let shown = PublicKey::from_der(shown).ok_or_else(wrong)?;
-        if self.keys.is_empty() || self.keys.contains(&shown) { Ok(()) } else { Err(wrong()) }
+        if self.keys.as_ref().is_none_or(|keys| keys.contains(&shown)) { Ok(()) } else { Err(wrong()) }
     }
 
     fn verify(
@@ -181,7 +181,7 @@ fn no_tls12() -> Result<HandshakeSignatureValid, rustls::Error> {
     Err(rustls::Error::PeerIncompatible(rustls::PeerIncompatible::Tls13RequiredForQuic))
 }
 
-impl ServerCertVerifier for Expected {
+impl ServerCertVerifier for Verifier {
     fn verify_server_cert(
         &self,
         shown: &CertificateDer<'_>,
@@ -220,7 +220,7 @@ impl ServerCertVerifier for Expected {
     }
 }
 
-impl ClientCertVerifier for Expected {
+impl ClientCertVerifier for Verifier {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -261,51 +261,50 @@ impl ClientCertVerifier for Expected {
     }
 }
 
-/// Connects to guests.
+/// Connects to guests. Cheap to clone.
 #[derive(Clone)]
-pub struct Connector {
-    identity: Identity,
-}
+pub struct Connector(TlsConnector);
 
 impl fmt::Debug for Connector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Connector").field(&self.identity).finish()
+        f.write_str("Connector")
     }
 }
 
 impl Connector {
-    pub fn new(identity: Identity) -> Self {
-        Self { identity }
-    }
-
-    /// Encrypts a connection to the guest with this key, or with any key on the first connection.
-    ///
-    /// # Errors
-    /// The other side has another key, does not accept ours, or speaks another protocol.
-    pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
-        &self,
-        stream: S,
-        guest: Option<&PublicKey>,
-    ) -> io::Result<client::TlsStream<S>> {
-        let expected = Expected::new(guest.cloned().into_iter().collect());
-        let mut config = ClientConfig::builder_with_provider(Arc::clone(&expected.provider))
+    pub fn new(identity: &Identity) -> io::Result<Self> {
+        let verifier = Verifier::new(None);
+        let mut config = ClientConfig::builder_with_provider(Arc::clone(&verifier.provider))
             .with_protocol_versions(&[&TLS13])
             .map_err(io::Error::other)?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(expected))
-            .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(Arc::clone(&self.identity.certified))));
+            .with_custom_certificate_verifier(Arc::new(verifier))
+            .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(Arc::clone(&identity.certified))));
         // Each connection proves both keys.
         config.resumption = rustls::client::Resumption::disabled();
         // A name is required and not sent: nothing is verified by it.
         config.enable_sni = false;
-        let name = ServerName::try_from("guest").map_err(io::Error::other)?;
-        TlsConnector::from(Arc::new(config)).connect(name, stream).await
+        Ok(Self(TlsConnector::from(Arc::new(config))))
     }
-}
 
-/// The key of the guest at the other end.
-pub fn guest_key<S>(stream: &client::TlsStream<S>) -> Option<PublicKey> {
-    stream.get_ref().1.peer_certificates().and_then(|shown| PublicKey::from_der(shown.first()?))
+    /// Encrypts a connection to the guest with this key, or with any key on the first connection. Also returns its key.
+    ///
+    /// # Errors
+    /// The other side has another key, or speaks another protocol. If it does not accept our key, the first read fails.
+    pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        stream: S,
+        guest: Option<&PublicKey>,
+    ) -> io::Result<(client::TlsStream<S>, PublicKey)> {
+        let name = ServerName::try_from("guest").map_err(io::Error::other)?;
+        let stream = self.0.connect(name, stream).await?;
+        let shown = stream.get_ref().1.peer_certificates().and_then(|shown| PublicKey::from_der(shown.first()?));
+        let key = shown.ok_or_else(|| io::Error::other("the guest has shown no key"))?;
+        if guest.is_some_and(|expected| *expected != key) {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the guest has another key than the one in its record"));
+        }
+        Ok((stream, key))
+    }
 }
 
 /// Accepts connections of the server.
@@ -324,11 +323,11 @@ impl Acceptor {
         if servers.is_empty() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "no server's public key is given"));
         }
-        let expected = Expected::new(servers);
-        let mut config = ServerConfig::builder_with_provider(Arc::clone(&expected.provider))
+        let verifier = Verifier::new(Some(servers));
+        let mut config = ServerConfig::builder_with_provider(Arc::clone(&verifier.provider))
             .with_protocol_versions(&[&TLS13])
             .map_err(io::Error::other)?
-            .with_client_cert_verifier(Arc::new(expected))
+            .with_client_cert_verifier(Arc::new(verifier))
             .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(Arc::clone(&identity.certified))));
         config.send_tls13_tickets = 0;
         Ok(Self(TlsAcceptor::from(Arc::new(config))))
@@ -354,13 +353,13 @@ mod tests {
             stream.write_all(b"hello").await?;
             stream.shutdown().await
         };
-        let connector = Connector::new(server.clone());
+        let connector = Connector::new(server).unwrap();
         let calling = async {
-            let mut stream = connector.connect(ours, pinned).await?;
+            let (mut stream, key) = connector.connect(ours, pinned).await?;
             let mut text = String::new();
             stream.read_to_string(&mut text).await?;
             assert_eq!(text, "hello");
-            guest_key(&stream).ok_or_else(|| io::ErrorKind::NotFound.into())
+            Ok(key)
         };
         let (called, served) = tokio::join!(calling, serving);
         served.and(called)
@@ -382,12 +381,12 @@ mod tests {
         let (server, guest) = (Identity::generate().unwrap(), Identity::generate().unwrap());
         let (ours, theirs) = duplex(1 << 16);
         let acceptor = Acceptor::new(&guest, vec![server.public().clone()]).unwrap();
-        let expected = Expected::new(Vec::new());
-        let config = ClientConfig::builder_with_provider(Arc::clone(&expected.provider))
+        let verifier = Verifier::new(None);
+        let config = ClientConfig::builder_with_provider(Arc::clone(&verifier.provider))
             .with_protocol_versions(&[&TLS13])
             .unwrap()
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(expected))
+            .with_custom_certificate_verifier(Arc::new(verifier))
             .with_no_client_auth();
         let name = ServerName::try_from("guest").unwrap();
         let (_, accepted) = tokio::join!(TlsConnector::from(Arc::new(config)).connect(name, ours), acceptor.accept(theirs));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use arenite_engine::EngineError;
 use arenite_model::SandboxId;
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
-use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::api::core::v1::{Event, Pod, Secret};
 use kube::api::{Api as KubeApi, DeleteParams, ListParams, ObjectList, Patch, PatchParams, PostParams, Preconditions};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::Status;
@@ -37,6 +37,7 @@ const PAGE: u32 = 500;
 #[derive(Clone)]
 pub(crate) struct Api {
     pub(crate) pods: KubeApi<Pod>,
+    pub(crate) events: KubeApi<Event>,
     secrets: KubeApi<Secret>,
     reviews: KubeApi<TokenReview>,
     pub(crate) claims: Claims,
@@ -80,6 +81,7 @@ impl Api {
         let client = Client::try_from(config).map_err(|error| failed(stage, error, None))?;
         let api = Self {
             pods: KubeApi::namespaced(client.clone(), &namespace),
+            events: KubeApi::namespaced(client.clone(), &namespace),
             secrets: KubeApi::namespaced(client.clone(), &namespace),
             claims: Claims::new(client.clone(), &namespace),
             reviews: KubeApi::all(client),
@@ -138,6 +140,13 @@ impl Api {
         let stage = "deleting the sandbox's Secret";
         let (name, params) = (object_name(id), DeleteParams::default());
         ignore_missing(call(stage, || self.secrets.delete(&name, &params)).await.map(drop), stage)
+    }
+
+    /// Checks the credentials, the rights and the namespace.
+    pub(crate) async fn check(&self) -> Result<(), EngineError> {
+        let stage = "the list of the sandboxes' pods";
+        let params = ListParams::default().labels(&self.selector()).limit(1);
+        call(stage, || self.pods.list(&params)).await.map(drop).map_err(|error| error.at_stage(stage))
     }
 
     pub(crate) async fn records(&self) -> Result<Vec<Secret>, EngineError> {

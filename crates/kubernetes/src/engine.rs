@@ -1,6 +1,6 @@
 //! The engine: creates, reaches and ends sandboxes that are pods.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use serde_json::Value;
 use tokio::sync::broadcast;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::api::{Api, at};
+use crate::api::{Api, at, failed};
 use crate::guest::{self, GuestAddress};
 use crate::pod::{GRACE_SECONDS, Wanted};
 use crate::record::{GuestIdentity, Record};
@@ -47,16 +47,10 @@ pub(crate) struct Shared {
     pub(crate) connector: Connector,
     server_key: PublicKey,
     template: Value,
-    state: Mutex<EngineState>,
+    live: Mutex<HashMap<SandboxId, Live>>,
     ended: broadcast::Sender<Ended>,
     /// Of the data directory.
     _lock: ServerLock,
-}
-
-#[derive(Default)]
-pub(crate) struct EngineState {
-    pub(crate) live: HashMap<SandboxId, Live>,
-    pub(crate) quarantined: HashSet<SandboxId>,
 }
 
 /// A sandbox with a running pod that has proven its identity.
@@ -83,17 +77,16 @@ impl KubernetesEngine {
         let identity = Identity::open(&config.identity).map_err(|error| at("the server's identity", io::Error::other(error)))?;
         let template = pod::read_template(config.template.as_deref())?;
         let api = Api::connect(config.kubeconfig.as_deref(), config.namespace.as_deref(), &config.name).await?;
-        // Credentials, rights and the namespace are checked by the first list.
-        let pods = api.all_pods().await?.len();
-        tracing::info!(namespace = api.namespace, pods, "sandboxes are pods of Kubernetes");
+        api.check().await?;
+        tracing::info!(namespace = api.namespace, "sandboxes are pods of Kubernetes");
         let (ended, _) = broadcast::channel(256);
         let shared = Arc::new(Shared {
             api,
             pods: Arc::default(),
             server_key: identity.public().clone(),
-            connector: Connector::new(identity),
+            connector: Connector::new(&identity).map_err(|error| at("the server's identity", error))?,
             template,
-            state: Mutex::default(),
+            live: Mutex::default(),
             ended,
             config,
             _lock: lock,
@@ -105,6 +98,7 @@ impl KubernetesEngine {
             }
         };
         tokio::spawn(Arc::clone(&shared.pods).follow(shared.api.clone(), report));
+        tokio::spawn(Arc::clone(&shared.pods).follow_failures(shared.api.clone()));
         Ok(Self { shared })
     }
 
@@ -125,16 +119,17 @@ impl KubernetesEngine {
 }
 
 impl Shared {
-    pub(crate) fn state(&self) -> MutexGuard<'_, EngineState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The sandboxes whose pods run.
+    pub(crate) fn running(&self) -> MutexGuard<'_, HashMap<SandboxId, Live>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reports the end of a pod, once, unless the engine ended it.
     fn report(&self, end: PodEnd) {
         let by_itself = {
-            let mut state = self.state();
-            let owns_pod = state.live.get(&end.id).is_some_and(|live| live.pod_uid == end.uid);
-            owns_pod.then(|| state.live.remove(&end.id)).flatten()
+            let mut running = self.running();
+            let owns_pod = running.get(&end.id).is_some_and(|live| live.pod_uid == end.uid);
+            owns_pod.then(|| running.remove(&end.id)).flatten()
         };
         if by_itself.is_some_and(|live| live.record.name.is_some()) {
             // An error only means that no control runs.
@@ -179,7 +174,6 @@ impl Shared {
             name: row.map(|row| row.name.clone()),
             memo: row.map_or_else(String::new, |row| row.memo.clone()),
             tier,
-            is_claimed: pool.is_some(),
             guest: None,
         };
         let owner = self.api.create_record(&record).await?;
@@ -237,11 +231,7 @@ impl Shared {
 
     /// Waits until the pod's main container runs.
     async fn started(&self, id: &SandboxId, uid: &str) -> Result<std::net::IpAddr, EngineError> {
-        let fail = |reason: String, hint: Option<&str>| EngineError::Stage {
-            stage: "the start of its pod".to_owned(),
-            source: io::Error::other(reason),
-            hint: hint.map(str::to_owned),
-        };
+        let fail = |reason: String, hint| failed("the start of its pod", reason, hint);
         let begun = Instant::now();
         let answer = |view: Option<&PodView>| {
             let view = view.filter(|view| view.uid == uid)?;
@@ -337,18 +327,20 @@ impl Shared {
     }
 
     fn live(&self, id: &SandboxId) -> Result<Live, EngineError> {
-        self.state().live.get(id).cloned().ok_or_else(|| EngineError::NotFound { id: id.clone() })
+        self.running().get(id).cloned().ok_or_else(|| EngineError::NotFound { id: id.clone() })
     }
 
     /// Removes all of a sandbox, and waits until its pod is gone.
     pub(crate) async fn sweep(&self, id: &SandboxId) -> Result<(), EngineError> {
         let known = self.pods.get(id);
-        if !self.config.warm_pools.is_empty() {
+        // A pod with another name is from a warm pool, and ends with its claim.
+        let is_claimed = known.as_ref().map(|view| view.name != object_name(id));
+        if is_claimed.unwrap_or(!self.config.warm_pools.is_empty()) {
             self.api.claims.delete(id).await?;
         }
         // One that never ran has nothing to end, and its node may be busy with its image.
         let never_ran = known.as_ref().is_some_and(|view| matches!(view.phase, Phase::Waiting(_)));
-        if known.as_ref().is_none_or(|view| view.name == object_name(id)) {
+        if is_claimed != Some(true) {
             self.api.delete_pod(&object_name(id), None, (!never_ran).then_some(GRACE_SECONDS)).await?;
         }
         if let Some(PodView { uid, name, .. }) = known {
@@ -394,7 +386,7 @@ impl Engine for KubernetesEngine {
         match created.await {
             Ok(live) => {
                 let tier = live.record.tier;
-                shared.state().live.insert(row.id.clone(), live);
+                shared.running().insert(row.id.clone(), live);
                 Ok(Created { tier, isolation: shared.isolation(tier), stages: stages.done })
             }
             Err(error) => {
@@ -415,7 +407,7 @@ impl Engine for KubernetesEngine {
         let id = SandboxId::random();
         match self.shared.begin(&id, None, spec, &mut Stages::begin()).await {
             Ok(live) => {
-                self.shared.state().live.insert(id.clone(), live);
+                self.shared.running().insert(id.clone(), live);
                 Ok(id)
             }
             Err(error) => {
@@ -436,19 +428,18 @@ impl Engine for KubernetesEngine {
         stages.done("record");
         let tier = live.record.tier;
         live.facts = None;
-        shared.state().live.insert(row.id.clone(), live);
+        shared.running().insert(row.id.clone(), live);
         Ok(Created { tier, isolation: shared.isolation(tier), stages: stages.done })
     }
 
     async fn destroy(&self, id: &SandboxId) -> Result<(), EngineError> {
-        let live = self.shared.state().live.remove(id);
+        let live = self.shared.running().remove(id);
         if let Err(error) = self.shared.sweep(id).await {
             if let Some(live) = live {
-                self.shared.state().live.insert(id.clone(), live);
+                self.shared.running().insert(id.clone(), live);
             }
             return Err(error);
         }
-        self.shared.state().quarantined.remove(id);
         Ok(())
     }
 
@@ -473,14 +464,14 @@ impl Engine for KubernetesEngine {
     }
 
     async fn update_row(&self, row: &Row) -> Result<(), EngineError> {
-        let known = self.shared.state().live.get(&row.id).map(|live| live.record.clone());
+        let known = self.shared.running().get(&row.id).map(|live| live.record.clone());
         let record = match known {
             Some(record) => record,
             None => self.shared.api.record(&row.id).await?.ok_or_else(|| EngineError::NotFound { id: row.id.clone() })?,
         };
         let record = Record { name: Some(row.name.clone()), memo: row.memo.clone(), ..record };
         self.shared.api.update_record(&record).await?;
-        if let Some(live) = self.shared.state().live.get_mut(&row.id) {
+        if let Some(live) = self.shared.running().get_mut(&row.id) {
             live.record = record;
         }
         Ok(())

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use arenite_channel::{Connector, PublicKey, guest_key};
+use arenite_channel::{Connector, PublicKey};
 use arenite_engine::{Connection, Usage, request_guest};
 use arenite_model::protocol::{
     ACTIVITY_PATH, Activity, BECOME_PATH, Become, POD_FREEZE_PATH, POD_PATH, POD_PORT, POD_THAW_PATH, POD_USAGE_PATH, PodFacts,
@@ -36,8 +36,7 @@ pub(crate) async fn connect(connector: &Connector, guest: &GuestAddress) -> io::
     let connecting = async {
         let stream = TcpStream::connect(SocketAddr::new(guest.ip, POD_PORT)).await?;
         stream.set_nodelay(true)?;
-        let stream = connector.connect(stream, guest.key.as_ref()).await?;
-        let key = guest_key(&stream).ok_or_else(|| io::Error::other("the guest has shown no key"))?;
+        let (stream, key) = connector.connect(stream, guest.key.as_ref()).await?;
         Ok::<_, io::Error>((Box::new(stream) as Box<dyn Connection>, key))
     };
     timeout(CONNECT_LIMIT, connecting).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?

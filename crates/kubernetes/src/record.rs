@@ -22,9 +22,6 @@ pub(crate) struct Record {
     /// Content from which control recreates its row. The engine doesn't read it.
     pub(crate) memo: String,
     pub(crate) tier: Tier,
-    /// Its pod is from a warm pool, and ends with the claim of it.
-    #[serde(default)]
-    pub(crate) is_claimed: bool,
     /// Known once the pod has proven its identity. A record without it was never used.
     pub(crate) guest: Option<GuestIdentity>,
 }
@@ -72,8 +69,7 @@ mod tests {
     #[test]
     fn a_record_is_read_as_it_was_written() {
         let id = SandboxId::random();
-        let mut record =
-            Record { id: id.clone(), name: None, memo: "m".to_owned(), tier: Tier::Namespace, is_claimed: true, guest: None };
+        let mut record = Record { id: id.clone(), name: None, memo: "m".to_owned(), tier: Tier::Namespace, guest: None };
         for guest in [None, Some(GuestIdentity { pod_uid: "u".to_owned(), key: "k".to_owned() })] {
             record.guest = guest;
             let secret = record.secret("here").unwrap();

@@ -24,6 +24,23 @@ fn record_lost(message: &str) -> FoundState {
     FoundState::Lost(Death::with_message(DeathReason::RecordLost, message))
 }
 
+/// The sandbox with its pod, if that is the one of the record and runs. Otherwise what became of it.
+fn living(record: &Record, pod: Option<&PodView>) -> Result<Live, FoundState> {
+    let identity = record.guest.as_ref().ok_or_else(|| record_lost("its pod never proved its identity"))?;
+    let gone = || FoundState::Lost(Death::with_message(DeathReason::Killed, "its pod is gone from the cluster"));
+    let pod = pod.ok_or_else(gone)?;
+    if pod.uid != identity.pod_uid {
+        return Err(record_lost("another pod has its name"));
+    }
+    match &pod.phase {
+        Phase::Running(_) => {
+            Live::new(record.clone(), identity).map_err(|_| record_lost("the guest's key in its record can't be read"))
+        }
+        Phase::Ended(death) => Err(FoundState::Lost(death.clone())),
+        Phase::Waiting(_) => Err(record_lost("its pod does not run")),
+    }
+}
+
 /// What was found of a sandbox.
 struct Traces {
     id: SandboxId,
@@ -49,7 +66,6 @@ impl Shared {
                 None => recovery.found.push(self.found(id, record_lost("it has no record in the cluster"), row, None)),
                 Some(Err(())) => {
                     let reason = "its record can't be read".to_owned();
-                    self.state().quarantined.insert(id.clone());
                     recovery.quarantined.push(Quarantined { id, reason, since: Timestamp::now() });
                 }
                 Some(Ok(record)) if record.name.is_none() => {
@@ -66,7 +82,7 @@ impl Shared {
                         record.memo.clone_from(&row.memo);
                         self.api.update_record(&record).await?;
                     }
-                    match self.living(&record, pod.as_ref())? {
+                    match living(&record, pod.as_ref()) {
                         Ok(live) => asked.push(live),
                         Err(state) => recovery.found.push(self.found(id, state, row, Some(&record))),
                     }
@@ -102,28 +118,6 @@ impl Shared {
         Ok(ids.into_iter().map(traces).collect())
     }
 
-    /// The sandbox with its pod, if that is the one of the record and runs. Otherwise what became of it.
-    fn living(&self, record: &Record, pod: Option<&PodView>) -> Result<Result<Live, FoundState>, EngineError> {
-        let Some(identity) = &record.guest else {
-            return Ok(Err(record_lost("its pod never proved its identity")));
-        };
-        let Some(pod) = pod else {
-            let death = Death::with_message(DeathReason::Killed, "its pod is gone from the cluster");
-            return Ok(Err(FoundState::Lost(death)));
-        };
-        if pod.uid != identity.pod_uid {
-            return Ok(Err(record_lost("another pod has its name")));
-        }
-        match &pod.phase {
-            Phase::Running(_) => match Live::new(record.clone(), identity) {
-                Ok(live) => Ok(Ok(live)),
-                Err(_) => Ok(Err(record_lost("the guest's key in its record can't be read"))),
-            },
-            Phase::Ended(death) => Ok(Err(FoundState::Lost(death.clone()))),
-            Phase::Waiting(_) => Ok(Err(record_lost("its pod does not run"))),
-        }
-    }
-
     /// Asks running sandboxes whether they are frozen.
     async fn ask_all(self: &Arc<Self>, all: Vec<Live>) -> Vec<Found> {
         let asked = all.into_iter().map(|live| async move {
@@ -131,7 +125,7 @@ impl Shared {
             let is_frozen = timeout(ASK_LIMIT, facts).await.ok().flatten().is_some_and(|facts| facts.is_frozen);
             let state = if is_frozen { FoundState::Paused } else { FoundState::Running };
             let found = self.found(live.record.id.clone(), state, None, Some(&live.record));
-            self.state().live.insert(live.record.id.clone(), live);
+            self.running().insert(live.record.id.clone(), live);
             found
         });
         stream::iter(asked).buffer_unordered(ASKED_AT_ONCE).collect().await
@@ -158,14 +152,13 @@ impl Shared {
             Some(record) => {
                 let record = Record { name: Some(row.name.clone()), memo: row.memo.clone(), ..record };
                 self.api.update_record(&record).await?;
-                match self.living(&record, self.pods.get(id).as_ref())? {
+                match living(&record, self.pods.get(id).as_ref()) {
                     Ok(live) => self.ask_all(vec![live]).await.pop(),
                     Err(state) => Some(self.found(id.clone(), state, Some(row), Some(&record))),
                 }
             }
             None => None,
         };
-        self.state().quarantined.remove(id);
         Ok(found.unwrap_or_else(|| {
             self.found(id.clone(), record_lost("its record could not be read when it was adopted"), Some(row), None)
         }))

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use arenite_model::{Death, DeathReason, SandboxId};
 use futures_util::{StreamExt, pin_mut};
-use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, Pod, PodStatus};
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, Event as KubeEvent, Pod, PodStatus};
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher as watch_objects};
 use tokio::sync::watch;
@@ -123,14 +123,45 @@ impl Pods {
     }
 
     fn put(&self, pod: &Pod) -> Option<PodEnd> {
-        let (id, view) = (sandbox_of(&pod.metadata)?, view_of(pod)?);
+        let (id, mut view) = (sandbox_of(&pod.metadata)?, view_of(pod)?);
         let end = match &view.phase {
             Phase::Ended(death) => Some(PodEnd { id: id.clone(), uid: view.uid.clone(), death: death.clone() }),
             _ => None,
         };
-        self.views().insert(id, view);
+        let mut views = self.views();
+        // An event may have named it before the pod's status does.
+        if let (Phase::Waiting(None), Some(before)) = (&view.phase, views.get(&id).filter(|before| before.uid == view.uid)) {
+            view.phase = before.phase.clone();
+        }
+        views.insert(id, view);
+        drop(views);
         self.changed.send_replace(());
         end
+    }
+
+    /// A container could not be started, says its kubelet.
+    fn learn_failure(&self, event: &KubeEvent) {
+        let (Some(uid), Some(message)) = (&event.involved_object.uid, &event.message) else { return };
+        let mut views = self.views();
+        let waiting = |view: &&mut PodView| view.uid == *uid && view.phase == Phase::Waiting(None);
+        let Some(view) = views.values_mut().find(waiting) else { return };
+        view.phase = Phase::Waiting(Some(Obstacle { text: message.clone(), kind: ObstacleKind::Container }));
+        drop(views);
+        self.changed.send_replace(());
+    }
+
+    /// Follows the kubelets' events of containers that don't start. A pod's status says the same up to ten seconds later, so
+    /// without the right to read events, creates only fail later.
+    pub(crate) async fn follow_failures(self: Arc<Self>, api: Api) {
+        let config = watcher::Config::default().fields("involvedObject.kind=Pod,type=Warning,reason=Failed");
+        let events = watch_objects(api.events, config).default_backoff().applied_objects();
+        pin_mut!(events);
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(event) => self.learn_failure(&event),
+                Err(error) => tracing::debug!(%error, "the watch of the cluster's events failed, and is repeated"),
+            }
+        }
     }
 
     fn remove(&self, id: &SandboxId, uid: &str) -> Option<PodEnd> {
@@ -294,6 +325,38 @@ mod tests {
             panic!()
         };
         assert_eq!(obstacle.kind, ObstacleKind::Unschedulable);
+    }
+
+    #[test]
+    fn an_event_names_an_obstacle_before_the_pods_status() {
+        let pods = Pods::default();
+        let id = SandboxId::random();
+        let pod = |status: serde_json::Value| -> Pod {
+            let metadata = json!({"uid": "u", "labels": {crate::SANDBOX: id.as_str()}});
+            serde_json::from_value(json!({"metadata": metadata, "status": status})).unwrap()
+        };
+        let event = |uid: &str| -> KubeEvent {
+            let of = json!({"kind": "Pod", "uid": uid});
+            serde_json::from_value(json!({"metadata": {}, "involvedObject": of, "message": "Failed to pull image \"a\""}))
+                .unwrap()
+        };
+        let obstacle = || match pods.get(&id).unwrap().phase {
+            Phase::Waiting(obstacle) => obstacle.map(|obstacle| obstacle.text),
+            other => panic!("{other:?}"),
+        };
+        pods.put(&pod(json!({"phase": "Pending"})));
+        pods.learn_failure(&event("another"));
+        assert_eq!(obstacle(), None);
+        pods.learn_failure(&event("u"));
+        assert_eq!(obstacle().as_deref(), Some("Failed to pull image \"a\""));
+        // Its status does not say it yet.
+        pods.put(&pod(json!({"phase": "Pending"})));
+        assert!(obstacle().is_some());
+        let running =
+            json!({"name": CONTAINER, "image": "", "imageID": "", "ready": true, "restartCount": 0, "state": {"running": {}}});
+        pods.put(&pod(json!({"phase": "Running", "podIP": "10.0.0.7", "containerStatuses": [running]})));
+        pods.learn_failure(&event("u"));
+        assert!(matches!(pods.get(&id).unwrap().phase, Phase::Running(_)), "an old event");
     }
 
     #[test]

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use arenite_isolation::container::PROOF_BYTES;
 use arenite_isolation::descriptors;
+use subtle::ConstantTimeEq;
 use tokio::io::AsyncReadExt;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
@@ -121,9 +122,8 @@ async fn next(listener: &UnixListener, proof: &str) -> io::Result<UnixStream> {
     let (mut stream, _) = listener.accept().await?;
     let mut given = [0; PROOF_BYTES];
     timeout(PROOF_LIMIT, stream.read_exact(&mut given)).await??;
-    // Compared without a shortcut: how long it takes says nothing about the proof.
-    let differences = given.iter().zip(proof.as_bytes()).fold(0, |all, (one, other)| all | (one ^ other));
-    if differences == 0 && proof.len() == PROOF_BYTES { Ok(stream) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+    // How long it takes says nothing about the proof.
+    if given.ct_eq(proof.as_bytes()).into() { Ok(stream) } else { Err(io::ErrorKind::PermissionDenied.into()) }
 }
 
 #[cfg(test)]

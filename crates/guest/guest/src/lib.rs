@@ -14,6 +14,7 @@ pub mod aio;
 pub mod api;
 mod build_step;
 mod connection;
+mod container;
 mod guard;
 mod handed;
 pub mod hooks;
@@ -54,23 +55,20 @@ use arenite_guest_runtime::process::Processes;
 use arenite_guest_runtime::programs::Versions;
 use arenite_guest_shell::bash::BashService;
 use arenite_guest_shell::shell::ShellService;
-use arenite_isolation::FirstProcess;
-use arenite_isolation::container;
 use arenite_isolation::counters::Counters;
+use arenite_isolation::{self as isolation, FirstProcess};
 use arenite_model::protocol::{self, GuestConfig};
 
 /// Runs `arenite guest`: the server of a sandbox or of a container, one step of an image build, or a reader of untrusted input for
 /// the server. Call it in a process with one thread.
 pub fn main() -> std::io::Result<()> {
-    if std::env::args_os().nth(2).is_some_and(|argument| argument == confined::ARGUMENT) {
-        return confined::main();
-    }
-    if std::env::args_os().nth(2).is_some_and(|argument| argument == container::ARGUMENT) {
-        let given = container::begin()?;
-        log::start();
-        return server::run(server::Start::from_given(given)?);
-    }
     match std::env::args_os().nth(2) {
+        Some(argument) if argument == confined::ARGUMENT => return confined::main(),
+        Some(argument) if argument == isolation::container::ARGUMENT => {
+            let given = isolation::container::begin()?;
+            log::start();
+            return server::run(server::Start::from_given(given)?);
+        }
         Some(argument) if argument == standalone::ARGUMENT => return standalone::main(),
         Some(argument) if argument == pod::INSTALL_ARGUMENT => return pod::install(std::env::args_os().nth(3)),
         Some(argument) if argument == pod::ARGUMENT => return pod::main(),

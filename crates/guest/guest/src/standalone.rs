@@ -9,21 +9,18 @@
 //! `arenite image save --with-guest` makes such images. The container's engine isolates it and sets its limits. It is any user:
 //! one without root's rights runs all commands as itself. Routes for a server (`/internal/`) are not served.
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arenite_guest_runtime::Runtime;
 use arenite_guest_runtime::http::ApiError;
 use arenite_guest_runtime::process::Command;
-use arenite_guest_runtime::users::User;
 use arenite_model::protocol::{GuestConfig, INSIDE_PORT};
 use axum::body::Body;
 use axum::extract::Request;
@@ -37,12 +34,14 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use percent_encoding::percent_decode_str;
 use rustix::process::DumpableBehavior;
+use subtle::ConstantTimeEq;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
 use tower_service::Service;
 
 use crate::connection::Counted;
+use crate::container::{self, Environment};
 use crate::server::{self, Start};
 use crate::{SharedGuest, api, guard, hooks, log};
 
@@ -68,17 +67,14 @@ pub(crate) fn main() -> io::Result<()> {
     // Commands may have this process's user. They must not read the key in its environment, or trace it.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     log::start_on_stderr();
-    let mut env: BTreeMap<String, String> =
-        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect();
+    let mut env = container::environment();
     let key = take_key(&mut env)?;
     if key.is_none() {
         tracing::warn!("{} is not set: anyone who reaches port {INSIDE_PORT} controls this sandbox", KEY_ENV[0]);
     }
-    let ids = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    let directory = std::env::current_dir().ok().and_then(|dir| dir.into_os_string().into_string().ok());
     let args = std::env::args().skip(3).collect();
     server::run(Start {
-        config: configuration(env, ids, directory),
+        config: configuration(env, container::ids()),
         host_listener: None,
         pod: None,
         host_connections: None,
@@ -91,7 +87,7 @@ pub(crate) fn main() -> io::Result<()> {
     })
 }
 
-fn take_key(env: &mut BTreeMap<String, String>) -> io::Result<Option<Key>> {
+fn take_key(env: &mut Environment) -> io::Result<Option<Key>> {
     let mut key = None;
     for name in KEY_ENV {
         match env.remove(name) {
@@ -107,31 +103,20 @@ fn take_key(env: &mut BTreeMap<String, String>) -> io::Result<Option<Key>> {
 }
 
 /// The configuration of a container: the image's environment, directory and user, as the engine has applied them.
-fn configuration(mut env: BTreeMap<String, String>, (uid, gid): (u32, u32), directory: Option<String>) -> GuestConfig {
-    let home = env.remove("HOME");
+fn configuration(mut env: Environment, ids: (u32, u32)) -> GuestConfig {
     // Of the shell that started the container.
     for name in ["LOGNAME", "OLDPWD", "PWD", "SHLVL"] {
         env.remove(name);
     }
     let path = env.entry("PATH".to_owned()).or_insert_with(|| DEFAULT_PATH.to_owned());
     path.push_str(":/.arenite");
-    let mut user = None;
-    if uid != 0 {
-        // It can't become another user.
-        env.remove("USER");
-        let name = format!("{uid}:{gid}");
-        let missing = User::configured(&name).is_none_or(|user| !user.with_home().home.is_dir());
-        let given = home.filter(|home| home != "/" && Path::new(home).is_dir());
-        env.extend(given.or(missing.then(|| "/tmp".to_owned())).map(|home| ("HOME".to_owned(), home)));
-        user = Some(name);
-    }
+    let user = container::user(&mut env, ids);
     let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
     GuestConfig {
         sandbox_id: hostname.clone(),
         sandbox_name: hostname,
         env,
-        // Without a WORKDIR, it is the root.
-        workdir: directory.filter(|dir| dir != "/"),
+        workdir: container::directory(),
         user,
         ..GuestConfig::default()
     }
@@ -145,8 +130,7 @@ struct Key(String);
 impl Key {
     /// Takes the same time for each wrong key of a length.
     fn is(&self, given: &[u8]) -> bool {
-        let differences = self.0.bytes().zip(given).fold(0, |all, (a, b)| all | (a ^ b));
-        self.0.len() == given.len() && differences == 0
+        self.0.as_bytes().ct_eq(given).into()
     }
 
     /// Removes the key from a request, since what serves it may be a program of the sandbox. Returns whether it was there.
@@ -205,7 +189,7 @@ impl Container {
     /// Serves the API until the container is stopped, then runs the hooks of its end and ends the process.
     pub(crate) async fn serve(self, guest: &SharedGuest, api: Router) -> io::Result<()> {
         let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        let listener = listen().await?;
+        let listener = container::listen(INSIDE_PORT).await?;
         eprintln!("arenite: the sandbox's API is at port {INSIDE_PORT}");
         if !self.args.is_empty() {
             tokio::spawn(run_main_command(guest.runtime.clone(), self.args));
@@ -222,15 +206,6 @@ impl Container {
             drop(hooks.await);
         }
         std::process::exit(0)
-    }
-}
-
-/// Listens on all addresses of the container, including those of loopback, where its own processes call.
-async fn listen() -> io::Result<TcpListener> {
-    match TcpListener::bind((Ipv6Addr::UNSPECIFIED, INSIDE_PORT)).await {
-        Ok(listener) => Ok(listener),
-        // Without IPv6.
-        Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, INSIDE_PORT)).await,
     }
 }
 
@@ -420,11 +395,12 @@ mod tests {
         assert_eq!(other.headers()[AUTHORIZATION], "token t");
     }
 
+    fn env(pairs: &[(&str, &str)]) -> Environment {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
     #[test]
     fn the_key_is_taken_from_the_environment() {
-        let env = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
-            pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
-        };
         let mut both = env(&[("ARENITE_GUEST_KEY", "a"), ("SANDBOX_API_KEY", "b"), ("X", "y")]);
         assert!(take_key(&mut both).unwrap().unwrap().is(b"a"));
         assert_eq!(both, env(&[("X", "y")]));
@@ -435,15 +411,11 @@ mod tests {
 
     #[test]
     fn the_configuration_is_the_containers() {
-        let env = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
-            pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
-        };
-        let root =
-            configuration(env(&[("HOME", "/root"), ("USER", "app"), ("PATH", "/bin"), ("A", "b")]), (0, 0), Some("/".into()));
-        assert_eq!((root.workdir, root.user), (None, None));
+        let root = configuration(env(&[("HOME", "/root"), ("USER", "app"), ("PATH", "/bin"), ("A", "b")]), (0, 0));
+        assert_eq!(root.user, None);
         assert_eq!(root.env, env(&[("USER", "app"), ("PATH", "/bin:/.arenite"), ("A", "b")]));
-        let other = configuration(env(&[("HOME", "/"), ("USER", "root")]), (4321, 7), Some("/srv".into()));
-        assert_eq!((other.workdir.as_deref(), other.user.as_deref()), (Some("/srv"), Some("4321:7")));
+        let other = configuration(env(&[("HOME", "/"), ("USER", "root")]), (4321, 7));
+        assert_eq!(other.user.as_deref(), Some("4321:7"));
         assert_eq!(other.env, env(&[("HOME", "/tmp"), ("PATH", &format!("{DEFAULT_PATH}:/.arenite"))]));
     }
 

@@ -1,7 +1,6 @@
 //! The TLS listener of a pod's guest. Any pod of the cluster may connect, and only the server's handshakes succeed.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,17 +25,10 @@ pub(crate) struct PodListener {
 }
 
 impl PodListener {
-    /// Listens on all addresses of the pod.
-    pub(crate) async fn bind(port: u16, acceptor: Acceptor) -> io::Result<Self> {
-        let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
-        let listener = match TcpListener::bind(any).await {
-            Ok(listener) => listener,
-            // A pod without IPv6.
-            Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await?,
-        };
+    pub(crate) fn new(listener: TcpListener, acceptor: Acceptor) -> Self {
         let (sender, accepted) = mpsc::channel(HANDSHAKES);
         tokio::spawn(accept_all(listener, acceptor, sender));
-        Ok(Self { accepted })
+        Self { accepted }
     }
 }
 

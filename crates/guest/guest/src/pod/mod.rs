@@ -6,7 +6,6 @@ mod freeze;
 mod listener;
 mod usage;
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -15,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arenite_channel::{Acceptor, Identity, PublicKey};
-use arenite_isolation::container;
+use arenite_isolation::container::begin_alone;
 use arenite_isolation::counters::Counters;
 use arenite_model::protocol::{
     Assignment, GuestConfig, INSIDE_PORT, POD_FREEZE_PATH, POD_ID_ENV, POD_KEYS_ENV, POD_PATH, POD_PORT, POD_PROGRAM,
@@ -25,9 +24,9 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use rustix::process::{getegid, geteuid};
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::container::{self, Environment};
 use crate::{log, server};
 use freeze::Frozen;
 use listener::PodListener;
@@ -45,15 +44,14 @@ const MAX_TOKEN: u64 = 64 << 10;
 #[derive(Debug, Clone)]
 pub struct Pod {
     acceptor: Acceptor,
-    env: BTreeMap<String, String>,
+    env: Environment,
     workdir: Option<String>,
     frozen: Arc<Mutex<Option<Frozen>>>,
 }
 
 /// Runs the guest of a pod until it is killed.
 pub(crate) fn main() -> io::Result<()> {
-    let mut env: BTreeMap<String, String> =
-        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect();
+    let mut env = container::environment();
     let invalid = |reason: String| io::Error::new(io::ErrorKind::InvalidInput, reason);
     let keys =
         env.remove(POD_KEYS_ENV).ok_or_else(|| invalid(format!("{POD_KEYS_ENV} is not set: the server sets it in pods")))?;
@@ -62,18 +60,18 @@ pub(crate) fn main() -> io::Result<()> {
     let identity = Identity::generate().map_err(io::Error::other)?;
     let acceptor = Acceptor::new(&identity, keys)?;
     env.retain(|name, _| is_of_image(name));
-    let workdir = std::env::current_dir().ok().and_then(|dir| dir.into_os_string().into_string().ok()).filter(|dir| dir != "/");
+    let user = container::user(&mut env, container::ids());
+    let workdir = container::directory();
     let config = GuestConfig {
         sandbox_name: sandbox_id.clone(),
         sandbox_id,
         env: env.clone(),
         workdir: workdir.clone(),
-        // Root runs commands as the image's user, as in other sandboxes.
-        user: (!geteuid().is_root()).then(|| format!("{}:{}", geteuid().as_raw(), getegid().as_raw())),
+        user,
         assignment: Assignment::Pooled,
         ..GuestConfig::default()
     };
-    let given = container::begin_alone(OPEN_FILES)?;
+    let given = begin_alone(OPEN_FILES)?;
     log::start();
     server::run(server::Start {
         config,
@@ -91,7 +89,7 @@ pub(crate) fn main() -> io::Result<()> {
 
 /// Whether a variable comes from the image or from the operator's pod template. The others are the container runtime's.
 fn is_of_image(name: &str) -> bool {
-    !matches!(name, "HOME" | "HOSTNAME" | "TERM") && !name.starts_with("KUBERNETES_")
+    !matches!(name, "HOSTNAME" | "TERM") && !name.starts_with("KUBERNETES_")
 }
 
 /// Copies this program into a directory that the pod's main container mounts.
@@ -119,7 +117,7 @@ impl Pod {
             terminate.recv().await;
             std::process::exit(0);
         });
-        PodListener::bind(POD_PORT, self.acceptor).await
+        Ok(PodListener::new(container::listen(POD_PORT).await?, self.acceptor))
     }
 
     /// Routes for the engine only.
@@ -202,6 +200,6 @@ mod tests {
     #[test]
     fn variables_of_the_cluster_are_not_the_images() {
         assert!(is_of_image("PATH") && is_of_image("PYTHON_VERSION"));
-        assert!(!is_of_image("KUBERNETES_SERVICE_HOST") && !is_of_image("HOSTNAME") && !is_of_image("HOME"));
+        assert!(!is_of_image("KUBERNETES_SERVICE_HOST") && !is_of_image("HOSTNAME"));
     }
 }
