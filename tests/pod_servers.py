@@ -56,8 +56,10 @@ def tiny_archive(folder: Path) -> Path:
 class PodServer(Server):
     gives_certificates = False
 
-    def __init__(self, folder: Path, cluster: Cluster, namespace: Namespace, args: tuple[str, ...] = ()):
-        kubernetes = ("--engine", "kubernetes", "--kubeconfig", str(cluster.kubeconfig))
+    def __init__(
+        self, folder: Path, cluster: Cluster, namespace: Namespace, args: tuple[str, ...] = (), kubeconfig: Path | None = None
+    ):
+        kubernetes = ("--engine", "kubernetes", "--kubeconfig", str(kubeconfig or cluster.kubeconfig))
         kubernetes += ("--kubernetes-namespace", namespace.name, "--kubernetes-guest-image", cluster.guest)
         kubernetes += ("--kubernetes-image", f"tiny={TINY}", "--default-image", "tiny")
         super().__init__(folder / "data", args=(*kubernetes, *args))

@@ -34,16 +34,29 @@ pub(crate) enum Profile {
     Checked,
 }
 
+impl Profile {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Release => "release",
+            Self::Dist => "dist",
+            Self::Checked => "checked",
+        }
+    }
+
+    /// Cargo for this profile, and its target directory.
+    fn cargo(self) -> (Command, PathBuf) {
+        match self {
+            Self::Dist => (dist_cargo(), dist_target()),
+            Self::Release | Self::Checked => (cargo(), target_dir()),
+        }
+    }
+}
+
 /// Builds it with its pages, and returns its path.
 pub(crate) fn build(profile: Profile) -> Result<PathBuf, Failure> {
     web::build()?;
-    let mut command = if matches!(profile, Profile::Dist) { dist_cargo() } else { cargo() };
-    let name = match profile {
-        Profile::Release => "release",
-        Profile::Dist => "dist",
-        Profile::Checked => "checked",
-    };
-    command.args(["build", "--profile", name, "--package", "arenite", "--message-format", "json-render-diagnostics"]);
+    let (mut command, _) = profile.cargo();
+    command.args(["build", "--profile", profile.name(), "--package", "arenite", "--message-format", "json-render-diagnostics"]);
     if matches!(profile, Profile::Release) {
         command.arg("--no-default-features");
     }
@@ -87,11 +100,12 @@ fn dist_cargo() -> Command {
     command
 }
 
-/// Builds an example with all features of the workspace, as the build that others install, and returns its path.
-pub(crate) fn example(name: &str) -> Result<PathBuf, Failure> {
-    command::run(dist_cargo().args(["build", "--profile", "dist", "--quiet", "--workspace", "--example", name]))?;
-    let target = dist_target();
-    let places = [target.join("x86_64-unknown-linux-gnu/dist/examples").join(name), target.join("dist/examples").join(name)];
+/// Builds an example with all features of the workspace, and returns its path.
+pub(crate) fn example(name: &str, profile: Profile) -> Result<PathBuf, Failure> {
+    let (mut command, target) = profile.cargo();
+    command::run(command.args(["build", "--profile", profile.name(), "--quiet", "--workspace", "--example", name]))?;
+    let of_profile = PathBuf::from(profile.name()).join("examples").join(name);
+    let places = [target.join("x86_64-unknown-linux-gnu").join(&of_profile), target.join(of_profile)];
     places.into_iter().find(|path| path.is_file()).ok_or_else(|| Failure::new(format!("the example {name} was not built")))
 }
 

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::BenchArgs;
 use super::http::Connection;
 use super::report::{Report, Row};
-use crate::binary;
+use crate::binary::{self, Profile};
 use crate::command::{self, program, repository};
 use crate::failure::{Attempt, Failure, Outcome};
 
@@ -49,7 +49,7 @@ pub(super) fn configuration(work: &Path) -> Result<std::path::PathBuf, Failure> 
 }
 
 pub(super) fn measure(args: &BenchArgs, api: &mut Connection, work: &Path, report: &mut Report) -> Outcome {
-    let handler = Floor::start(std::process::Command::new(binary::example("empty_handler")?))?;
+    let handler = Floor::start(std::process::Command::new(binary::example("empty_handler", Profile::Dist)?))?;
     let python = environment(work)?;
     let mut minimal = std::process::Command::new(&python);
     minimal.arg(repository().join("bench/floors/execute.py"));
@@ -178,7 +178,7 @@ fn batches(port: u16, report: &mut Report) -> Outcome {
             api.raw_post("/api/v1/execute/batch", &body)?;
         }
         let rate = (BATCH * BATCHES) as f64 / begun.elapsed().as_secs_f64();
-        let said = command::output(&mut program(binary::example("in_process")?))?;
+        let said = command::output(&mut program(binary::example("in_process", Profile::Dist)?))?;
         let alone: f64 = said.trim().parse().map_err(|_| Failure::new(format!("the calls in the process said {said:?}")))?;
         if round > 0 {
             ours.push(rate);

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::BenchArgs;
 use super::http::Connection;
 use super::report::{Report, Row, quantile};
-use crate::binary;
+use crate::binary::{self, Profile};
 use crate::command::{self, program, repository};
 use crate::failure::{Attempt, Failure, Outcome};
 use crate::python;
@@ -78,7 +78,7 @@ fn interpreter(work: &Path) -> Result<PathBuf, Failure> {
 fn words(python: &Path, tests: &Path, corpus: &Path, work: &Path, report: &mut Report) -> Outcome {
     let index = work.join("lexical");
     let _ = std::fs::remove_dir_all(&index);
-    let mut ours = program(binary::example("lexical_bench")?);
+    let mut ours = program(binary::example("lexical_bench", Profile::Dist)?);
     let ours = told({
         ours.arg(corpus).arg(&index);
         ours
@@ -110,7 +110,7 @@ fn vectors(python: &Path, tests: &Path, work: &Path, report: &mut Report) -> Out
     std::fs::create_dir_all(&folder).attempt(|| format!("could not make {}", folder.display()))?;
     let mut compare = program(python);
     compare.current_dir(tests).args(["retrieval/faiss_peer.py", "compare", "--rounds", ROUNDS, "--bench"]);
-    compare.arg(binary::example("dense_bench")?).arg("--folder").arg(&folder);
+    compare.arg(binary::example("dense_bench", Profile::Dist)?).arg("--folder").arg(&folder);
     let compared = told(compare)?;
     for (part, called) in [("exact", "exact"), ("graph", "graph (HNSW)")] {
         let at = |side: &str, field: &str| number(&compared, &format!("/{part}/{side}/{field}"));

@@ -39,6 +39,9 @@ pub(super) const KUBECTL_CACHE: &str = "KUBECACHEDIR";
 /// Where the controller of agent-sandbox says whether it is ready.
 const AGENT_SANDBOX_HEALTH: u16 = 8081;
 
+/// Addresses that kwok gives its pods. All of them are this host's, so a test can play their guests.
+const FAKE_PODS: &str = "127.64.0.0/16";
+
 /// How many nodes a cluster has.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Size {
@@ -221,6 +224,11 @@ impl Cluster {
         let keys = path("service-accounts.key");
         let (address, tokens, authority) = (network::node_address(1), path("tokens.csv"), path("ca.crt"));
         let (certificate, key) = (path("apiserver.crt"), path("apiserver.key"));
+        let audit_log = self.log("audit").display().to_string();
+        let audit_policy = self.dir.join("manifests/audit.json");
+        fs::write(&audit_policy, manifests::audit_policy().to_string())
+            .attempt(|| format!("could not write {}", audit_policy.display()))?;
+        let audit_policy = audit_policy.display().to_string();
         let (kubelet_certificate, kubelet_key) = (path("kubelet-client.crt"), path("kubelet-client.key"));
         let apiserver = [
             ("etcd-servers", client),
@@ -240,6 +248,9 @@ impl Cluster {
             ("kubelet-client-certificate", &kubelet_certificate),
             ("kubelet-client-key", &kubelet_key),
             ("kubelet-preferred-address-types", "InternalIP"),
+            // Tests count writes in it.
+            ("audit-policy-file", &audit_policy),
+            ("audit-log-path", &audit_log),
         ];
         self.start_control("apiserver", &build::path(KUBERNETES, "kube-apiserver"), &apiserver)
     }
@@ -286,6 +297,7 @@ impl Cluster {
         let options = [
             ("kubeconfig", kubeconfig.as_str()),
             ("config", &stages),
+            ("cidr", FAKE_PODS),
             ("server-address", "127.0.0.1:0"),
             ("manage-all-nodes", "false"),
             ("manage-nodes-with-annotation-selector", manifests::FAKE_ANNOTATION),

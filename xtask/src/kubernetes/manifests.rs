@@ -31,7 +31,7 @@ pub(super) fn fake_nodes(count: usize) -> Value {
                 "labels": {"type": "kwok", "kubernetes.io/hostname": name, "kubernetes.io/os": "linux"},
             },
             "spec": {"taints": [{"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}]},
-            "status": {"allocatable": {"cpu": "64", "memory": "512Gi", "pods": "1000"}},
+            "status": {"allocatable": {"cpu": "1000", "memory": "4Ti", "ephemeral-storage": "1Pi", "pods": "6000"}},
         })
     };
     list((1..=count).map(node).collect())
@@ -64,6 +64,17 @@ pub(super) fn storage(cluster: &Path, nodes: usize) -> Value {
     };
     let volumes = (1..=nodes).flat_map(|node| (1..=VOLUMES).map(move |number| volume(node, number)));
     list(std::iter::once(class).chain(volumes).collect())
+}
+
+/// What the API server logs of calls: each write, by whom, without its content.
+pub(super) fn audit_policy() -> Value {
+    let writes = json!({"level": "Metadata", "verbs": ["create", "update", "patch", "delete", "deletecollection"]});
+    json!({
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        "omitStages": ["RequestReceived"],
+        "rules": [writes, {"level": "None"}],
+    })
 }
 
 fn list(items: Vec<Value>) -> Value {

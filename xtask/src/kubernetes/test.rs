@@ -48,6 +48,7 @@ pub(crate) fn run(args: &TestKubernetesArgs) -> Outcome {
     prepare(SIZE)?;
     step("2 of 4: arenite and the tests' environment");
     let arenite = binary::build(Profile::Checked)?;
+    let guests = binary::example("guests", Profile::Checked)?;
     let python = python::environment()?;
     step("3 of 4: the cluster");
     let running = Cluster::find()?;
@@ -56,7 +57,7 @@ pub(crate) fn run(args: &TestKubernetesArgs) -> Outcome {
     let outcome = with_cluster(running, |cluster| {
         step("4 of 4: tests/kubernetes");
         cluster.import(&Images::new(cluster.dir().join("images")).guest(&arenite)?)?;
-        command::run(&mut pytest(cluster, &arenite, &python, &args.pytest)?)
+        command::run(pytest(cluster, &arenite, &python, &args.pytest)?.env("ARENITE_TEST_GUESTS", &guests))
     });
     let taken_down = guard.map_or(Ok(()), TakeDown::finish);
     outcome?;
@@ -89,6 +90,7 @@ fn pytest(cluster: &Cluster, arenite: &Path, python: &Path, args: &[String]) -> 
     pytest.args(args).env("ARENITE_BIN", arenite);
     pytest.env("ARENITE_TEST_KUBECONFIG", cluster.kubeconfig()).env("ARENITE_TEST_KUBECTL", cluster.dir().join("bin/kubectl"));
     pytest.env("ARENITE_TEST_XTASK", xtask).env(cluster::KUBECTL_CACHE, cluster.kubectl_cache());
+    pytest.env("ARENITE_TEST_AUDIT_LOG", cluster.log("audit"));
     pytest.env("ARENITE_TEST_BUSYBOX_IMAGE", images::BUSYBOX).env("ARENITE_TEST_GUEST_IMAGE", images::GUEST);
     Ok(pytest)
 }

@@ -129,4 +129,12 @@ mod tests {
         assert_eq!(config.runtime_classes[&Tier::Gvisor], "runsc");
         assert_eq!(config.images["base"], "r.example/b:1");
     }
+
+    #[test]
+    fn more_creates_run_at_once_where_nodes_do_the_work() {
+        let creates = |text: &str| toml::from_str::<Settings>(text).unwrap().resolve().unwrap().max_concurrent_creates;
+        let cluster = "engine = \"kubernetes\"\nkubernetes_guest_image = \"localhost/arenite:1\"\n";
+        assert_eq!(creates(cluster), super::super::CLUSTER_CREATES);
+        assert_eq!(creates(&format!("{cluster}max_concurrent_creates = 3")), 3);
+    }
 }

@@ -32,6 +32,8 @@ use values::{
 const DEFAULT_FILE: &str = "/etc/arenite.toml";
 /// Minimum length of a key, in bytes; shorter keys can be guessed.
 const GUESSABLE: usize = 16;
+/// Creates at once when a cluster's nodes run the sandboxes.
+const CLUSTER_CREATES: u32 = 64;
 /// Other variables for a setting: AIO's names, and names of earlier releases. A setting's own variable wins.
 const OTHER_VARIABLES: [(&str, &str); 4] = [
     ("api_key", "SANDBOX_API_KEY"),
@@ -239,7 +241,7 @@ settings! {
     /// Maximum number of sandboxes [default: 20000]
     #[arg(long, env = "ARENITE_MAX_SANDBOXES", value_name = "N")]
     max_sandboxes: u32,
-    /// Maximum number of concurrent creates [default: 2 per core, from 4 to 64]
+    /// Maximum number of concurrent creates [default: 2 per core, from 4 to 64; 64 with the engine kubernetes]
     #[arg(long, env = "ARENITE_MAX_CONCURRENT_CREATES", value_name = "N")]
     max_concurrent_creates: u32,
     /// Maximum number of waiting creates; further ones get 429 [default: 256]
@@ -430,7 +432,17 @@ impl Settings {
         self.listen = Some(addresses);
     }
 
-    /// The default settings.
+    /// Fills in the defaults.
+    fn or_defaults(self) -> Self {
+        let mut defaults = Self::defaults();
+        if self.engine == Some(EngineKind::Kubernetes) {
+            // The nodes of the cluster do the work.
+            defaults.max_concurrent_creates = Some(CLUSTER_CREATES);
+        }
+        self.over(defaults)
+    }
+
+    /// The default settings of a server on one host.
     fn defaults() -> Self {
         let limits = arenite_control::Limits::default();
         let count = |n: usize| Some(u32::try_from(n).unwrap_or(u32::MAX));
@@ -593,7 +605,7 @@ impl Settings {
 
     /// Fills in the defaults and refuses invalid values.
     pub(crate) fn resolve(self) -> Result<Config, ConfigError> {
-        let all = self.over(Self::defaults());
+        let all = self.or_defaults();
         let (data_dir, database) = all.resolve_store()?;
         let complete = "every required setting has a default";
         let kubernetes = all.kubernetes(&data_dir)?;
@@ -818,7 +830,7 @@ impl Config {
 
 /// The effective configuration as valid TOML, with the source of each value.
 pub(crate) fn show(matches: &ArgMatches, flags: &Settings, aio: &Settings, file: &Settings, path: Option<&Path>) -> String {
-    let effective = flags.clone().over(aio.clone()).over(file.clone()).over(Settings::defaults());
+    let effective = flags.clone().over(aio.clone()).over(file.clone()).or_defaults();
     let table = toml::Table::try_from(&effective).expect("settings are plain TOML values");
     let mut out = String::new();
     for name in Settings::NAMES {
