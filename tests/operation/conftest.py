@@ -23,11 +23,13 @@ def own_servers() -> Iterator[Callable[..., Server]]:
     folders: list[Path] = []
     made: list[Server] = []
 
-    def make(data_dir: Path | None = None, port: int | None = None, args: tuple[str, ...] = ()) -> Server:
+    def make(
+        data_dir: Path | None = None, port: int | None = None, args: tuple[str, ...] = (), kind: type[Server] = Server
+    ) -> Server:
         if data_dir is None:
             folders.append(Path(tempfile.mkdtemp(prefix="arenite-operation-")))
             data_dir = folders[-1] / "data"
-        server = Server(data_dir, port, (*SMALL, *args))
+        server = kind(data_dir, port, (*SMALL, *args))
         made.append(server)
         return server
 

@@ -3,6 +3,7 @@
 mod events;
 mod groups;
 mod list;
+mod node;
 mod quarantine;
 mod rag;
 mod rollout;
@@ -27,6 +28,7 @@ pub(crate) use events::{
 };
 pub(crate) use groups::{GroupCommand, GroupCreateArgs, GroupLsArgs, GroupRenewArgs, GroupRmArgs};
 pub(crate) use list::LsArgs;
+pub(crate) use node::{NodeCommand, NodeLsArgs};
 pub(crate) use quarantine::{QuarantineAdoptArgs, QuarantineCommand, QuarantineLsArgs, QuarantineRmArgs};
 pub(crate) use rag::{
     RagCommand, RagEmbedArgs, RagEvalArgs, RagIndexArgs, RagLsArgs, RagRmArgs, RagSearchArgs, SearchMode, VectorPrecision,
@@ -123,6 +125,9 @@ pub(crate) enum Command {
     /// Manage groups of sandboxes, which end with their lease
     #[command(subcommand)]
     Group(GroupCommand),
+    /// Show the nodes of a cluster
+    #[command(subcommand)]
+    Node(NodeCommand),
     /// Manage sandboxes that a server start quarantined
     #[command(subcommand)]
     Quarantine(QuarantineCommand),

@@ -13,7 +13,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use arenite_channel::Identity;
 use arenite_control::images::{BuildEnv, BuildRunner, ClusterImages, ImagesConfig, PullPolicy, Registries, StepSandboxes};
+use arenite_control::nodes::NodeClaim;
+use arenite_control::store::Store;
 use arenite_control::{Control, ControlConfig, store};
 use arenite_engine::docker::{self, DockerConfig, DockerEngine};
 use arenite_engine::namespace::network::NetworkConfig;
@@ -38,6 +41,8 @@ use crate::guest_description::guest_description;
 use crate::output;
 use handover::Handover;
 
+/// The private key of a node, in the data directory.
+const NODE_IDENTITY: &str = "node-identity.pem";
 /// Maximum number of open files of a process in a sandbox.
 const OPEN_FILES: u64 = 65_536;
 
@@ -118,9 +123,7 @@ async fn serve(
     // Before anything is mounted or created: a server that can't start leaves the host unchanged.
     let Claim { listeners, lock, handover } = claim(&config, passed, take_over).await?;
     // The same for a database that has another server.
-    let store = store::open(&config.data_dir, config.database.as_ref())
-        .await
-        .map_err(|error| Failure::new(error.to_string()).maybe_hint(error.hint()))?;
+    let store = open_store(&config).await?;
     let Started { engine, images, steps, warnings } = start_engine(&config, lock).await?;
     for warning in &warnings {
         tracing::warn!("{warning}");
@@ -190,8 +193,9 @@ async fn serve(
         ..GatewayConfig::default()
     };
     let replaced = Arc::new(AtomicBool::new(false));
+    let given_up = Arc::new(AtomicBool::new(false));
     let stopped = {
-        let replaced = Arc::clone(&replaced);
+        let (replaced, given_up, control) = (Arc::clone(&replaced), Arc::clone(&given_up), Arc::clone(&control));
         async move {
             tokio::select! {
                 name = stop.any() => tracing::info!("{name}: stopping; a second signal stops at once"),
@@ -199,6 +203,7 @@ async fn serve(
                     replaced.store(true, Ordering::Relaxed);
                     tracing::info!("another server takes over: stopping; a signal stops at once");
                 }
+                () = control.given_up() => given_up.store(true, Ordering::Relaxed),
             }
             stop.end_at_the_next();
         }
@@ -206,8 +211,26 @@ async fn serve(
     let served = arenite_gateway::serve(gateway, listeners, control.clone(), recorder, stopped).await;
     control.stop(config.remove_sandboxes && !replaced.load(Ordering::Relaxed)).await;
     served.map_err(|error| Failure::new(error.to_string()))?;
+    if given_up.load(Ordering::Relaxed) {
+        return Err(Failure::new("the cluster has given this node up, since it did not renew its lease")
+            .hint("start it again: it joins, and takes over the sandboxes that still run"));
+    }
     tracing::info!("stopped; {}", if config.remove_sandboxes { "all sandboxes are removed" } else { "sandboxes live on" });
     Ok(ExitCode::SUCCESS)
+}
+
+/// Opens the store, alone or as a node of a cluster.
+async fn open_store(config: &Config) -> Result<Arc<dyn Store>, Failure> {
+    let opened = match (&config.node, &config.database) {
+        (Some(name), Some(database)) => {
+            let file = config.data_dir.join(NODE_IDENTITY);
+            let identity = Identity::open(&file).map_err(|error| Failure::new(format!("the node's key: {error}")))?;
+            let node = NodeClaim { name: name.clone(), key: identity.public().to_string() };
+            store::open_node(&config.data_dir, database, node).await
+        }
+        _ => store::open(&config.data_dir, config.database.as_ref()).await,
+    };
+    opened.map_err(|error| Failure::new(error.to_string()).maybe_hint(error.hint()))
 }
 
 fn failed(what: &str, error: &impl std::fmt::Display, hint: Option<String>) -> Failure {

@@ -162,6 +162,23 @@ pub(crate) struct Change {
 }
 
 #[derive(Debug, Deserialize)]
+pub(crate) struct Nodes {
+    pub(crate) nodes: Vec<Node>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Node {
+    pub(crate) name: String,
+    pub(crate) state: String,
+    pub(crate) sandboxes: u64,
+    pub(crate) memory_available_bytes: u64,
+    pub(crate) disk_available_bytes: u64,
+    pub(crate) started_at: jiff::Timestamp,
+    pub(crate) renewed_at: jiff::Timestamp,
+    pub(crate) version: String,
+}
+
+#[derive(Debug, Deserialize)]
 pub(crate) struct Quarantine {
     pub(crate) quarantine: Vec<Quarantined>,
 }

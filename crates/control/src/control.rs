@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 
 use arenite_engine::{Engine, EngineError};
 use arenite_model::{DeathReason, SandboxId, SandboxName, TenantId};
-use tokio::sync::{OwnedRwLockReadGuard, Semaphore};
+use tokio::sync::{OwnedRwLockReadGuard, Semaphore, watch};
 use tokio::task::JoinSet;
 use tracing::Instrument;
 
@@ -21,6 +21,7 @@ use crate::health::Health;
 use crate::idempotency::Idempotency;
 use crate::images::{Images, Logins};
 use crate::lease::Activity;
+use crate::nodes::NodeStore;
 use crate::pool::Pool;
 use crate::quarantine::Quarantine;
 use crate::reaper::Deadlines;
@@ -63,6 +64,8 @@ pub struct Control {
     pub(crate) tally: Tally,
     pub(crate) events: Arc<Events>,
     stopping: AtomicBool,
+    /// Set when the cluster has given this node up.
+    pub(crate) given_up: watch::Sender<bool>,
     /// Held for reading by everything that changes sandboxes, and for writing by a stop.
     operations: Arc<tokio::sync::RwLock<()>>,
     registry: RwLock<Registry>,
@@ -126,6 +129,9 @@ impl Control {
         if let Some(tenants) = &control.tenants {
             tasks.spawn(Arc::clone(tenants).write_refusals());
         }
+        if let Some(nodes) = control.nodes_store() {
+            tasks.spawn(Arc::clone(&control).keep_lease(nodes));
+        }
         drop(tasks);
         Ok(control)
     }
@@ -155,6 +161,7 @@ impl Control {
             tally: Tally::default(),
             events: Arc::new(Events::new(clock.now())),
             stopping: AtomicBool::new(false),
+            given_up: watch::Sender::new(false),
             operations: Arc::default(),
             registry: RwLock::default(),
             config,
@@ -168,6 +175,11 @@ impl Control {
             tasks: Mutex::default(),
             this: Weak::clone(this),
         })
+    }
+
+    /// None: the server is not one of a cluster.
+    pub(crate) fn nodes_store(&self) -> Option<Arc<dyn NodeStore>> {
+        Arc::clone(&self.store).node_store()
     }
 
     /// A sandbox in its current state.
@@ -309,6 +321,11 @@ impl Control {
             tenants.flush_refusals().await;
         }
         self.engine.close().await;
+        if let Some(nodes) = self.nodes_store()
+            && let Err(error) = nodes.leave().await
+        {
+            tracing::warn!(%error, "the stop could not be noted in the cluster; the other nodes give this one up later");
+        }
         self.store.close().await;
     }
 

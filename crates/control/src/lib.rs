@@ -105,6 +105,7 @@ pub mod images;
 mod lease;
 mod life;
 mod memo;
+pub mod nodes;
 mod overlay;
 mod pool;
 mod quarantine;

@@ -98,7 +98,7 @@ fn is_tag(text: &str) -> bool {
 /// What there is, for a path that leads to nothing.
 pub(crate) async fn unknown(exchange: &mut Exchange) -> Answered {
     Err(Refusal::not_found(format!("there is no {}", exchange.path.decoded)).hint(
-        "there are info, me, events, webhooks, usage, usage/live, templates, templates/{name}, images, images/pull, images/pulls, images/{name}, registries, registries/{host}, corpora, workers, quarantine, tenants, keys, audit, groups, groups/{name}/renew, sandboxes and sandboxes/{name}/{extend,pause,resume,start,reset,usage,logs,steps}",
+        "there are info, me, events, webhooks, usage, usage/live, templates, templates/{name}, images, images/pull, images/pulls, images/{name}, registries, registries/{host}, corpora, workers, nodes, quarantine, tenants, keys, audit, groups, groups/{name}/renew, sandboxes and sandboxes/{name}/{extend,pause,resume,start,reset,usage,logs,steps}",
     ))
 }
 

@@ -15,9 +15,9 @@ use matchit::Router;
 use crate::api::types::{
     AdoptSandbox, AuditPage, ChangeTenant, CorpusInfo, CorpusList, CreateAnswer, CreateGroup, CreateKey, CreateSandbox,
     CreateTenant, DeletedGroup, DeletedSandbox, FoundPassages, GroupInfo, GroupList, ImageList, KeyInfo, KeyList, LiveUsage, Me,
-    NewKeyInfo, Nothing, QuarantineList, RemovedSandbox, RemovedTenant, RenewGroup, RotateKey, SandboxInfo, SandboxList,
-    SandboxUsage, SearchCorpus, ServerInfo, SessionList, StepPage, TemplateList, TenantInfo, TenantList, TrajectoryList,
-    UsageReport, WorkerList,
+    NewKeyInfo, NodeList, Nothing, QuarantineList, RemovedSandbox, RemovedTenant, RenewGroup, RotateKey, SandboxInfo,
+    SandboxList, SandboxUsage, SearchCorpus, ServerInfo, SessionList, StepPage, TemplateList, TenantInfo, TenantList,
+    TrajectoryList, UsageReport, WorkerList,
 };
 use crate::auth::Need;
 use crate::changes::{ChangeSandbox, ExtendSandbox, ResetSandbox};
@@ -46,8 +46,8 @@ use crate::webhooks::{
     CreateWebhook, DeliveryInfo, DeliveryPage, NewWebhookInfo, RemovedWebhook, WebhookInfo, WebhookList, WebhookTest,
 };
 use crate::{
-    api, auth, builds, changes, corpora, events, groups, health, images, metrics, pages, problem, proxy, quarantine, registries,
-    sandbox_filter, tenants, trajectories, usage, webhooks,
+    api, auth, builds, changes, corpora, events, groups, health, images, metrics, nodes, pages, problem, proxy, quarantine,
+    registries, sandbox_filter, tenants, trajectories, usage, webhooks,
 };
 
 /// Answers a request of a route.
@@ -437,6 +437,8 @@ static ROUTES: &[Route] = &[
         .doc(Operation::new("groups", "delete_group", "Deletes a group with its sandboxes").answers::<DeletedGroup>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/groups/{name}/renew", |e| Box::pin(groups::renew(e))).for_whole_tenant()
         .doc(Operation::new("groups", "renew_group", "Starts the lease of a group again").takes::<RenewGroup>().answers::<GroupInfo>(200)),
+    Route::new(At::Server, &API, GET, "/api/v2/nodes", |e| Box::pin(nodes::list(e))).needs_operator()
+        .doc(Operation::new("nodes", "list_nodes", "Lists the nodes of the cluster; none without a cluster").paged(MAX_PAGE).answers::<NodeList>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/quarantine", |e| Box::pin(quarantine::list(e))).needs_operator()
         .doc(Operation::new("quarantine", "list_quarantine", "Lists the sandboxes that the server could not explain when it started").paged(MAX_PAGE).answers::<QuarantineList>(200)),
     Route::new(At::Server, &API, DELETE, "/api/v2/quarantine/{id}", |e| Box::pin(quarantine::remove(e))).needs_operator()

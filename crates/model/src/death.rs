@@ -32,6 +32,8 @@ pub enum DeathReason {
     GuestFailed,
     /// The host was restarted.
     HostLost,
+    /// Its node did not answer, and the cluster gave the node up.
+    NodeLost,
     /// The engine did not find it, or could not read its record.
     RecordLost,
     /// Its guest ended, and nothing says how: no server was there, or the kernel does not report it (before Linux 6.15).
@@ -51,12 +53,13 @@ pub enum DeathReason {
 }
 
 impl DeathReason {
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Oom,
         Self::Exit,
         Self::Killed,
         Self::GuestFailed,
         Self::HostLost,
+        Self::NodeLost,
         Self::RecordLost,
         Self::Unknown,
         Self::Deleted,
@@ -74,6 +77,7 @@ impl DeathReason {
             Self::Killed => "killed",
             Self::GuestFailed => "guest_failed",
             Self::HostLost => "host_lost",
+            Self::NodeLost => "node_lost",
             Self::RecordLost => "record_lost",
             Self::Unknown => "unknown",
             Self::Deleted => "deleted",
@@ -89,9 +93,14 @@ impl DeathReason {
     pub fn is_removal(self) -> bool {
         match self {
             Self::Deleted | Self::Expired | Self::Idle | Self::GroupEnded | Self::ParentEnded | Self::ServerStopped => true,
-            Self::Oom | Self::Exit | Self::Killed | Self::GuestFailed | Self::HostLost | Self::RecordLost | Self::Unknown => {
-                false
-            }
+            Self::Oom
+            | Self::Exit
+            | Self::Killed
+            | Self::GuestFailed
+            | Self::HostLost
+            | Self::NodeLost
+            | Self::RecordLost
+            | Self::Unknown => false,
         }
     }
 
@@ -102,6 +111,7 @@ impl DeathReason {
             Self::Killed => "its guest was killed",
             Self::GuestFailed => "its guest crashed",
             Self::HostLost => "the host was restarted",
+            Self::NodeLost => "its node does not answer",
             Self::RecordLost => "the engine did not find it again",
             Self::Unknown => "its guest ended",
             Self::Deleted => "it was deleted",

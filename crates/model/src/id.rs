@@ -104,6 +104,14 @@ text_id!(
 );
 
 text_id!(
+    /// A server of a cluster: a DNS label.
+    NodeName,
+    "node name",
+    "use 1 to 63 lower-case letters, digits and inner hyphens",
+    is_dns_label
+);
+
+text_id!(
     /// Identifies an API key, and is the public part of its text: 12 lower-case letters or digits.
     KeyId,
     "key id",

@@ -16,7 +16,7 @@ mod tier;
 pub use address::is_public_address;
 pub use code::ErrorCode;
 pub use death::{Death, DeathReason};
-pub use id::{GroupName, IdError, IdempotencyKey, ImageName, KeyId, SandboxId, SandboxName, TenantId, WebhookId};
+pub use id::{GroupName, IdError, IdempotencyKey, ImageName, KeyId, NodeName, SandboxId, SandboxName, TenantId, WebhookId};
 pub use spec::{IdlePolicy, NetworkMode, Resources, SandboxSpec, SpecError, VolumeMount};
 pub use state::SandboxState;
 pub use tier::Tier;

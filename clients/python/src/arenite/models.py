@@ -28,6 +28,7 @@ DeathReason: TypeAlias = Literal[
     "killed",
     "guest_failed",
     "host_lost",
+    "node_lost",
     "record_lost",
     "unknown",
     "deleted",
@@ -101,6 +102,12 @@ Language: TypeAlias = Literal["python", "javascript"] | str
 
 NetworkMode: TypeAlias = Literal["none", "open"] | str
 """Network access of a sandbox."""
+
+NodeName: TypeAlias = str
+"""A server of a cluster: a DNS label."""
+
+NodeState: TypeAlias = Literal["up", "down", "lost"] | str
+"""Whether a node runs sandboxes."""
 
 NotKept: TypeAlias = Literal["too_large", "store_full", "write_failed"] | str
 """Why a body's bytes were not kept."""
@@ -601,6 +608,35 @@ class NewWebhookInfo(WebhookInfo):
     """A new webhook."""
     secret: str
     """Signs deliveries. It can't be read again."""
+
+
+class NodeFacts(Model):
+    """What a node says of itself with each renewal."""
+    disk_available_bytes: int = 0
+    disk_total_bytes: int = 0
+    memory_available_bytes: int = 0
+    memory_total_bytes: int = 0
+    sandboxes: int = 0
+    """Its sandboxes, in any state."""
+    version: str = ''
+    """The version of its server."""
+
+
+class Node(NodeFacts):
+    """A node as the database has it."""
+    epoch: int
+    """Raised by each start of its server, and when the others give it up."""
+    name: NodeName
+    renewed_at: datetime
+    """By the database's clock."""
+    started_at: datetime
+    state: NodeState
+
+
+class NodeList(Model):
+    next_cursor: str | None = None
+    """`cursor` of the next page; null at the end."""
+    nodes: list[Node]
 
 
 class PartOfStep(Model):

@@ -8,6 +8,7 @@ pub(crate) mod groups;
 pub(crate) mod image;
 pub(crate) mod logs;
 pub(crate) mod mcp;
+pub(crate) mod node;
 mod pull_bar;
 pub(crate) mod quarantine;
 pub(crate) mod rag;

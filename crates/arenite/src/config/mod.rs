@@ -17,7 +17,7 @@ use arenite_control::store::{AddressError, PostgresAddress};
 use arenite_engine::KubernetesConfig;
 use arenite_engine::docker::{DEFAULT_GVISOR_RUNTIME, DEFAULT_SOCKET};
 use arenite_gateway::{AuthError, Authentication, Certificates, TlsError, TokenRules, TraceConfig};
-use arenite_model::{ImageName, Tier};
+use arenite_model::{ImageName, NodeName, Tier};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args};
 use serde::{Deserialize, Serialize};
@@ -337,6 +337,10 @@ settings! {
     /// Domain, besides localhost, under which each sandbox has a host ({id}.DOMAIN), and each of its ports ({port}-{id}.DOMAIN)
     #[arg(long, env = "ARENITE_DOMAIN", value_name = "DOMAIN")]
     domain: String,
+    /// Share the store with other servers, as this node of a cluster; needs a Postgres store. Each node owns the sandboxes that
+    /// are created on it
+    #[arg(long, env = "ARENITE_NODE", value_name = "NAME")]
+    node: NodeName,
     /// Proxies to trust X-Forwarded headers from
     #[arg(long, env = "ARENITE_TRUSTED_PROXY", value_name = "IP", value_delimiter = ',')]
     trusted_proxy: Vec<IpAddr>,
@@ -420,6 +424,7 @@ pub(crate) struct Config {
     /// The key is short enough to guess.
     pub(crate) has_weak_key: bool,
     pub(crate) domain: Option<String>,
+    pub(crate) node: Option<NodeName>,
     pub(crate) trusted_proxy: Vec<IpAddr>,
     pub(crate) remove_sandboxes: bool,
     pub(crate) log: String,
@@ -515,6 +520,7 @@ impl Settings {
             tenant_limit: Some(Vec::new()),
             ticket_ttl_seconds: Some(u32::try_from(arenite_gateway::TICKET_TTL.as_secs()).expect("the default is short")),
             domain: None,
+            node: None,
             trusted_proxy: Some(Vec::new()),
             remove_sandboxes: Some(false),
             log: Some("info".to_owned()),
@@ -607,6 +613,10 @@ impl Settings {
     pub(crate) fn resolve(self) -> Result<Config, ConfigError> {
         let all = self.or_defaults();
         let (data_dir, database) = all.resolve_store()?;
+        if let Some(node) = all.node.as_ref().filter(|_| database.is_none()) {
+            let rule = "nodes share a Postgres store: --store postgres://USER:PASSWORD@HOST/DATABASE";
+            return Err(ConfigError::Refused { setting: "node", given: node.to_string(), rule });
+        }
         let complete = "every required setting has a default";
         let kubernetes = all.kubernetes(&data_dir)?;
         let seconds = all.ticket_ttl_seconds.expect(complete);
@@ -726,6 +736,7 @@ impl Settings {
             webhook_retry_seconds: all.webhook_retry_seconds.expect(complete),
             tenant_limit: all.tenant_limit.expect(complete),
             domain: all.domain,
+            node: all.node,
             trusted_proxy: all.trusted_proxy.expect(complete),
             remove_sandboxes: all.remove_sandboxes.expect(complete),
             log: all.log.expect(complete),

@@ -9,12 +9,17 @@ use jiff::Timestamp;
 
 use super::{Answer, Contents, Op, Record, RecordId, RecordKind, Store, StoreError, TenantStore, UsageStore, WebhookStore};
 use crate::Sandbox;
+use crate::nodes::NodeStore;
 use crate::tenants::TenantLimits;
 
 /// A database with all tables, behind a queue of operations.
 pub(super) trait Database: TenantStore + UsageStore + WebhookStore {
     /// Carries out an operation.
     fn ask(&self, op: Op) -> impl Future<Output = Answer> + Send;
+    /// See [`Store::node_store`].
+    fn node_store(self: Arc<Self>) -> Option<Arc<dyn NodeStore>> {
+        None
+    }
     /// See [`Store::notes`].
     fn notes(&self) -> Vec<String> {
         Vec::new()
@@ -87,6 +92,10 @@ impl<D: Database> Store for D {
 
     fn usage_store(self: Arc<Self>) -> Option<Arc<dyn UsageStore>> {
         Some(self)
+    }
+
+    fn node_store(self: Arc<Self>) -> Option<Arc<dyn NodeStore>> {
+        Database::node_store(self)
     }
 
     fn notes(&self) -> Vec<String> {

@@ -36,6 +36,7 @@ pub use usage::UsageStore;
 pub use waits::{StoreWaits, counted_here, current_waits};
 pub use webhooks::WebhookStore;
 
+use crate::nodes::{NodeClaim, NodeStore};
 use crate::tenants::{QuotaExceeded, TenantLimits};
 use crate::{ControlError, Sandbox};
 
@@ -56,6 +57,14 @@ pub async fn open(data_dir: &Path, database: Option<&PostgresAddress>) -> Result
     let path = data_dir.join(SQLITE);
     let store = tokio::task::spawn_blocking(move || SqliteStore::open(path)).await.map_err(|_| ControlError::Stopping)??;
     Ok(Arc::new(store))
+}
+
+/// Opens the database for a node, which shares it with the others of its cluster.
+///
+/// # Errors
+/// Those of [`open`], also if a server without a cluster has the database, or another one is this node.
+pub async fn open_node(data_dir: &Path, database: &PostgresAddress, node: NodeClaim) -> Result<Arc<dyn Store>, ControlError> {
+    Ok(Arc::new(PostgresStore::open_node(database.clone(), data_dir, node).await?))
 }
 
 /// Reads all rows of a store, which a server may use meanwhile, and changes nothing.
@@ -194,6 +203,10 @@ pub trait Store: Send + Sync + 'static {
     fn usage_store(self: Arc<Self>) -> Option<Arc<dyn UsageStore>> {
         None
     }
+    /// The same store for nodes; none if its server is not one of a cluster.
+    fn node_store(self: Arc<Self>) -> Option<Arc<dyn NodeStore>> {
+        None
+    }
     /// Notes for the operator, as text.
     fn notes(&self) -> Vec<String> {
         Vec::new()
@@ -225,6 +238,8 @@ pub enum StoreError {
     ReadOnly,
     #[error("its disk is full")]
     Full,
+    #[error("the cluster has given this node up")]
+    GivenUp,
     /// The database is gone, slow, or has another server.
     #[error("{0}")]
     Unavailable(String),

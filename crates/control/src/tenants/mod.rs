@@ -123,6 +123,16 @@ impl Tenants {
         })
     }
 
+    /// Reads tenants and keys that another node of a cluster has changed.
+    pub(crate) async fn read_again(&self) -> Result<(), ControlError> {
+        let _change = self.change.lock().await;
+        let unread = ControlError::store("read the tenants");
+        let tenants = self.store.tenants().await.map_err(&unread)?;
+        let keys = self.store.keys().await.map_err(&unread)?;
+        self.publish(|keyring| *keyring = Keyring::new(tenants, keys));
+        Ok(())
+    }
+
     /// The later of two clocks, so that a step of the host's clock never makes an expired key valid again.
     fn now(&self) -> Timestamp {
         self.clock.now().max(self.clock.host_now())

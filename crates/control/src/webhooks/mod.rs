@@ -187,6 +187,17 @@ impl Webhooks {
         Ok(Self { store, clock, retry_for, hooks: RwLock::new(Arc::new(hooks)), change: tokio::sync::Mutex::default(), queue })
     }
 
+    /// Reads webhooks that another node of a cluster has changed.
+    pub(crate) async fn read_again(&self) -> Result<(), ControlError> {
+        let _change = self.change.lock().await;
+        let hooks = self.store.webhooks().await.map_err(ControlError::store("read the webhooks"))?;
+        for gone in self.hooks().keys().filter(|id| !hooks.iter().any(|hook| hook.id == **id)) {
+            self.queue.forget(gone);
+        }
+        self.publish(|map| *map = hooks.into_iter().map(|hook| (hook.id.clone(), Arc::new(hook))).collect());
+        Ok(())
+    }
+
     fn hooks(&self) -> Arc<HashMap<WebhookId, Arc<Webhook>>> {
         Arc::clone(&self.hooks.read().unwrap_or_else(PoisonError::into_inner))
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use arenite_control::nodes::Node;
 use arenite_control::tenants::{Binding, Quota, Role, TenantLimits};
 use arenite_control::usage::{UsageGroup, UsageRow};
 use arenite_control::{ChildBudget, Deadline, QuarantinedSandbox, ResourcesOverlay, Template};
@@ -467,6 +468,13 @@ pub(crate) struct AuditInfo {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct AuditPage {
     pub(crate) rows: Vec<AuditInfo>,
+    /// `cursor` of the next page; null at the end.
+    pub(crate) next_cursor: Option<String>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct NodeList {
+    pub(crate) nodes: Vec<Node>,
     /// `cursor` of the next page; null at the end.
     pub(crate) next_cursor: Option<String>,
 }

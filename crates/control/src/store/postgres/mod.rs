@@ -1,6 +1,7 @@
 //! The store in a Postgres database.
 
 mod address;
+mod nodes;
 mod owed;
 mod rows;
 mod schema;
@@ -11,6 +12,7 @@ mod webhooks;
 mod writer;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Mutex, mpsc, oneshot};
@@ -25,6 +27,7 @@ use self::writer::{Job, Work, Writer};
 use super::database::Database;
 use super::{Answer, Contents, Op, StoreError, waits};
 use crate::ControlError;
+use crate::nodes::{NodeClaim, NodeStore};
 
 /// Queue of changes for the writer; beyond it, callers wait to enqueue.
 const QUEUE: usize = 256;
@@ -36,6 +39,8 @@ const AGAIN: Duration = Duration::from_millis(200);
 
 /// Sandboxes in a Postgres database.
 pub struct PostgresStore {
+    /// None: it has the database alone.
+    node: Option<NodeClaim>,
     jobs: mpsc::Sender<Job>,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
@@ -46,11 +51,23 @@ impl PostgresStore {
     /// # Errors
     /// [`ControlError::StoreInUse`] if another server has it; [`ControlError::NewerStore`] if a newer version made it.
     pub async fn open(address: PostgresAddress, data_dir: &Path) -> Result<Self, ControlError> {
+        Self::open_as(address, data_dir, None).await
+    }
+
+    /// Connects as a node of a cluster. Migrates the schema if no other node is there.
+    ///
+    /// # Errors
+    /// Those of [`Self::open`].
+    pub async fn open_node(address: PostgresAddress, data_dir: &Path, node: NodeClaim) -> Result<Self, ControlError> {
+        Self::open_as(address, data_dir, Some(node)).await
+    }
+
+    async fn open_as(address: PostgresAddress, data_dir: &Path, node: Option<NodeClaim>) -> Result<Self, ControlError> {
         let owed = read_owed(data_dir).await?;
         let begun = Instant::now();
         let mut waits = false;
         let (session, claim) = loop {
-            let error = match Session::open(&address).await {
+            let error = match Session::open(&address, node.as_ref()).await {
                 Ok(opened) => break opened,
                 Err(error) => error,
             };
@@ -70,7 +87,7 @@ impl PostgresStore {
         };
         let (jobs, queue) = mpsc::channel(QUEUE);
         let writer = tokio::spawn(Writer::new(address, claim, session, owed).run(queue));
-        Ok(Self { jobs, writer: Mutex::new(Some(writer)) })
+        Ok(Self { node, jobs, writer: Mutex::new(Some(writer)) })
     }
 
     async fn carry_out(&self, work: Work) -> Answer {
@@ -105,7 +122,7 @@ pub(super) async fn read(address: &PostgresAddress, data_dir: &Path) -> Result<C
 async fn load_all(client: &tokio_postgres::Client) -> Result<Contents, session::Fault> {
     client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
     Ok(Contents {
-        sandboxes: rows::load(client).await?,
+        sandboxes: rows::load_all(client).await?,
         tenants: Some(tenants::load(client).await?),
         usage: Some(usage::load(client).await?),
         records: Some(rows::all_records(client).await?),
@@ -137,6 +154,10 @@ fn refused(address: &PostgresAddress, what: &'static str, error: OpenError) -> C
 impl Database for PostgresStore {
     async fn ask(&self, op: Op) -> Answer {
         self.carry_out(Work::Rows(op)).await
+    }
+
+    fn node_store(self: Arc<Self>) -> Option<Arc<dyn NodeStore>> {
+        self.node.is_some().then_some(self as Arc<dyn NodeStore>)
     }
 
     async fn join(&self) {

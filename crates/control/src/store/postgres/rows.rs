@@ -65,8 +65,11 @@ const REMOVE: &str = "DELETE FROM sandboxes WHERE id = ANY ($1::text[])";
 const LOAD: &str = "
     SELECT id, tenant, name, state, reason, template, origin, spec, isolation, created_at, last_used_at, state_since, expires_at,
         provenance, revision, died
-    FROM sandboxes ORDER BY created_at, id";
-const RECORDS: &str = "SELECT tenant, key, value, expires_at FROM records WHERE kind = $1";
+    FROM sandboxes";
+const IN_ORDER: &str = "ORDER BY created_at, id";
+/// A group is its node's.
+const RECORDS: &str = "
+    SELECT tenant, key, value, expires_at FROM records WHERE kind = $1 AND (kind <> 'group' OR node = arenite_node())";
 const FIND_RECORD: &str = "SELECT tenant, key, value, expires_at FROM records WHERE kind = $1 AND tenant = $2 AND key = $3";
 const COUNT_RECORDS: &str = "SELECT count(*) FROM records WHERE kind = $1 AND tenant = $2";
 const PUT_RECORD: &str = "
@@ -356,8 +359,15 @@ pub(super) fn storable(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
 }
 
+/// The rows of this node, or of a server without a cluster.
 pub(super) async fn load(client: &Client) -> Result<Vec<Sandbox>, Fault> {
-    read_all(&client.query(LOAD, &[]).await?, read)
+    let own = format!("{LOAD} WHERE node = arenite_node() {IN_ORDER}");
+    read_all(&client.query(&own, &[]).await?, read)
+}
+
+/// The rows of all nodes.
+pub(super) async fn load_all(client: &Client) -> Result<Vec<Sandbox>, Fault> {
+    read_all(&client.query(&format!("{LOAD} {IN_ORDER}"), &[]).await?, read)
 }
 
 /// Why a row can't be read.

@@ -1,6 +1,7 @@
 //! The schema of the database, and who may write to it.
 //!
-//! One server at a time writes: it holds a lock for as long as its session lives. A row of the table `arenite_store` has the
+//! One server at a time writes: it holds a lock for as long as its session lives. The nodes of a cluster share the lock, and each
+//! writes only while its epoch is valid (`nodes`). A row of the table `arenite_store` has the
 //! identity of the store and the server that used it last. A server that lost its session compares both before it writes
 //! again, so it never continues on another database, or on one that another server changed in the meantime.
 
@@ -10,25 +11,27 @@ use tokio::time::{Instant, sleep};
 use tokio_postgres::Client;
 
 use super::session::OpenError;
+use crate::nodes::NodeClaim;
 use crate::store::{DEAD_RESERVE_NOTHING, StoreError};
 
 /// The key of the lock in each database, `arenite` in ASCII.
 const LOCK: i64 = 0x0061_7265_6e69_7465;
 
-/// Who has it: process id and description.
+/// Who has it, or one of the nodes that have it: process id and description.
 const HOLDER: &str = "
     SELECT a.pid, coalesce(nullif(concat_ws(', ', nullif(a.application_name, ''), 'from ' || host(a.client_addr),
         'since ' || date_trunc('second', a.backend_start)), ''), 'a session of another user')
     FROM pg_locks l JOIN pg_stat_activity a USING (pid)
     WHERE l.locktype = 'advisory' AND l.granted AND a.datname = current_database() AND l.objsubid = 1
-        AND l.classid::bigint = $1::bigint >> 32 AND l.objid::bigint = $1::bigint & 4294967295";
+        AND l.classid::bigint = $1::bigint >> 32 AND l.objid::bigint = $1::bigint & 4294967295
+    LIMIT 1";
 
 /// How long a lost session may take to end.
 const WAIT: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_millis(20);
 
 /// Each migrates the schema from its index to the next. Released ones are never edited; append new ones.
-const MIGRATIONS: [&str; 8] = [
+const MIGRATIONS: [&str; 9] = [
     "
     CREATE TABLE sandboxes (
         id           TEXT PRIMARY KEY,
@@ -79,6 +82,7 @@ const MIGRATIONS: [&str; 8] = [
     ALTER TABLE sandboxes ADD COLUMN revision BIGINT NOT NULL DEFAULT 1, ADD COLUMN died TEXT;  -- JSON
 ",
     DEAD_RESERVE_NOTHING,
+    super::nodes::SCHEMA,
 ];
 
 /// The version of the schema that this program reads.
@@ -105,11 +109,24 @@ pub(super) async fn check_server(client: &Client) -> Result<(), StoreError> {
     Ok(())
 }
 
+/// How a session locks the database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lock {
+    /// No other server may have it.
+    Alone,
+    /// Other nodes may have it.
+    Shared,
+}
+
 /// Locks the database for this session. `previous` is this server's lost session, which the database may still hold.
-pub(super) async fn lock(client: &Client, previous: Option<i32>) -> Result<(), OpenError> {
+pub(super) async fn lock(client: &Client, lock: Lock, previous: Option<i32>) -> Result<(), OpenError> {
     let begun = Instant::now();
+    let take = match lock {
+        Lock::Alone => "SELECT pg_try_advisory_lock($1)",
+        Lock::Shared => "SELECT pg_try_advisory_lock_shared($1)",
+    };
     loop {
-        if client.query_one("SELECT pg_try_advisory_lock($1)", &[&LOCK]).await?.get(0) {
+        if client.query_one(take, &[&LOCK]).await?.get(0) {
             return Ok(());
         }
         let holder = client.query_opt(HOLDER, &[&LOCK]).await?;
@@ -123,6 +140,26 @@ pub(super) async fn lock(client: &Client, previous: Option<i32>) -> Result<(), O
             client.execute("SELECT pg_terminate_backend($1)", &[&pid]).await?;
         }
         sleep(AGAIN).await;
+    }
+}
+
+/// Migrates the schema for a node, if no other node has the database. Otherwise, it must have the version of this program.
+pub(super) async fn migrate_shared(client: &Client) -> Result<(), OpenError> {
+    if client.query_one("SELECT pg_try_advisory_lock($1)", &[&LOCK]).await?.get(0) {
+        let migrated = migrate(client).await;
+        client.query_one("SELECT pg_advisory_unlock($1)", &[&LOCK]).await?;
+        return migrated;
+    }
+    match version(client).await? {
+        Some(VERSION) => Ok(()),
+        Some(found) if found > VERSION => Err(OpenError::Newer { found }),
+        found => {
+            let found = found.unwrap_or(0);
+            let reason = format!(
+                "other nodes use the schema {found} of an earlier arenite, and this one needs {VERSION}: stop them, and start this one first"
+            );
+            Err(StoreError::Unavailable(reason).into())
+        }
     }
 }
 
@@ -169,16 +206,42 @@ pub(super) async fn migrate(client: &Client) -> Result<(), OpenError> {
 pub(super) struct Claim {
     /// Random, made with the store.
     identity: String,
+    by: Claimed,
+}
+
+#[derive(Clone)]
+enum Claimed {
     /// Random for each start of a server.
-    owner: String,
+    Owner(String),
+    /// A node, with the epoch of its start.
+    Node(NodeClaim, u64),
 }
 
 impl Claim {
-    /// Makes this server the one that used the store last. The caller holds the lock.
-    pub(super) async fn take(client: &Client) -> Result<Self, OpenError> {
+    /// Makes this server the one that used the store last, or one of its nodes. The caller holds the lock.
+    pub(super) async fn take(client: &Client, node: Option<&NodeClaim>) -> Result<Self, OpenError> {
         let owner = random_token();
         let row = client.query_one("UPDATE arenite_store SET owner = $1 RETURNING identity", &[&owner]).await?;
-        Ok(Self { identity: row.get(0), owner })
+        let by = match node {
+            Some(node) => Claimed::Node(node.clone(), node.join(client).await?),
+            None => Claimed::Owner(owner),
+        };
+        Ok(Self { identity: row.get(0), by })
+    }
+
+    pub(super) fn lock(&self) -> Lock {
+        match self.by {
+            Claimed::Owner(_) => Lock::Alone,
+            Claimed::Node(..) => Lock::Shared,
+        }
+    }
+
+    /// Gives a session the settings of the node.
+    pub(super) async fn set(&self, client: &Client) -> Result<(), tokio_postgres::Error> {
+        match &self.by {
+            Claimed::Owner(_) => Ok(()),
+            Claimed::Node(node, epoch) => node.set(client, *epoch).await,
+        }
     }
 
     /// Refuses another store, and a store that another server has used since.
@@ -190,7 +253,9 @@ impl Claim {
         if row.get::<_, String>(0) != self.identity {
             return Err(StoreError::Unavailable("the database is another one: its store has another identity".to_owned()).into());
         }
-        if row.get::<_, String>(1) != self.owner {
+        if let Claimed::Owner(owner) = &self.by
+            && row.get::<_, String>(1) != *owner
+        {
             let reason = "another server or an import has used the database in the meantime; restart this server";
             return Err(StoreError::Unavailable(reason.to_owned()).into());
         }

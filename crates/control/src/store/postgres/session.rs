@@ -10,8 +10,10 @@ use tokio_postgres::error::{Severity, SqlState};
 use tokio_postgres::{Client, NoTls};
 
 use super::address::PostgresAddress;
+use super::nodes;
 use super::rows::Statements;
-use super::schema::{self, Claim};
+use super::schema::{self, Claim, Lock};
+use crate::nodes::NodeClaim;
 use crate::store::StoreError;
 
 /// Maximum time of one exchange with the database.
@@ -73,6 +75,8 @@ impl From<tokio_postgres::Error> for Fault {
             StoreError::Unavailable("the database took too long".to_owned())
         } else if is_its_state(code) {
             StoreError::Unavailable(describe(&error))
+        } else if code.code() == nodes::GIVEN_UP {
+            StoreError::GivenUp
         } else {
             StoreError::Database(describe(&error))
         })
@@ -131,12 +135,16 @@ pub(super) struct Session {
 
 impl Session {
     /// Connects, takes the lock, and migrates the schema.
-    pub(super) async fn open(address: &PostgresAddress) -> Result<(Self, Claim), OpenError> {
-        let (client, connection) = within(EXCHANGE, connect_alone(address, None)).await?;
+    pub(super) async fn open(address: &PostgresAddress, node: Option<&NodeClaim>) -> Result<(Self, Claim), OpenError> {
+        let lock = if node.is_some() { Lock::Shared } else { Lock::Alone };
+        let (client, connection) = within(EXCHANGE, connect_locked(address, lock, None)).await?;
         within(LONG_EXCHANGE, async {
-            schema::migrate(&client).await?;
-            let claim = Claim::take(&client).await?;
-            Ok((Self::with(client, connection).await?, claim))
+            match lock {
+                Lock::Alone => schema::migrate(&client).await?,
+                Lock::Shared => schema::migrate_shared(&client).await?,
+            }
+            let claim = Claim::take(&client, node).await?;
+            Ok((Self::with(client, connection, &claim).await?, claim))
         })
         .await
     }
@@ -144,15 +152,16 @@ impl Session {
     /// Connects again for the server that has the claim, and ends its `previous` session.
     pub(super) async fn reopen(address: &PostgresAddress, claim: &Claim, previous: i32) -> Result<Self, OpenError> {
         within(EXCHANGE, async {
-            let (client, connection) = connect_alone(address, Some(previous)).await?;
+            let (client, connection) = connect_locked(address, claim.lock(), Some(previous)).await?;
             claim.verify(&client).await?;
-            Self::with(client, connection).await
+            Self::with(client, connection, claim).await
         })
         .await
     }
 
-    async fn with(client: Client, connection: Connection) -> Result<Self, OpenError> {
+    async fn with(client: Client, connection: Connection, claim: &Claim) -> Result<Self, OpenError> {
         client.batch_execute(SETTINGS).await?;
+        claim.set(&client).await?;
         let statements = Statements::prepare(&client).await?;
         let pid = client.query_one("SELECT pg_backend_pid()", &[]).await?.get(0);
         Ok(Self { client, statements, pid, connection })
@@ -180,10 +189,10 @@ impl Drop for Connection {
     }
 }
 
-/// Connects as the only server.
-async fn connect_alone(address: &PostgresAddress, previous: Option<i32>) -> Result<(Client, Connection), OpenError> {
+/// Connects as the only server, or as a node.
+async fn connect_locked(address: &PostgresAddress, lock: Lock, previous: Option<i32>) -> Result<(Client, Connection), OpenError> {
     let (client, connection) = connect(address).await?;
-    schema::lock(&client, previous).await?;
+    schema::lock(&client, lock, previous).await?;
     Ok((client, connection))
 }
 

@@ -170,7 +170,7 @@ impl WebhookStore for PostgresStore {
 
     async fn pending_deliveries(&self) -> Result<Vec<PendingDelivery>, StoreError> {
         self.transaction(|client, _| {
-            let select = "SELECT number, webhook, at FROM deliveries WHERE state = 'pending'";
+            let select = "SELECT number, webhook, at FROM deliveries WHERE state = 'pending' AND node = arenite_node()";
             Box::pin(async move { read_all(&client.query(select, &[]).await?, read_pending) })
         })
         .await

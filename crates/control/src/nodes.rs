@@ -1,0 +1,282 @@
+//! The nodes of a cluster: servers over one Postgres database, each of which owns its sandboxes alone.
+//!
+//! ```text
+//!  every 2 s: renew the own lease ──► read all leases ──► one has not changed for 10 s ──► give its node up:
+//!                                                                          its epoch is raised, its sandboxes are lost
+//! ```
+//!
+//! A lease has no time: a node is given up by one that has watched its lease for 10 s of its own clock without a change, and
+//! that reached the database all the while. So clocks may differ, and a database that was away gives nobody up.
+//!
+//! Each write of a node is refused once its epoch is another one, by the database itself. A node that was given up ends its
+//! server when it sees that. The next start of the server gets a new epoch, and takes over the sandboxes that still live:
+//! nothing else could have started them, since a sandbox is on its node's disk.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arenite_model::NodeName;
+use async_trait::async_trait;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use utoipa::ToSchema;
+
+use crate::store::StoreError;
+use crate::{Control, ControlError};
+
+/// Interval between renewals of a lease.
+const RENEW: Duration = Duration::from_secs(2);
+/// A node whose lease has not changed for this time is given up.
+const LEASE: Duration = Duration::from_secs(10);
+/// After a longer pause between two readings, all leases count as new.
+const GAP: Duration = Duration::from_secs(5);
+
+/// The node that a server is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeClaim {
+    pub name: NodeName,
+    /// Proves that a later start is the same node: no other has it.
+    pub key: String,
+}
+
+/// Whether a node runs sandboxes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum NodeState {
+    /// It renews its lease.
+    Up,
+    /// Its server was stopped. Its sandboxes may run.
+    Down,
+    /// The others have given it up.
+    Lost,
+}
+
+impl NodeState {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Down => "down",
+            Self::Lost => "lost",
+        }
+    }
+}
+
+/// What a node says of itself with each renewal.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct NodeFacts {
+    /// The version of its server.
+    pub version: String,
+    /// Its sandboxes, in any state.
+    pub sandboxes: u64,
+    pub memory_total_bytes: u64,
+    pub memory_available_bytes: u64,
+    pub disk_total_bytes: u64,
+    pub disk_available_bytes: u64,
+}
+
+/// A node as the database has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Node {
+    pub name: NodeName,
+    pub state: NodeState,
+    /// Raised by each start of its server, and when the others give it up.
+    pub epoch: u64,
+    /// Counts the renewals of its lease.
+    #[serde(skip)]
+    pub renewals: u64,
+    pub started_at: Timestamp,
+    /// By the database's clock.
+    pub renewed_at: Timestamp,
+    #[serde(flatten)]
+    pub facts: NodeFacts,
+}
+
+/// The database as a renewal found it.
+#[derive(Debug, Clone)]
+pub struct Renewed {
+    pub nodes: Vec<Node>,
+    /// Counts changes of tenants, keys and webhooks, which each node keeps in memory.
+    pub shared: u64,
+}
+
+/// The nodes' part of a store.
+#[async_trait]
+pub trait NodeStore: Send + Sync + 'static {
+    /// This node's name.
+    fn name(&self) -> &NodeName;
+    /// Renews the lease of this node, and reads those of all.
+    ///
+    /// # Errors
+    /// [`StoreError::GivenUp`] if the others have given it up.
+    async fn renew(&self, facts: &NodeFacts) -> Result<Renewed, StoreError>;
+    /// All nodes, by name.
+    async fn nodes(&self) -> Result<Vec<Node>, StoreError>;
+    /// Gives a node up, unless it has renewed its lease since it was read. All its sandboxes are lost. Returns their number, or
+    /// none if the node is not given up.
+    async fn give_up(&self, node: &Node) -> Result<Option<u64>, StoreError>;
+    /// Notes that the server of this node stops.
+    async fn leave(&self) -> Result<(), StoreError>;
+}
+
+/// Leases of other nodes, as this node has watched them.
+#[derive(Debug, Default)]
+struct Watched {
+    leases: HashMap<NodeName, (u64, u64, Instant)>,
+    read_at: Option<Instant>,
+}
+
+impl Watched {
+    /// The nodes that have not renewed their leases for too long.
+    fn overdue(&mut self, nodes: &[Node], own: &NodeName, now: Instant) -> Vec<Node> {
+        let is_continuous = self.read_at.is_some_and(|at| now.duration_since(at) <= GAP);
+        self.read_at = Some(now);
+        if !is_continuous {
+            self.leases.clear();
+        }
+        let running = nodes.iter().filter(|node| node.state == NodeState::Up && node.name != *own);
+        let mut overdue = Vec::new();
+        for node in running {
+            let (epoch, renewals, since) = *self.leases.entry(node.name.clone()).or_insert((node.epoch, node.renewals, now));
+            if (epoch, renewals) != (node.epoch, node.renewals) {
+                self.leases.insert(node.name.clone(), (node.epoch, node.renewals, now));
+            } else if now.duration_since(since) >= LEASE {
+                overdue.push(node.clone());
+            }
+        }
+        overdue
+    }
+}
+
+impl Control {
+    /// All nodes of the cluster by name. Empty for a server without a cluster.
+    pub async fn nodes(&self) -> Result<Vec<Node>, ControlError> {
+        let Some(store) = self.nodes_store() else { return Ok(Vec::new()) };
+        store.nodes().await.map_err(ControlError::store("read the nodes"))
+    }
+
+    /// Completes when the cluster has given this node up: the server must end.
+    pub async fn given_up(&self) {
+        let mut given_up = self.given_up.subscribe();
+        // The sender is `self`.
+        let _ = given_up.wait_for(|given_up| *given_up).await;
+    }
+
+    /// Reads what other nodes may have changed.
+    async fn read_shared(&self) -> Result<(), ControlError> {
+        if let Some(tenants) = self.tenants() {
+            tenants.read_again().await?;
+        }
+        if let Some(webhooks) = self.webhooks() {
+            webhooks.read_again().await?;
+        }
+        Ok(())
+    }
+
+    async fn node_facts(&self) -> NodeFacts {
+        let capacity = self.engine.capacity().await.unwrap_or_default();
+        NodeFacts {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            sandboxes: self.registry().len() as u64,
+            memory_total_bytes: capacity.memory_total_bytes,
+            memory_available_bytes: capacity.memory_available_bytes,
+            disk_total_bytes: capacity.disk_total_bytes,
+            disk_available_bytes: capacity.disk_available_bytes,
+        }
+    }
+
+    /// Renews this node's lease, and gives up nodes that don't renew theirs.
+    pub(crate) async fn keep_lease(self: Arc<Self>, store: Arc<dyn NodeStore>) {
+        let mut watched = Watched::default();
+        let mut shared = None;
+        let mut ticks = interval(RENEW);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let renewed = match store.renew(&self.node_facts().await).await {
+                Ok(renewed) => renewed,
+                Err(StoreError::GivenUp) => {
+                    tracing::error!(node = %store.name(), "the cluster has given this node up; the server ends, and its next start joins again");
+                    self.given_up.send_replace(true);
+                    return;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the lease of this node could not be renewed");
+                    continue;
+                }
+            };
+            if shared.is_some_and(|shared| shared != renewed.shared)
+                && let Err(error) = self.read_shared().await
+            {
+                tracing::warn!(%error, "tenants, keys and webhooks could not be read; the next renewal tries again");
+            } else {
+                shared = Some(renewed.shared);
+            }
+            for node in watched.overdue(&renewed.nodes, store.name(), Instant::now()) {
+                match store.give_up(&node).await {
+                    Ok(Some(sandboxes)) => {
+                        tracing::warn!(node = %node.name, sandboxes, "gave up a node that does not renew its lease; its sandboxes are lost")
+                    }
+                    // It has renewed it, or another node was faster.
+                    Ok(None) => {}
+                    Err(error) => tracing::warn!(node = %node.name, %error, "a node could not be given up"),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(name: &str, state: NodeState, epoch: u64, renewals: u64) -> Node {
+        Node {
+            name: name.parse().unwrap(),
+            state,
+            epoch,
+            renewals,
+            started_at: Timestamp::UNIX_EPOCH,
+            renewed_at: Timestamp::UNIX_EPOCH,
+            facts: NodeFacts::default(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_is_overdue_when_its_lease_was_watched_without_a_change() {
+        let own: NodeName = "a".parse().unwrap();
+        let mut watched = Watched::default();
+        let mut renewals = 0;
+        for second in (0..60).step_by(2) {
+            renewals += 1;
+            let nodes = [
+                node("a", NodeState::Up, 1, 0),
+                node("alive", NodeState::Up, 1, renewals),
+                node("silent", NodeState::Up, 1, 7),
+                node("stopped", NodeState::Down, 1, 7),
+            ];
+            let overdue = watched.overdue(&nodes, &own, Instant::now());
+            let names: Vec<&str> = overdue.iter().map(|node| node.name.as_str()).collect();
+            // After the seventh second, nobody could read or renew for a while.
+            let wanted: &[&str] = if second >= 18 { &["silent"] } else { &[] };
+            assert_eq!(names, wanted, "{second}");
+            tokio::time::advance(RENEW).await;
+            if second == 6 {
+                tokio::time::advance(GAP + RENEW).await;
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_epoch_is_a_new_lease() {
+        let own: NodeName = "a".parse().unwrap();
+        let mut watched = Watched::default();
+        for (epoch, wanted) in [(1, 0), (1, 0), (1, 0), (2, 0), (2, 0), (2, 0), (2, 1)] {
+            let overdue = watched.overdue(&[node("b", NodeState::Up, epoch, 3)], &own, Instant::now());
+            assert_eq!(overdue.len(), wanted, "{epoch}");
+            tokio::time::advance(Duration::from_secs(4)).await;
+        }
+    }
+}

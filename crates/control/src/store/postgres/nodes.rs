@@ -1,0 +1,186 @@
+//! Nodes in the database.
+//!
+//! The session of a node has its name and its epoch as settings. Rows that it inserts get the name by default, and triggers refuse
+//! its writes once the epoch of its row is another one.
+
+use std::sync::Arc;
+
+use arenite_model::{Death, DeathReason, NodeName};
+use async_trait::async_trait;
+use jiff::Timestamp;
+use tokio_postgres::{Client, Row};
+
+use super::PostgresStore;
+use super::rows::{Unreadable, read_all, read_time};
+use super::session::{Fault, OpenError};
+use crate::nodes::{Node, NodeClaim, NodeFacts, NodeState, NodeStore, Renewed};
+use crate::store::{StoreError, to_json};
+
+/// The state of an error by which the triggers refuse a write.
+pub(super) const GIVEN_UP: &str = "AR001";
+
+pub(super) const SCHEMA: &str = "
+    CREATE TABLE nodes (
+        name       TEXT PRIMARY KEY,
+        key        TEXT NOT NULL,
+        state      TEXT NOT NULL,
+        epoch      BIGINT NOT NULL,
+        renewals   BIGINT NOT NULL,
+        facts      TEXT NOT NULL,  -- JSON
+        started_at BIGINT NOT NULL,
+        renewed_at BIGINT NOT NULL
+    );
+    CREATE FUNCTION arenite_node() RETURNS TEXT LANGUAGE SQL STABLE AS $$
+        SELECT coalesce(current_setting('arenite.node', true), '')
+    $$;
+    CREATE FUNCTION arenite_now() RETURNS BIGINT LANGUAGE SQL VOLATILE AS $$
+        SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+    $$;
+    CREATE FUNCTION arenite_fence() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+    BEGIN
+        IF arenite_node() <> '' THEN
+            PERFORM FROM nodes
+                WHERE name = arenite_node() AND epoch = current_setting('arenite.epoch')::bigint FOR SHARE;
+            IF NOT FOUND THEN
+                RAISE EXCEPTION 'the cluster has given this node up' USING ERRCODE = 'AR001';
+            END IF;
+        END IF;
+        RETURN NULL;
+    END
+    $$;
+    -- Counts changes of what all nodes keep in memory.
+    ALTER TABLE arenite_store ADD COLUMN shared BIGINT NOT NULL DEFAULT 0;
+    CREATE FUNCTION arenite_changed() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+    BEGIN
+        UPDATE arenite_store SET shared = shared + 1;
+        RETURN NULL;
+    END
+    $$;
+    CREATE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE ON tenants EXECUTE FUNCTION arenite_changed();
+    CREATE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE ON api_keys EXECUTE FUNCTION arenite_changed();
+    CREATE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE ON webhooks EXECUTE FUNCTION arenite_changed();
+    -- Empty: of a server without a cluster.
+    ALTER TABLE sandboxes ADD COLUMN node TEXT NOT NULL DEFAULT '';
+    ALTER TABLE sandboxes ALTER COLUMN node SET DEFAULT arenite_node();
+    ALTER TABLE records ADD COLUMN node TEXT NOT NULL DEFAULT '';
+    ALTER TABLE records ALTER COLUMN node SET DEFAULT arenite_node();
+    ALTER TABLE deliveries ADD COLUMN node TEXT NOT NULL DEFAULT '';
+    ALTER TABLE deliveries ALTER COLUMN node SET DEFAULT arenite_node();
+    CREATE TRIGGER fence BEFORE INSERT OR UPDATE OR DELETE ON sandboxes EXECUTE FUNCTION arenite_fence();
+    CREATE TRIGGER fence BEFORE INSERT OR UPDATE OR DELETE ON records EXECUTE FUNCTION arenite_fence();
+    CREATE TRIGGER fence BEFORE INSERT OR UPDATE OR DELETE ON deliveries EXECUTE FUNCTION arenite_fence();
+    CREATE TRIGGER fence BEFORE INSERT OR UPDATE OR DELETE ON usage EXECUTE FUNCTION arenite_fence();
+    CREATE TRIGGER fence BEFORE INSERT OR UPDATE OR DELETE ON meters EXECUTE FUNCTION arenite_fence();
+";
+
+/// Raises the epoch of a node, or adds it. Another node that runs keeps its name.
+const JOIN: &str = "
+    INSERT INTO nodes (name, key, state, epoch, renewals, facts, started_at, renewed_at)
+    VALUES ($1, $2, 'up', 1, 0, '{}', arenite_now(), arenite_now())
+    ON CONFLICT (name) DO UPDATE SET key = excluded.key, state = 'up', epoch = nodes.epoch + 1, started_at = arenite_now(),
+        renewed_at = arenite_now()
+    WHERE nodes.key = excluded.key
+    RETURNING epoch";
+const SET: &str = "SELECT set_config('arenite.node', $1, false), set_config('arenite.epoch', $2, false)";
+/// Also if its server stopped before.
+const RENEW: &str = "
+    UPDATE nodes SET state = 'up', renewals = renewals + 1, facts = $1, renewed_at = arenite_now()
+    WHERE name = arenite_node() AND epoch = current_setting('arenite.epoch')::bigint";
+const LEAVE: &str = "
+    UPDATE nodes SET state = 'down' WHERE name = arenite_node() AND epoch = current_setting('arenite.epoch')::bigint";
+const NODES: &str = "SELECT name, state, epoch, renewals, facts, started_at, renewed_at FROM nodes ORDER BY name";
+/// Only a node with a valid epoch gives others up.
+const GIVE_UP: &str = "
+    UPDATE nodes SET state = 'lost', epoch = epoch + 1
+    WHERE name = $1 AND epoch = $2 AND renewals = $3 AND EXISTS (
+        SELECT FROM nodes own WHERE own.name = arenite_node() AND own.epoch = current_setting('arenite.epoch')::bigint)";
+/// What fails, is lost, or was half made or deleted reserves nothing on a node that is gone.
+const LOSE: &str = "
+    UPDATE sandboxes SET state = 'lost', reason = $2, died = $3, state_since = arenite_now(), revision = revision + 1,
+        cpu_millis = 0, memory_bytes = 0
+    WHERE node = $1 AND state IN ('running', 'paused')";
+
+impl NodeClaim {
+    /// Makes the session one of the next epoch. The caller holds the lock of a node.
+    pub(super) async fn join(&self, client: &Client) -> Result<u64, OpenError> {
+        let joined = client.query_opt(JOIN, &[&self.name.as_str(), &self.key]).await?;
+        let Some(row) = joined else {
+            return Err(OpenError::InUse(format!("another server is the node {}", self.name)));
+        };
+        Ok(row.get::<_, i64>(0).unsigned_abs())
+    }
+
+    pub(super) async fn set(&self, client: &Client, epoch: u64) -> Result<(), tokio_postgres::Error> {
+        client.query_one(SET, &[&self.name.as_str(), &epoch.to_string()]).await.map(drop)
+    }
+}
+
+fn read_node(row: &Row) -> Result<Node, Unreadable> {
+    let state = match row.try_get::<_, &str>(1)? {
+        "up" => NodeState::Up,
+        "down" => NodeState::Down,
+        _ => NodeState::Lost,
+    };
+    Ok(Node {
+        name: row.try_get::<_, &str>(0)?.parse()?,
+        state,
+        epoch: row.try_get::<_, i64>(2)?.unsigned_abs(),
+        renewals: row.try_get::<_, i64>(3)?.unsigned_abs(),
+        // Another version may say other things.
+        facts: serde_json::from_str(row.try_get(4)?).unwrap_or_default(),
+        started_at: read_time(row, 5)?,
+        renewed_at: read_time(row, 6)?,
+    })
+}
+
+async fn read_nodes(client: &Client) -> Result<Vec<Node>, Fault> {
+    read_all(&client.query(NODES, &[]).await?, read_node)
+}
+
+#[async_trait]
+impl NodeStore for PostgresStore {
+    fn name(&self) -> &NodeName {
+        &self.node.as_ref().expect("the store of a node has its name").name
+    }
+
+    async fn renew(&self, facts: &NodeFacts) -> Result<Renewed, StoreError> {
+        let facts = Arc::new(to_json(facts)?);
+        self.transaction(move |client, _| {
+            let facts = Arc::clone(&facts);
+            Box::pin(async move {
+                if client.execute(RENEW, &[&*facts]).await? == 0 {
+                    return Err(Fault::Refused(StoreError::GivenUp));
+                }
+                let shared: i64 = client.query_one("SELECT shared FROM arenite_store", &[]).await?.get(0);
+                Ok(Renewed { nodes: read_nodes(client).await?, shared: shared.unsigned_abs() })
+            })
+        })
+        .await
+    }
+
+    async fn nodes(&self) -> Result<Vec<Node>, StoreError> {
+        self.transaction(|client, _| Box::pin(read_nodes(client))).await
+    }
+
+    async fn give_up(&self, node: &Node) -> Result<Option<u64>, StoreError> {
+        let message = format!("its node {} did not renew its lease, and was given up", node.name);
+        let death = Death::with_message(DeathReason::NodeLost, message.clone()).noticed_at(Timestamp::now());
+        let (node, died) = (Arc::new(node.clone()), Arc::new(to_json(&death)?));
+        let message = Arc::new(message);
+        self.transaction(move |client, _| {
+            let (node, died, message) = (Arc::clone(&node), Arc::clone(&died), Arc::clone(&message));
+            Box::pin(async move {
+                let [epoch, renewals] = [node.epoch, node.renewals].map(crate::store::number);
+                if client.execute(GIVE_UP, &[&node.name.as_str(), &epoch, &renewals]).await? == 0 {
+                    return Ok(None);
+                }
+                Ok(Some(client.execute(LOSE, &[&node.name.as_str(), &*message, &*died]).await?))
+            })
+        })
+        .await
+    }
+
+    async fn leave(&self) -> Result<(), StoreError> {
+        self.transaction(|client, _| Box::pin(async move { Ok(client.execute(LEAVE, &[]).await.map(drop)?) })).await
+    }
+}

@@ -1,0 +1,143 @@
+//! Nodes of a cluster over one Postgres database: rows of their own, leases, and fences.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails its test")]
+
+mod support;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arenite_control::fake_engine::FakeEngine;
+use arenite_control::nodes::{NodeClaim, NodeFacts, NodeState, NodeStore};
+use arenite_control::store::{PostgresStore, Store, StoreError, read};
+use arenite_control::{Control, ControlConfig, ControlError, Sandbox};
+use arenite_model::{DeathReason, SandboxState};
+use support::cluster::Cluster;
+use support::{config, name, named, sandbox, start_on, tenant};
+
+fn claim(name: &str, key: &str) -> NodeClaim {
+    NodeClaim { name: name.parse().unwrap(), key: key.to_owned() }
+}
+
+async fn open(cluster: &Cluster, data: &Path, name: &str) -> Arc<PostgresStore> {
+    Arc::new(PostgresStore::open_node(cluster.address(), data, claim(name, name)).await.unwrap())
+}
+
+fn leases(store: &Arc<PostgresStore>) -> Arc<dyn NodeStore> {
+    Store::node_store(Arc::clone(store)).unwrap()
+}
+
+fn running(name: &str) -> Sandbox {
+    Sandbox { state: SandboxState::Running, ..sandbox("default", name) }
+}
+
+async fn until(mut done: impl AsyncFnMut() -> bool) {
+    let begun = Instant::now();
+    while !done().await {
+        assert!(begun.elapsed() < Duration::from_secs(30), "it did not happen in time");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test]
+async fn nodes_share_the_database_and_a_server_without_a_cluster_does_not() {
+    let cluster = Cluster::start();
+    let data = tempfile::tempdir().unwrap();
+    let (a, b) = (open(&cluster, data.path(), "a").await, open(&cluster, data.path(), "b").await);
+    let alone = PostgresStore::open(cluster.address(), data.path()).await.err().unwrap();
+    assert!(matches!(alone, ControlError::StoreInUse { .. }), "{alone}");
+    a.insert(&running("of-a")).await.unwrap();
+    b.insert(&running("of-b")).await.unwrap();
+    assert!(matches!(b.insert(&running("of-a")).await, Err(StoreError::Taken)), "a name is unique in the cluster");
+    for (store, own) in [(&a, "of-a"), (&b, "of-b")] {
+        let rows = store.load().await.unwrap();
+        assert_eq!(rows.iter().map(|row| row.name.as_str()).collect::<Vec<_>>(), [own]);
+    }
+    assert_eq!(read(data.path(), Some(&cluster.address())).await.unwrap().sandboxes.len(), 2, "an export has all");
+    // The same name with another key is another server.
+    let other = PostgresStore::open_node(cluster.address(), data.path(), claim("a", "stranger")).await.err().unwrap();
+    assert!(other.to_string().contains("another server is the node a"), "{other}");
+    let facts = NodeFacts { sandboxes: 1, ..NodeFacts::default() };
+    let renewed = leases(&a).renew(&facts).await.unwrap();
+    assert_eq!(
+        renewed.nodes.iter().map(|node| (node.name.as_str(), node.state)).collect::<Vec<_>>(),
+        [("a", NodeState::Up), ("b", NodeState::Up)]
+    );
+    assert_eq!(renewed.nodes[0].facts, facts);
+    leases(&b).leave().await.unwrap();
+    assert_eq!(leases(&a).nodes().await.unwrap()[1].state, NodeState::Down);
+    a.close().await;
+    b.close().await;
+    let alone = PostgresStore::open(cluster.address(), data.path()).await.unwrap();
+    assert!(alone.load().await.unwrap().is_empty(), "the nodes' rows are not its own");
+    alone.close().await;
+}
+
+#[tokio::test]
+async fn a_node_that_was_given_up_writes_nothing_more() {
+    let cluster = Cluster::start();
+    let data = tempfile::tempdir().unwrap();
+    let (a, b) = (open(&cluster, data.path(), "a").await, open(&cluster, data.path(), "b").await);
+    let mut row = running("one");
+    b.insert(&row).await.unwrap();
+    let node = leases(&a).nodes().await.unwrap().pop().unwrap();
+    leases(&b).renew(&NodeFacts::default()).await.unwrap();
+    assert_eq!(leases(&a).give_up(&node).await.unwrap(), None, "it has renewed its lease since");
+    let node = leases(&a).nodes().await.unwrap().pop().unwrap();
+    assert_eq!(leases(&a).give_up(&node).await.unwrap(), Some(1));
+    assert_eq!(leases(&a).give_up(&node).await.unwrap(), None, "once");
+
+    assert!(matches!(leases(&b).renew(&NodeFacts::default()).await, Err(StoreError::GivenUp)));
+    row.reason = Some("too late".to_owned());
+    assert!(matches!(b.update(&row).await, Err(StoreError::GivenUp)));
+    assert!(matches!(b.insert(&running("two")).await, Err(StoreError::GivenUp)));
+    let other = leases(&a).nodes().await.unwrap().remove(0);
+    assert!(matches!(leases(&b).give_up(&other).await, Err(StoreError::GivenUp)), "it gives nobody up");
+    drop(b);
+    a.insert(&running("two")).await.unwrap();
+
+    // Its next start is a new epoch, and sees what became of its rows.
+    let b = open(&cluster, data.path(), "b").await;
+    let [found] = <[Sandbox; 1]>::try_from(b.load().await.unwrap()).unwrap();
+    assert_eq!((found.state, found.revision), (SandboxState::Lost, row.revision + 1));
+    assert_eq!(found.died.unwrap().reason, DeathReason::NodeLost);
+    assert!(found.reason.unwrap().contains("node b"));
+    row.reason = None;
+    b.update(&row).await.unwrap();
+    leases(&b).renew(&NodeFacts::default()).await.unwrap();
+    assert_eq!(leases(&a).nodes().await.unwrap()[1].epoch, node.epoch + 2);
+}
+
+async fn server(cluster: &Cluster, data: &Path, node: &str, engine: &Arc<FakeEngine>) -> Arc<Control> {
+    let config = ControlConfig { tenants: true, ..config() };
+    start_on(config, engine, open(cluster, data, node).await).await
+}
+
+#[tokio::test]
+async fn a_node_that_was_given_up_ends_and_takes_over_what_lives_when_it_is_back() {
+    let cluster = Cluster::start();
+    let data = tempfile::tempdir().unwrap();
+    let (engine_a, engine_b) = (FakeEngine::new(), FakeEngine::new());
+    let a = server(&cluster, data.path(), "a", &engine_a).await;
+    let b = server(&cluster, data.path(), "b", &engine_b).await;
+    a.create(&tenant(), named("on-a")).await.unwrap();
+    b.create(&tenant(), named("on-b")).await.unwrap();
+
+    // A tenant of one node is known to the other.
+    a.tenants().unwrap().create("acme".parse().unwrap()).await.unwrap();
+    until(async || b.tenants().unwrap().get(&"acme".parse().unwrap()).is_ok()).await;
+
+    cluster.run("UPDATE nodes SET epoch = epoch + 1, state = 'lost' WHERE name = 'b'").await;
+    tokio::time::timeout(Duration::from_secs(10), b.given_up()).await.unwrap();
+    assert!(b.create(&tenant(), named("too-late")).await.is_err());
+    b.stop(false).await;
+    assert_eq!(engine_b.ids().len(), 1, "what runs goes on");
+
+    let b = server(&cluster, data.path(), "b", &engine_b).await;
+    assert_eq!(b.get(&tenant(), &name("on-b")).await.unwrap().state, SandboxState::Running);
+    assert_eq!(a.get(&tenant(), &name("on-a")).await.unwrap().state, SandboxState::Running);
+    assert!(a.nodes().await.unwrap().iter().all(|node| node.state == NodeState::Up));
+    a.stop(false).await;
+    b.stop(false).await;
+}
