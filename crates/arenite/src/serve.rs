@@ -23,7 +23,7 @@ use arenite_engine::namespace::network::NetworkConfig;
 use arenite_engine::namespace::storage::StorageConfig;
 use arenite_engine::namespace::{self, NamespaceConfig, NamespaceEngine, ServerLock};
 use arenite_engine::{Engine, EngineError, KubernetesConfig};
-use arenite_gateway::GatewayConfig;
+use arenite_gateway::{GatewayConfig, NodeConfig};
 use arenite_image::{ImageStore, RegistryOptions};
 use arenite_model::{ImageName, NetworkMode, Resources, Tier};
 use arenite_retrieval::library::Library;
@@ -123,7 +123,8 @@ async fn serve(
     // Before anything is mounted or created: a server that can't start leaves the host unchanged.
     let Claim { listeners, lock, handover } = claim(&config, passed, take_over).await?;
     // The same for a database that has another server.
-    let store = open_store(&config).await?;
+    let node = config.node.is_some().then(|| open_node(&config)).transpose()?;
+    let store = open_store(&config, node.as_ref()).await?;
     let Started { engine, images, steps, warnings } = start_engine(&config, lock).await?;
     for warning in &warnings {
         tracing::warn!("{warning}");
@@ -186,6 +187,7 @@ async fn serve(
         corpora: Some(Arc::new(Library::of_data(&config.data_dir))),
         webhook_ranges: config.webhook_allow.iter().filter_map(net).collect(),
         outgoing_tls,
+        node,
         traces: config.traces.clone(),
         warnings,
         commit: option_env!("ARENITE_COMMIT").unwrap_or("unknown"),
@@ -219,14 +221,25 @@ async fn serve(
     Ok(ExitCode::SUCCESS)
 }
 
+/// The key of this node, and the address at which other nodes reach it.
+fn open_node(config: &Config) -> Result<NodeConfig, Failure> {
+    let file = config.data_dir.join(NODE_IDENTITY);
+    let keys = Identity::open(&file).map_err(|error| Failure::new(format!("the node's key: {error}")))?;
+    let address = config.node_listen;
+    let listener = arenite_gateway::listen_on(address)
+        .map_err(|error| Failure::new(format!("could not listen on {address} for other nodes: {error}")))
+        .map_err(|failure| failure.hint("node_listen names another address"))?;
+    Ok(NodeConfig { keys, listener: Arc::new(listener) })
+}
+
 /// Opens the store, alone or as a node of a cluster.
-async fn open_store(config: &Config) -> Result<Arc<dyn Store>, Failure> {
-    let opened = match (&config.node, &config.database) {
-        (Some(name), Some(database)) => {
-            let file = config.data_dir.join(NODE_IDENTITY);
-            let identity = Identity::open(&file).map_err(|error| Failure::new(format!("the node's key: {error}")))?;
-            let node = NodeClaim { name: name.clone(), key: identity.public().to_string() };
-            store::open_node(&config.data_dir, database, node).await
+async fn open_store(config: &Config, node: Option<&NodeConfig>) -> Result<Arc<dyn Store>, Failure> {
+    let opened = match (&config.node, &config.database, node) {
+        (Some(name), Some(database), Some(node)) => {
+            let own = node.listener.local_addr().ok().map(|address| address.to_string());
+            let address = config.node_address.clone().or(own);
+            let claim = NodeClaim { name: name.clone(), key: node.keys.public().to_string(), address };
+            store::open_node(&config.data_dir, database, claim).await
         }
         _ => store::open(&config.data_dir, config.database.as_ref()).await,
     };

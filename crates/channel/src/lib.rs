@@ -1,4 +1,4 @@
-//! Encrypted connections between the server and guests on other hosts: TLS 1.3 with raw public keys (RFC 7250).
+//! Encrypted connections between the server and guests on other hosts, and between nodes: TLS 1.3 with raw public keys (RFC 7250).
 //!
 //! ```text
 //!  server: one private key, kept          guest: a new private key at each start
@@ -307,7 +307,12 @@ impl Connector {
     }
 }
 
-/// Accepts connections of the server.
+/// The key of a client.
+pub fn peer_key<S>(stream: &server::TlsStream<S>) -> Option<PublicKey> {
+    stream.get_ref().1.peer_certificates().and_then(|shown| PublicKey::from_der(shown.first()?))
+}
+
+/// Accepts connections of the server, or of other servers.
 #[derive(Clone)]
 pub struct Acceptor(TlsAcceptor);
 
@@ -323,7 +328,16 @@ impl Acceptor {
         if servers.is_empty() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "no server's public key is given"));
         }
-        let verifier = Verifier::new(Some(servers));
+        Self::with(identity, Some(servers))
+    }
+
+    /// Accepts clients with any key. The caller compares it: [`peer_key`].
+    pub fn of_any(identity: &Identity) -> io::Result<Self> {
+        Self::with(identity, None)
+    }
+
+    fn with(identity: &Identity, keys: Option<Vec<PublicKey>>) -> io::Result<Self> {
+        let verifier = Verifier::new(keys);
         let mut config = ServerConfig::builder_with_provider(Arc::clone(&verifier.provider))
             .with_protocol_versions(&[&TLS13])
             .map_err(io::Error::other)?

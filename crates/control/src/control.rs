@@ -21,7 +21,7 @@ use crate::health::Health;
 use crate::idempotency::Idempotency;
 use crate::images::{Images, Logins};
 use crate::lease::Activity;
-use crate::nodes::NodeStore;
+use crate::nodes::{Cluster, NodeStore};
 use crate::pool::Pool;
 use crate::quarantine::Quarantine;
 use crate::reaper::Deadlines;
@@ -64,6 +64,7 @@ pub struct Control {
     pub(crate) tally: Tally,
     pub(crate) events: Arc<Events>,
     stopping: AtomicBool,
+    pub(crate) cluster: Cluster,
     /// Set when the cluster has given this node up.
     pub(crate) given_up: watch::Sender<bool>,
     /// Held for reading by everything that changes sandboxes, and for writing by a stop.
@@ -161,6 +162,7 @@ impl Control {
             tally: Tally::default(),
             events: Arc::new(Events::new(clock.now())),
             stopping: AtomicBool::new(false),
+            cluster: Cluster::default(),
             given_up: watch::Sender::new(false),
             operations: Arc::default(),
             registry: RwLock::default(),

@@ -13,23 +13,29 @@
 //! nothing else could have started them, since a sandbox is on its node's disk.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use arenite_model::NodeName;
+use arenite_model::{NodeName, SandboxId, SandboxName, TenantId};
 use async_trait::async_trait;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use utoipa::ToSchema;
 
 use crate::store::StoreError;
-use crate::{Control, ControlError};
+use crate::{Control, ControlError, Sandbox};
 
 /// Interval between renewals of a lease.
 const RENEW: Duration = Duration::from_secs(2);
 /// A node whose lease has not changed for this time is given up.
 const LEASE: Duration = Duration::from_secs(10);
+/// Shortest interval between readings of the nodes besides renewals.
+const READ_AGAIN: Duration = Duration::from_millis(200);
+/// How long the owner of a sandbox is remembered, and of how many sandboxes.
+const KNOWN: Duration = Duration::from_secs(10);
+const MAX_OWNERS: usize = 20_000;
 /// After a longer pause between two readings, all leases count as new.
 const GAP: Duration = Duration::from_secs(5);
 
@@ -37,8 +43,17 @@ const GAP: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeClaim {
     pub name: NodeName,
-    /// Proves that a later start is the same node: no other has it.
+    /// The public key of its connections. A later start with it is the same node.
     pub key: String,
+    /// Where other nodes reach it: `HOST:PORT`.
+    pub address: Option<String>,
+}
+
+impl NodeClaim {
+    /// What it says of itself when it joins.
+    pub(crate) fn facts(&self) -> NodeFacts {
+        NodeFacts { version: env!("CARGO_PKG_VERSION").to_owned(), address: self.address.clone(), ..NodeFacts::default() }
+    }
 }
 
 /// Whether a node runs sandboxes.
@@ -69,6 +84,8 @@ impl NodeState {
 pub struct NodeFacts {
     /// The version of its server.
     pub version: String,
+    /// Where other nodes reach it: `HOST:PORT`.
+    pub address: Option<String>,
     /// Its sandboxes, in any state.
     pub sandboxes: u64,
     pub memory_total_bytes: u64,
@@ -81,6 +98,9 @@ pub struct NodeFacts {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Node {
     pub name: NodeName,
+    /// The public key of its connections.
+    #[serde(skip)]
+    pub key: String,
     pub state: NodeState,
     /// Raised by each start of its server, and when the others give it up.
     pub epoch: u64,
@@ -105,8 +125,8 @@ pub struct Renewed {
 /// The nodes' part of a store.
 #[async_trait]
 pub trait NodeStore: Send + Sync + 'static {
-    /// This node's name.
-    fn name(&self) -> &NodeName;
+    /// This node.
+    fn claim(&self) -> &NodeClaim;
     /// Renews the lease of this node, and reads those of all.
     ///
     /// # Errors
@@ -117,8 +137,85 @@ pub trait NodeStore: Send + Sync + 'static {
     /// Gives a node up, unless it has renewed its lease since it was read. All its sandboxes are lost. Returns their number, or
     /// none if the node is not given up.
     async fn give_up(&self, node: &Node) -> Result<Option<u64>, StoreError>;
+    /// The other node that owns a tenant's sandbox, by name or by id.
+    async fn owner(&self, tenant: &TenantId, sandbox: SandboxKey) -> Result<Option<NodeName>, StoreError>;
+    /// A tenant's sandboxes of other nodes, the oldest first.
+    async fn sandboxes_of_others(&self, tenant: &TenantId) -> Result<Vec<Sandbox>, StoreError>;
     /// Notes that the server of this node stops.
     async fn leave(&self) -> Result<(), StoreError>;
+}
+
+/// What identifies a sandbox of a tenant.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum SandboxKey {
+    Name(SandboxName),
+    Id(SandboxId),
+}
+
+/// The nodes of tenants' sandboxes, and since when they are known.
+type Owners = HashMap<TenantId, HashMap<SandboxKey, (NodeName, Instant)>>;
+
+/// What a node knows of the others.
+#[derive(Default)]
+pub(crate) struct Cluster {
+    /// As the last renewal found them.
+    nodes: RwLock<Arc<Vec<Node>>>,
+    /// Creates that were placed since then.
+    placed: Mutex<HashMap<NodeName, u64>>,
+    owners: Mutex<Owners>,
+    /// When the nodes were last read between two renewals.
+    read_at: tokio::sync::Mutex<Option<Instant>>,
+}
+
+impl Cluster {
+    fn nodes(&self) -> Arc<Vec<Node>> {
+        Arc::clone(&self.nodes.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn learn(&self, nodes: Vec<Node>) {
+        *self.nodes.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(nodes);
+        self.placed.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    fn owners(&self) -> MutexGuard<'_, Owners> {
+        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The node of two random ones that has fewer sandboxes, or the node of a key: the same one each time, while the same nodes
+    /// are up. `own` sandboxes are on this node.
+    fn place(&self, name: &NodeName, own: u64, key: Option<&str>) -> Option<NodeName> {
+        let nodes = self.nodes();
+        let up: Vec<&Node> = nodes.iter().filter(|node| node.state == NodeState::Up).collect();
+        if up.len() < 2 {
+            return None;
+        }
+        let mut placed = self.placed.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = |node: &Node, placed: &HashMap<NodeName, u64>| match node.name == *name {
+            true => own,
+            false => node.facts.sandboxes + placed.get(&node.name).copied().unwrap_or(0),
+        };
+        let chosen = match key {
+            Some(key) => {
+                let mut hasher = DefaultHasher::new();
+                key.hash(&mut hasher);
+                up[(hasher.finish() % up.len() as u64) as usize]
+            }
+            None => {
+                let (first, step) = (random(up.len()), 1 + random(up.len() - 1));
+                let (a, b) = (up[first], up[(first + step) % up.len()]);
+                if count(a, &placed) <= count(b, &placed) { a } else { b }
+            }
+        };
+        *placed.entry(chosen.name.clone()).or_default() += 1;
+        (chosen.name != *name).then(|| chosen.name.clone())
+    }
+}
+
+/// A random number below `most`.
+fn random(most: usize) -> usize {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).expect("the kernel's random source answers");
+    (u64::from_ne_bytes(bytes) % most as u64) as usize
 }
 
 /// Leases of other nodes, as this node has watched them.
@@ -157,6 +254,82 @@ impl Control {
         store.nodes().await.map_err(ControlError::store("read the nodes"))
     }
 
+    /// Another node that is up.
+    pub fn peer(&self, name: &NodeName) -> Option<Node> {
+        self.cluster.nodes().iter().find(|node| node.name == *name && node.state == NodeState::Up).cloned()
+    }
+
+    /// The name of the node with this public key, if it is up.
+    pub fn peer_with_key(&self, key: &str) -> Option<NodeName> {
+        let nodes = self.cluster.nodes();
+        nodes.iter().find(|node| node.key == key && node.state == NodeState::Up).map(|node| node.name.clone())
+    }
+
+    /// Reads the nodes before the next renewal, since one of them seems to have changed.
+    pub async fn read_peers(&self) {
+        let Some(store) = self.nodes_store() else { return };
+        let asked_at = Instant::now();
+        let mut read_at = self.cluster.read_at.lock().await;
+        if let Some(at) = *read_at {
+            if at > asked_at {
+                return;
+            }
+            // Strangers can cause it.
+            sleep_until(at + READ_AGAIN).await;
+        }
+        *read_at = Some(Instant::now());
+        match store.nodes().await {
+            Ok(nodes) => self.cluster.learn(nodes),
+            Err(error) => tracing::debug!(%error, "the nodes could not be read"),
+        }
+    }
+
+    /// The other node that owns a sandbox. None: it is here, nowhere, or there is no cluster.
+    pub async fn owner(&self, tenant: &TenantId, sandbox: SandboxKey) -> Result<Option<NodeName>, ControlError> {
+        let Some(store) = self.nodes_store() else { return Ok(None) };
+        let is_here = match &sandbox {
+            SandboxKey::Name(name) => {
+                let registry = self.registry();
+                registry.by_name(tenant, name).is_some() || registry.claim(tenant, name).is_some()
+            }
+            SandboxKey::Id(id) => self.registry().owned(tenant, id).is_some(),
+        };
+        if is_here {
+            return Ok(None);
+        }
+        let known = self.cluster.owners().get(tenant).and_then(|theirs| theirs.get(&sandbox)).cloned();
+        if let Some((owner, _)) = known.filter(|(_, at)| at.elapsed() < KNOWN) {
+            return Ok(Some(owner));
+        }
+        let owner = store.owner(tenant, sandbox.clone()).await.map_err(ControlError::store("find the node of a sandbox"))?;
+        if let Some(owner) = &owner {
+            let mut owners = self.cluster.owners();
+            if owners.values().map(HashMap::len).sum::<usize>() >= MAX_OWNERS {
+                owners.clear();
+            }
+            owners.entry(tenant.clone()).or_default().insert(sandbox, (owner.clone(), Instant::now()));
+        }
+        Ok(owner)
+    }
+
+    /// Looks owners up again: one of them did not have its sandbox.
+    pub fn forget_owners(&self, tenant: &TenantId) {
+        self.cluster.owners().remove(tenant);
+    }
+
+    /// The other node that shall create a sandbox. None: this one. Creates with the same `key` go to the same node.
+    pub fn place(&self, key: Option<&str>) -> Option<NodeName> {
+        let store = self.nodes_store()?;
+        let own = { self.registry().len() } as u64;
+        self.cluster.place(&store.claim().name, own, key)
+    }
+
+    /// A tenant's sandboxes of other nodes, the oldest first.
+    pub async fn sandboxes_of_others(&self, tenant: &TenantId) -> Result<Vec<Sandbox>, ControlError> {
+        let Some(store) = self.nodes_store() else { return Ok(Vec::new()) };
+        store.sandboxes_of_others(tenant).await.map_err(ControlError::store("read the sandboxes of other nodes"))
+    }
+
     /// Completes when the cluster has given this node up: the server must end.
     pub async fn given_up(&self) {
         let mut given_up = self.given_up.subscribe();
@@ -175,15 +348,15 @@ impl Control {
         Ok(())
     }
 
-    async fn node_facts(&self) -> NodeFacts {
+    async fn node_facts(&self, claim: &NodeClaim) -> NodeFacts {
         let capacity = self.engine.capacity().await.unwrap_or_default();
         NodeFacts {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
             sandboxes: self.registry().len() as u64,
             memory_total_bytes: capacity.memory_total_bytes,
             memory_available_bytes: capacity.memory_available_bytes,
             disk_total_bytes: capacity.disk_total_bytes,
             disk_available_bytes: capacity.disk_available_bytes,
+            ..claim.facts()
         }
     }
 
@@ -195,10 +368,10 @@ impl Control {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let renewed = match store.renew(&self.node_facts().await).await {
+            let renewed = match store.renew(&self.node_facts(store.claim()).await).await {
                 Ok(renewed) => renewed,
                 Err(StoreError::GivenUp) => {
-                    tracing::error!(node = %store.name(), "the cluster has given this node up; the server ends, and its next start joins again");
+                    tracing::error!(node = %store.claim().name, "the cluster has given this node up; the server ends, and its next start joins again");
                     self.given_up.send_replace(true);
                     return;
                 }
@@ -214,7 +387,8 @@ impl Control {
             } else {
                 shared = Some(renewed.shared);
             }
-            for node in watched.overdue(&renewed.nodes, store.name(), Instant::now()) {
+            self.cluster.learn(renewed.nodes.clone());
+            for node in watched.overdue(&renewed.nodes, &store.claim().name, Instant::now()) {
                 match store.give_up(&node).await {
                     Ok(Some(sandboxes)) => {
                         tracing::warn!(node = %node.name, sandboxes, "gave up a node that does not renew its lease; its sandboxes are lost")
@@ -235,6 +409,7 @@ mod tests {
     fn node(name: &str, state: NodeState, epoch: u64, renewals: u64) -> Node {
         Node {
             name: name.parse().unwrap(),
+            key: String::new(),
             state,
             epoch,
             renewals,
@@ -267,6 +442,24 @@ mod tests {
                 tokio::time::advance(GAP + RENEW).await;
             }
         }
+    }
+
+    #[test]
+    fn creates_are_spread_evenly_and_those_with_a_key_go_to_one_node() {
+        let cluster = Cluster::default();
+        let own: NodeName = "a".parse().unwrap();
+        assert_eq!(cluster.place(&own, 0, None), None, "it is alone");
+        cluster.learn(["a", "b", "c"].map(|name| node(name, NodeState::Up, 1, 0)).into());
+        let mut counts: HashMap<Option<NodeName>, u64> = HashMap::new();
+        for _ in 0..600 {
+            let here = counts.get(&None).copied().unwrap_or(0);
+            *counts.entry(cluster.place(&own, here, None)).or_default() += 1;
+        }
+        assert!(counts.len() == 3 && counts.values().all(|count| (180..=220).contains(count)), "{counts:?}");
+        let places: Vec<_> = (0..20).map(|_| cluster.place(&own, 0, Some("key"))).collect();
+        assert!(places.windows(2).all(|two| two[0] == two[1]));
+        cluster.learn(vec![node("a", NodeState::Up, 1, 0), node("b", NodeState::Lost, 1, 0)]);
+        assert_eq!(cluster.place(&own, 0, None), None);
     }
 
     #[tokio::test(start_paused = true)]

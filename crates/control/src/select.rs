@@ -47,10 +47,12 @@ impl ListOrder {
 }
 
 impl Control {
-    /// Up to `limit` of the sandboxes that `selects` selects, from the one after `after` on, and whether there are more.
+    /// Up to `limit` of the sandboxes that `selects` selects, from the one after `after` on, and whether there are more. `others`
+    /// are sandboxes of other nodes.
     pub fn select(
         &self,
         tenant: &TenantId,
+        others: Vec<Sandbox>,
         order: ListOrder,
         after: Option<&ListPosition>,
         limit: usize,
@@ -62,11 +64,10 @@ impl Control {
         };
         let is_after =
             |sandbox: &Sandbox| after.is_none_or(|(at, id)| order.compare(position(sandbox), (*at, id)) == Ordering::Greater);
-        let mut found: Vec<(Arc<Sandbox>, Arc<Entry>)> = entries
-            .into_iter()
-            .map(|entry| (entry.sandbox(), entry))
-            .filter(|(sandbox, _)| is_after(sandbox) && selects(sandbox))
-            .collect();
+        let here = entries.into_iter().map(|entry| (entry.sandbox(), Some(entry)));
+        let elsewhere = others.into_iter().map(|sandbox| (Arc::new(sandbox), None));
+        let mut found: Vec<(Arc<Sandbox>, Option<Arc<Entry>>)> =
+            here.chain(elsewhere).filter(|(sandbox, _)| is_after(sandbox) && selects(sandbox)).collect();
         let compare = |(a, _): &(Arc<Sandbox>, _), (b, _): &(Arc<Sandbox>, _)| order.compare(position(a), position(b));
         let has_more = found.len() > limit;
         if has_more {
@@ -74,8 +75,8 @@ impl Control {
             found.truncate(limit);
         }
         found.sort_unstable_by(compare);
-        let current = |(sandbox, entry): (Arc<Sandbox>, Arc<Entry>)| Sandbox {
-            last_used_at: entry.last_used(),
+        let current = |(sandbox, entry): (Arc<Sandbox>, Option<Arc<Entry>>)| Sandbox {
+            last_used_at: entry.map_or(sandbox.last_used_at, |entry| entry.last_used()),
             ..Sandbox::clone(&sandbox)
         };
         (found.into_iter().map(current).collect(), has_more)

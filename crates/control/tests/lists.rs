@@ -12,7 +12,7 @@ use support::{config, name, named, start, tenant};
 async fn read(control: &Control, order: ListOrder, limit: usize, mut between: impl AsyncFnMut(usize)) -> Vec<String> {
     let (mut names, mut after) = (Vec::new(), None);
     for number in 0.. {
-        let (page, has_more) = control.select(&tenant(), order, after.as_ref(), limit, |_| true);
+        let (page, has_more) = control.select(&tenant(), Vec::new(), order, after.as_ref(), limit, |_| true);
         assert!(page.len() == limit || !has_more && page.len() < limit);
         names.extend(page.iter().map(|sandbox| sandbox.name.to_string()));
         after = page.last().map(Sandbox::position);
@@ -39,7 +39,7 @@ async fn each_sandbox_is_in_one_page_in_either_order() {
         assert_eq!(read(&control, ListOrder::OldestFirst, limit, async |_| {}).await, oldest);
         assert_eq!(read(&control, ListOrder::NewestFirst, limit, async |_| {}).await, newest);
     }
-    assert_eq!(control.select(&tenant(), ListOrder::OldestFirst, None, 0, |_| true).0.len(), 0);
+    assert_eq!(control.select(&tenant(), Vec::new(), ListOrder::OldestFirst, None, 0, |_| true).0.len(), 0);
 }
 
 #[tokio::test]
@@ -79,13 +79,13 @@ async fn only_the_selected_ones_are_in_a_page() {
         control.create(&tenant(), CreateRequest { spec, ..named(&format!("x{number:02}")) }).await.unwrap();
     }
     let zero = |sandbox: &Sandbox| sandbox.spec.labels["n"] == "0";
-    let (page, has_more) = control.select(&tenant(), ListOrder::OldestFirst, None, 7, zero);
+    let (page, has_more) = control.select(&tenant(), Vec::new(), ListOrder::OldestFirst, None, 7, zero);
     assert_eq!((page.len(), has_more), (7, false));
-    let (page, has_more) = control.select(&tenant(), ListOrder::OldestFirst, None, 6, zero);
+    let (page, has_more) = control.select(&tenant(), Vec::new(), ListOrder::OldestFirst, None, 6, zero);
     assert_eq!((page.last().unwrap().name.as_str(), has_more), ("x15", true));
     // Its last use is the current one.
     let before = page[0].last_used_at;
     drop(control.lease(&tenant(), &page[0].name).await.unwrap());
-    let (page, _) = control.select(&tenant(), ListOrder::OldestFirst, None, 1, |_| true);
+    let (page, _) = control.select(&tenant(), Vec::new(), ListOrder::OldestFirst, None, 1, |_| true);
     assert!(page[0].last_used_at > before);
 }

@@ -17,7 +17,7 @@ use support::cluster::Cluster;
 use support::{config, name, named, sandbox, start_on, tenant};
 
 fn claim(name: &str, key: &str) -> NodeClaim {
-    NodeClaim { name: name.parse().unwrap(), key: key.to_owned() }
+    NodeClaim { name: name.parse().unwrap(), key: key.to_owned(), address: None }
 }
 
 async fn open(cluster: &Cluster, data: &Path, name: &str) -> Arc<PostgresStore> {

@@ -230,7 +230,7 @@ pub(crate) async fn list(exchange: &mut Exchange) -> Answered {
     let filter = SandboxFilter::read(exchange.parts.uri.query())?;
     let page = PageQuery::in_order(exchange, filter.order_name())?;
     let after = page.after()?;
-    let (found, has_more) = target::page(&gateway.control, context, &filter, after.as_ref(), page.limit);
+    let (found, has_more) = target::page(&gateway.control, context, &filter, after.as_ref(), page.limit).await?;
     let next_cursor = found.last().filter(|_| has_more).map(|last| page.cursor(&last.position()));
     let sandboxes = found.into_iter().map(|sandbox| described(gateway, context, sandbox)).collect();
     Ok(json_response(StatusCode::OK, &SandboxList { sandboxes, next_cursor }))

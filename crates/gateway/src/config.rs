@@ -17,6 +17,7 @@ use utoipa::openapi::OpenApi;
 use crate::auth::Authentication;
 use crate::connections::ConnectionLimits;
 use crate::dialect::agent_sandbox::AgentSandboxVersion;
+use crate::nodes::NodeConfig;
 use crate::tls::Certificates;
 use crate::traces::TraceConfig;
 
@@ -60,6 +61,8 @@ pub struct GatewayConfig {
     pub webhook_ranges: Vec<IpNet>,
     /// Opens TLS connections of webhooks and traces; none: they can't use https.
     pub outgoing_tls: Option<TlsConnector>,
+    /// None: the server is not a node of a cluster.
+    pub node: Option<NodeConfig>,
     /// None: requests are not traced.
     pub traces: Option<TraceConfig>,
     /// Warnings from the start of the server, for `/api/v2/info`.
@@ -92,6 +95,7 @@ impl Default for GatewayConfig {
             corpora: None,
             webhook_ranges: Vec::new(),
             outgoing_tls: None,
+            node: None,
             traces: None,
             warnings: Vec::new(),
             commit: "unknown",

@@ -28,6 +28,7 @@ use crate::auth::Identity;
 use crate::connections::Connection;
 use crate::gateway::{Context, Gateway};
 use crate::guard::{Host, HostKind};
+use crate::nodes::Passed;
 use crate::path::{Path, query_value};
 use crate::preview::Preview;
 use crate::refusal::Refusal;
@@ -35,7 +36,7 @@ use crate::routes::{self, Found, Params, Route};
 use crate::target::{self, Target};
 use crate::timing::Timing;
 use crate::traces::Trace;
-use crate::{GatewayConfig, api, audit, auth, dialect, guard, health, origin, own_host, preview, proxy};
+use crate::{GatewayConfig, api, audit, auth, dialect, guard, health, nodes, origin, own_host, preview, proxy};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// How long a call may still take when its caller's key ends: it may be the one that revokes the key.
@@ -51,6 +52,8 @@ pub(crate) struct Exchange {
     pub(crate) context: Context,
     pub(crate) host: Host,
     pub(crate) caller: Identity,
+    /// The client's address.
+    pub(crate) client: IpAddr,
     pub(crate) route: &'static Route,
     pub(crate) path: Path,
     /// The request's head. Its path and its headers are as received, without the credentials for this server.
@@ -80,7 +83,11 @@ impl Exchange {
         parts: Parts,
         body: Body,
     ) -> Result<Self, Refusal> {
-        let host = guard::host(&gateway.config, &parts, client.host.as_deref())?;
+        let host = match parts.extensions.get::<Passed>() {
+            // The other node has checked it.
+            Some(passed) => passed.host.clone(),
+            None => guard::host(&gateway.config, &parts, client.host.as_deref())?,
+        };
         let preview = preview::find(parts.uri.path(), &parts.headers, &host.kind)?;
         let (path, found) = match &preview {
             // Its path belongs to the program, whatever it contains.
@@ -109,6 +116,7 @@ impl Exchange {
             context,
             host,
             caller,
+            client: client.address,
             route: found.route,
             path,
             timing: Timing::start(),
@@ -148,7 +156,11 @@ impl Exchange {
         if self.is_preflight() {
             return Ok(Some(preflight(&self.parts.headers)));
         }
-        match auth::identify(self) {
+        let identified = match self.passed() {
+            Some(passed) => Some(passed.caller()),
+            None => auth::identify(self),
+        };
+        match identified {
             Some(caller) => {
                 self.context.principal = Arc::clone(&caller.principal);
                 tracing::Span::current().record("tenant", self.context.tenant().as_str());
@@ -183,6 +195,7 @@ impl Exchange {
             self.preview.is_some() || self.host.kind != HostKind::Server && own_host::program(&self.path.decoded).is_some();
         auth::take_off(&self.gateway, &self.host, &mut self.parts, is_website);
         if self.route.page
+            && self.passed().is_none()
             && let Some(answer) = auth::enter(self, query.as_deref()).await?
         {
             return Ok(Some(answer));
@@ -192,7 +205,7 @@ impl Exchange {
             return (self.route.surface.wrong_method)(self, refusal).map(Some);
         }
         self.route.check_query(self.parts.uri.query())?;
-        Ok(None)
+        nodes::pass_on(self).await
     }
 
     /// Runs the handler, until the caller's key ends.
@@ -233,6 +246,15 @@ impl Exchange {
         api::read_json(self.take_body()).await
     }
 
+    /// What another node says of the request that it has passed on.
+    pub(crate) fn passed(&self) -> Option<&Passed> {
+        self.parts.extensions.get()
+    }
+
+    pub(crate) fn preview(&self) -> Option<&Preview> {
+        self.preview.as_ref()
+    }
+
     /// The sandbox that the request is for. Looks nothing up.
     pub(crate) fn target(&self) -> Result<Target, Refusal> {
         target::find(&self.path, &self.parts.headers, &self.host.kind)
@@ -265,7 +287,10 @@ pub(crate) async fn answer(gateway: Arc<Gateway>, peer: Peer, request: Request<B
     let (parts, body) = request.into_parts();
     let request_id = gateway.request_id();
     let closing = dialect::agentflow::closing(&gateway, &parts);
-    let client = Client::from_headers(&gateway.config, peer, &parts.headers);
+    let client = match parts.extensions.get::<Passed>() {
+        Some(passed) => Client { address: passed.client, scheme: peer.scheme, host: None, prefix: passed.prefix.clone() },
+        None => Client::from_headers(&gateway.config, peer, &parts.headers),
+    };
     let open_trace = gateway.traces.begin(&parts.headers, &request_id);
     let trace = open_trace.as_ref().map(|open| Arc::clone(&open.trace));
     // Fields of log lines.

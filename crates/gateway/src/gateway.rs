@@ -22,6 +22,7 @@ use crate::auth::Grants;
 use crate::connections::Connections;
 use crate::descriptors::Descriptors;
 use crate::metrics::Metrics;
+use crate::nodes::Peers;
 use crate::proxy::{Commands, Pools};
 use crate::refusal::Refusal;
 use crate::traces::{Trace, Traces};
@@ -61,6 +62,8 @@ pub(crate) struct Gateway {
     pub(crate) commands: Arc<Commands>,
     pub(crate) webhooks: WebhookSender,
     pub(crate) traces: Traces,
+    /// Connections to the other nodes of the cluster; set before the server serves, if it is one.
+    pub(crate) peers: Option<Peers>,
     /// MCP's sessions and tools.
     pub(crate) mcp: arenite_mcp::Server<dialect::mcp::Hub>,
     /// Sessions of signed-in browsers.
@@ -100,6 +103,7 @@ impl Gateway {
             commands: Arc::default(),
             webhooks,
             traces,
+            peers: None,
             mcp: arenite_mcp::Server::new(dialect::mcp::Hub),
             sessions: Grants::default(),
             document: OnceLock::new(),

@@ -10,19 +10,20 @@ use arenite_model::{ErrorCode, SandboxId};
 use http::header::{HOST, HeaderMap, ORIGIN};
 use http::request::Parts;
 use http::{HeaderValue, Method};
+use serde::{Deserialize, Serialize};
 
 use crate::GatewayConfig;
 use crate::refusal::Refusal;
 
 /// The checked host of a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Host {
     /// In lower case, with the port if one was given.
     pub(crate) authority: String,
     pub(crate) kind: HostKind,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum HostKind {
     /// One of the server's own names: every route.
     Server,

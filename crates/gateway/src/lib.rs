@@ -74,6 +74,7 @@ pub use auth::{AuthError, Authentication, TICKET_TTL, TokenRules};
 pub use config::{GatewayConfig, GuestDescription};
 pub use connections::ConnectionLimits;
 pub use dialect::agent_sandbox::AgentSandboxVersion;
+pub use nodes::NodeConfig;
 pub use pages::openapi::documents;
 #[doc(hidden)]
 pub use routes::{RouteFacts, route_facts};

@@ -31,10 +31,11 @@ use crate::connections::Connection;
 use crate::descriptors::{Lent, Shortage};
 use crate::exchange::{self, Peer};
 use crate::gateway::Gateway;
+use crate::nodes::Peers;
 use crate::tls::Certificates;
 use crate::unread::{self, Lingering};
 use crate::workers::WorkerSandboxes;
-use crate::{GatewayConfig, inside, traces, webhooks};
+use crate::{GatewayConfig, inside, nodes, traces, webhooks};
 
 /// Time for a request's head, and for the next request on a kept connection.
 const HEAD_TIME: Duration = Duration::from_secs(10);
@@ -125,7 +126,11 @@ impl Server {
             return Err(GatewayError::NoAddress);
         }
         config.listen.clone_from(&addresses);
-        let gateway = Arc::new(Gateway::new(config, control, recorder));
+        let mut gateway = Gateway::new(config, control, recorder);
+        if let Some(node) = &gateway.config.node {
+            gateway.peers = Some(Peers::new(&node.keys, Arc::clone(&gateway.control)).map_err(GatewayError::Socket)?);
+        }
+        let gateway = Arc::new(gateway);
         start_workers(&gateway).await?;
         Ok(Self { gateway, listeners, addresses })
     }
@@ -158,6 +163,18 @@ impl Server {
         // Takes ten milliseconds, which the first call of a sandbox would wait for otherwise.
         let described = Arc::clone(&gateway);
         gateway.tasks.spawn_blocking(move || drop(described.guest_routes().at("/")));
+        if let Some(node) = &gateway.config.node {
+            let listening = node.listener.try_clone().and_then(|listener| {
+                listener.set_nonblocking(true)?;
+                Ok((TcpListener::from_std(listener)?, arenite_channel::Acceptor::of_any(&node.keys)?))
+            });
+            match listening {
+                Ok((listener, acceptor)) => {
+                    drop(gateway.tasks.spawn(nodes::accept(Arc::clone(&gateway), listener, acceptor)));
+                }
+                Err(error) => tracing::error!(%error, "other nodes can't reach this one"),
+            }
+        }
         let mut accepting = JoinSet::new();
         for (listener, address) in listeners.into_iter().zip(addresses) {
             let is_plain = gateway.config.plain_listen == Some(address);

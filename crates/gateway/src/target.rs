@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use arenite_control::nodes::SandboxKey;
 use arenite_control::{Control, ControlError, Lease, ListPosition, Sandbox};
 use arenite_model::{ErrorCode, SandboxId, SandboxName};
 use http::HeaderMap;
@@ -91,6 +92,13 @@ fn parse(name: &str) -> Result<SandboxName, Refusal> {
 }
 
 impl SandboxRef {
+    pub(crate) fn key(&self) -> SandboxKey {
+        match self {
+            Self::Name(name) => SandboxKey::Name(name.clone()),
+            Self::Id(id) => SandboxKey::Id(id.clone()),
+        }
+    }
+
     fn is_default(&self) -> bool {
         matches!(self, Self::Name(name) if name.is_default())
     }
@@ -173,20 +181,26 @@ pub(crate) async fn look_up(control: &Control, context: &Context, sandbox_ref: &
 /// The caller's sandboxes, the oldest first.
 pub(crate) async fn list(control: &Control, context: &Context) -> Result<Vec<Sandbox>, Refusal> {
     let mut all = control.list(context.tenant()).await?;
+    let others = control.sandboxes_of_others(context.tenant()).await?;
+    if !others.is_empty() {
+        all.extend(others);
+        all.sort_by_key(Sandbox::position);
+    }
     all.retain(|sandbox| context.principal.sees(sandbox));
     Ok(all)
 }
 
 /// A page of the caller's sandboxes that a filter selects, and whether there are more.
-pub(crate) fn page(
+pub(crate) async fn page(
     control: &Control,
     context: &Context,
     filter: &SandboxFilter,
     after: Option<&ListPosition>,
     limit: usize,
-) -> (Vec<Sandbox>, bool) {
+) -> Result<(Vec<Sandbox>, bool), Refusal> {
+    let others = control.sandboxes_of_others(context.tenant()).await?;
     let selects = |sandbox: &Sandbox| context.principal.sees(sandbox) && filter.selects(sandbox);
-    control.select(context.tenant(), filter.order, after, limit, selects)
+    Ok(control.select(context.tenant(), others, filter.order, after, limit, selects))
 }
 
 #[cfg(test)]

@@ -612,6 +612,8 @@ class NewWebhookInfo(WebhookInfo):
 
 class NodeFacts(Model):
     """What a node says of itself with each renewal."""
+    address: str | None = None
+    """Where other nodes reach it: `HOST:PORT`."""
     disk_available_bytes: int = 0
     disk_total_bytes: int = 0
     memory_available_bytes: int = 0

@@ -337,10 +337,16 @@ settings! {
     /// Domain, besides localhost, under which each sandbox has a host ({id}.DOMAIN), and each of its ports ({port}-{id}.DOMAIN)
     #[arg(long, env = "ARENITE_DOMAIN", value_name = "DOMAIN")]
     domain: String,
-    /// Share the store with other servers, as this node of a cluster; needs a Postgres store. Each node owns the sandboxes that
-    /// are created on it
+    /// Share a Postgres store with other servers, as this node of a cluster. Each node owns sandboxes, and passes calls for
+    /// those of others on
     #[arg(long, env = "ARENITE_NODE", value_name = "NAME")]
     node: NodeName,
+    /// Address on which a node listens for the others; only nodes can connect to it [default: 127.0.0.1:8902]
+    #[arg(long, env = "ARENITE_NODE_LISTEN", value_name = "ADDR")]
+    node_listen: SocketAddr,
+    /// Host and port by which the other nodes reach it [default: the address on which it listens for them]
+    #[arg(long, env = "ARENITE_NODE_ADDRESS", value_name = "HOST:PORT")]
+    node_address: String,
     /// Proxies to trust X-Forwarded headers from
     #[arg(long, env = "ARENITE_TRUSTED_PROXY", value_name = "IP", value_delimiter = ',')]
     trusted_proxy: Vec<IpAddr>,
@@ -425,6 +431,8 @@ pub(crate) struct Config {
     pub(crate) has_weak_key: bool,
     pub(crate) domain: Option<String>,
     pub(crate) node: Option<NodeName>,
+    pub(crate) node_listen: SocketAddr,
+    pub(crate) node_address: Option<String>,
     pub(crate) trusted_proxy: Vec<IpAddr>,
     pub(crate) remove_sandboxes: bool,
     pub(crate) log: String,
@@ -521,6 +529,8 @@ impl Settings {
             ticket_ttl_seconds: Some(u32::try_from(arenite_gateway::TICKET_TTL.as_secs()).expect("the default is short")),
             domain: None,
             node: None,
+            node_listen: Some(SocketAddr::from(([127, 0, 0, 1], 8902))),
+            node_address: None,
             trusted_proxy: Some(Vec::new()),
             remove_sandboxes: Some(false),
             log: Some("info".to_owned()),
@@ -737,6 +747,8 @@ impl Settings {
             tenant_limit: all.tenant_limit.expect(complete),
             domain: all.domain,
             node: all.node,
+            node_listen: all.node_listen.expect(complete),
+            node_address: all.node_address,
             trusted_proxy: all.trusted_proxy.expect(complete),
             remove_sandboxes: all.remove_sandboxes.expect(complete),
             log: all.log.expect(complete),

@@ -2,12 +2,13 @@ use std::collections::BTreeMap;
 
 use arenite_model::{KeyId, SandboxId, SandboxName, TenantId};
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use super::{ApiKey, Binding, Role, audit};
 use crate::Sandbox;
 
 /// An identified caller: its tenant and its rights.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Principal {
     pub tenant: TenantId,
     /// None: a user with a token, the configured key, a server without authentication, or the server itself.

@@ -9,6 +9,7 @@ use http::header::{AUTHORIZATION, COOKIE, HeaderName};
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Uri};
+use serde::{Deserialize, Serialize};
 
 use crate::agent_calls::FromInside;
 use crate::exchange::Exchange;
@@ -37,7 +38,7 @@ pub(crate) struct Identity {
 }
 
 /// How a caller is identified.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Credential {
     /// Without a credential, on a route that needs none.
     Nothing,

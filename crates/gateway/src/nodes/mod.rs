@@ -1,11 +1,30 @@
-//! `/api/v2/nodes`: the servers of a cluster.
+//! The servers of a cluster: `/api/v2/nodes`, and requests that one passes on to another.
 
+mod listener;
+mod pass;
+
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use arenite_channel::Identity;
 use http::StatusCode;
 
 use crate::api::types::NodeList;
 use crate::exchange::{Answered, Exchange};
 use crate::lists::PageQuery;
 use crate::refusal::json_response;
+
+pub(crate) use listener::accept;
+pub(crate) use pass::{Passed, Peers, pass_on};
+
+/// The node that a server is.
+#[derive(Debug, Clone)]
+pub struct NodeConfig {
+    /// Proves to other nodes which one it is.
+    pub keys: Identity,
+    /// Where it accepts their connections.
+    pub listener: Arc<TcpListener>,
+}
 
 pub(crate) async fn list(exchange: &mut Exchange) -> Answered {
     let all = exchange.gateway.control.nodes().await?;

@@ -5,15 +5,16 @@
 
 use std::sync::Arc;
 
-use arenite_model::{Death, DeathReason, NodeName};
+use arenite_model::{Death, DeathReason, NodeName, TenantId};
 use async_trait::async_trait;
 use jiff::Timestamp;
 use tokio_postgres::{Client, Row};
 
 use super::PostgresStore;
-use super::rows::{Unreadable, read_all, read_time};
+use super::rows::{self, Unreadable, read_all, read_time};
 use super::session::{Fault, OpenError};
-use crate::nodes::{Node, NodeClaim, NodeFacts, NodeState, NodeStore, Renewed};
+use crate::Sandbox;
+use crate::nodes::{Node, NodeClaim, NodeFacts, NodeState, NodeStore, Renewed, SandboxKey};
 use crate::store::{StoreError, to_json};
 
 /// The state of an error by which the triggers refuse a write.
@@ -76,9 +77,9 @@ pub(super) const SCHEMA: &str = "
 /// Raises the epoch of a node, or adds it. Another node that runs keeps its name.
 const JOIN: &str = "
     INSERT INTO nodes (name, key, state, epoch, renewals, facts, started_at, renewed_at)
-    VALUES ($1, $2, 'up', 1, 0, '{}', arenite_now(), arenite_now())
-    ON CONFLICT (name) DO UPDATE SET key = excluded.key, state = 'up', epoch = nodes.epoch + 1, started_at = arenite_now(),
-        renewed_at = arenite_now()
+    VALUES ($1, $2, 'up', 1, 0, $3, arenite_now(), arenite_now())
+    ON CONFLICT (name) DO UPDATE SET state = 'up', epoch = nodes.epoch + 1, facts = excluded.facts,
+        started_at = excluded.started_at, renewed_at = excluded.renewed_at
     WHERE nodes.key = excluded.key
     RETURNING epoch";
 const SET: &str = "SELECT set_config('arenite.node', $1, false), set_config('arenite.epoch', $2, false)";
@@ -88,7 +89,7 @@ const RENEW: &str = "
     WHERE name = arenite_node() AND epoch = current_setting('arenite.epoch')::bigint";
 const LEAVE: &str = "
     UPDATE nodes SET state = 'down' WHERE name = arenite_node() AND epoch = current_setting('arenite.epoch')::bigint";
-const NODES: &str = "SELECT name, state, epoch, renewals, facts, started_at, renewed_at FROM nodes ORDER BY name";
+const NODES: &str = "SELECT name, state, epoch, renewals, facts, started_at, renewed_at, key FROM nodes ORDER BY name";
 /// Only a node with a valid epoch gives others up.
 const GIVE_UP: &str = "
     UPDATE nodes SET state = 'lost', epoch = epoch + 1
@@ -100,10 +101,16 @@ const LOSE: &str = "
         cpu_millis = 0, memory_bytes = 0
     WHERE node = $1 AND state IN ('running', 'paused')";
 
+const OWNER_OF_NAME: &str = "
+    SELECT node FROM sandboxes WHERE tenant = $1 AND name = $2 AND node NOT IN ('', arenite_node())";
+const OWNER_OF_ID: &str = "
+    SELECT node FROM sandboxes WHERE tenant = $1 AND id = $2 AND node NOT IN ('', arenite_node())";
+
 impl NodeClaim {
     /// Makes the session one of the next epoch. The caller holds the lock of a node.
     pub(super) async fn join(&self, client: &Client) -> Result<u64, OpenError> {
-        let joined = client.query_opt(JOIN, &[&self.name.as_str(), &self.key]).await?;
+        let facts = to_json(&self.facts())?;
+        let joined = client.query_opt(JOIN, &[&self.name.as_str(), &self.key, &facts]).await?;
         let Some(row) = joined else {
             return Err(OpenError::InUse(format!("another server is the node {}", self.name)));
         };
@@ -123,6 +130,7 @@ fn read_node(row: &Row) -> Result<Node, Unreadable> {
     };
     Ok(Node {
         name: row.try_get::<_, &str>(0)?.parse()?,
+        key: row.try_get(7)?,
         state,
         epoch: row.try_get::<_, i64>(2)?.unsigned_abs(),
         renewals: row.try_get::<_, i64>(3)?.unsigned_abs(),
@@ -139,8 +147,8 @@ async fn read_nodes(client: &Client) -> Result<Vec<Node>, Fault> {
 
 #[async_trait]
 impl NodeStore for PostgresStore {
-    fn name(&self) -> &NodeName {
-        &self.node.as_ref().expect("the store of a node has its name").name
+    fn claim(&self) -> &NodeClaim {
+        self.node.as_ref().expect("only a node's store is one of nodes")
     }
 
     async fn renew(&self, facts: &NodeFacts) -> Result<Renewed, StoreError> {
@@ -176,6 +184,31 @@ impl NodeStore for PostgresStore {
                 }
                 Ok(Some(client.execute(LOSE, &[&node.name.as_str(), &*message, &*died]).await?))
             })
+        })
+        .await
+    }
+
+    async fn owner(&self, tenant: &TenantId, sandbox: SandboxKey) -> Result<Option<NodeName>, StoreError> {
+        let (tenant, sandbox) = (Arc::new(tenant.clone()), Arc::new(sandbox));
+        self.transaction(move |client, _| {
+            let (tenant, sandbox) = (Arc::clone(&tenant), Arc::clone(&sandbox));
+            Box::pin(async move {
+                let found = match &*sandbox {
+                    SandboxKey::Name(name) => client.query_opt(OWNER_OF_NAME, &[&tenant.as_str(), &name.as_str()]).await?,
+                    SandboxKey::Id(id) => client.query_opt(OWNER_OF_ID, &[&tenant.as_str(), &id.as_str()]).await?,
+                };
+                // A name that can't be read is no node's.
+                Ok(found.and_then(|row| row.get::<_, &str>(0).parse().ok()))
+            })
+        })
+        .await
+    }
+
+    async fn sandboxes_of_others(&self, tenant: &TenantId) -> Result<Vec<Sandbox>, StoreError> {
+        let tenant = Arc::new(tenant.clone());
+        self.transaction(move |client, _| {
+            let tenant = Arc::clone(&tenant);
+            Box::pin(async move { rows::load_of_others(client, &tenant).await })
         })
         .await
     }

@@ -1,6 +1,6 @@
 //! Rows and statements.
 
-use arenite_model::SandboxId;
+use arenite_model::{SandboxId, TenantId};
 use jiff::Timestamp;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
@@ -363,6 +363,12 @@ pub(super) fn storable(text: &str) -> String {
 pub(super) async fn load(client: &Client) -> Result<Vec<Sandbox>, Fault> {
     let own = format!("{LOAD} WHERE node = arenite_node() {IN_ORDER}");
     read_all(&client.query(&own, &[]).await?, read)
+}
+
+/// A tenant's rows of other nodes.
+pub(super) async fn load_of_others(client: &Client, tenant: &TenantId) -> Result<Vec<Sandbox>, Fault> {
+    let others = format!("{LOAD} WHERE tenant = $1 AND node NOT IN ('', arenite_node()) {IN_ORDER}");
+    read_all(&client.query(&others, &[&tenant.as_str()]).await?, read)
 }
 
 /// The rows of all nodes.
