@@ -23,7 +23,7 @@ const ALLOWED: [(&str, &[&str]); 25] = [
     ("kubernetes", &["model", "channel", "engine"]),
     ("trajectory", &["model"]),
     ("synthesis", &["model", "trajectory", "retrieval"]),
-    ("gateway", &["model", "engine", "control", "trajectory", "retrieval", "mcp", "synthesis"]),
+    ("gateway", &["model", "channel", "engine", "control", "trajectory", "retrieval", "mcp", "synthesis"]),
     ("guest-cdp", &[]),
     ("guest-runtime", &["model", "isolation"]),
     ("guest-shell", &["isolation", "guest-runtime"]),
@@ -52,6 +52,7 @@ const ALLOWED: [(&str, &[&str]); 25] = [
         "arenite",
         &[
             "model",
+            "channel",
             "isolation",
             "image",
             "engine",

@@ -5,8 +5,8 @@
 //!                                                                          its epoch is raised, its sandboxes are lost
 //! ```
 //!
-//! A lease has no time: a node is given up by one that has watched its lease for 10 s of its own clock without a change, and
-//! that reached the database all the while. So clocks may differ, and a database that was away gives nobody up.
+//! A lease has no time: a node is given up by one that has watched its lease for 10 s, by the watching node's clock, without a
+//! change, and that reached the database all the while. So clocks may differ, and a database that was away gives nobody up.
 //!
 //! Each write of a node is refused once its epoch is another one, by the database itself. A node that was given up ends its
 //! server when it sees that. The next start of the server gets a new epoch, and takes over the sandboxes that still live:
@@ -29,7 +29,7 @@ use crate::{Control, ControlError, Sandbox};
 
 /// Interval between renewals of a lease.
 const RENEW: Duration = Duration::from_secs(2);
-/// A node whose lease has not changed for this time is given up.
+/// A node is given up when its lease has not changed for this time.
 const LEASE: Duration = Duration::from_secs(10);
 /// Shortest interval between readings of the nodes besides renewals.
 const READ_AGAIN: Duration = Duration::from_millis(200);

@@ -1,4 +1,4 @@
-//! Nodes of a cluster over one Postgres database: rows of their own, leases, and fences.
+//! Nodes of a cluster over one Postgres database: their own rows, leases, and fences.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails its test")]
 

@@ -119,7 +119,7 @@ impl KubernetesEngine {
 }
 
 impl Shared {
-    /// The sandboxes whose pods run.
+    /// The sandboxes with a pod that runs.
     pub(crate) fn running(&self) -> MutexGuard<'_, HashMap<SandboxId, Live>> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }

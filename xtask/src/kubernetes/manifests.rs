@@ -66,7 +66,7 @@ pub(super) fn storage(cluster: &Path, nodes: usize) -> Value {
     list(std::iter::once(class).chain(volumes).collect())
 }
 
-/// What the API server logs of calls: each write, by whom, without its content.
+/// What the API server logs of calls: each write with its caller, without its content.
 pub(super) fn audit_policy() -> Value {
     let writes = json!({"level": "Metadata", "verbs": ["create", "update", "patch", "delete", "deletecollection"]});
     json!({
