@@ -416,6 +416,16 @@ async fn a_database_of_a_newer_version_is_refused_and_left_alone() {
     assert_eq!(version.get::<_, i64>(0), found);
 }
 
+/// Undoes the migration to version 9.
+const WITHOUT_NODES: &str = "
+    ALTER TABLE sandboxes DROP COLUMN node;
+    ALTER TABLE records DROP COLUMN node;
+    ALTER TABLE deliveries DROP COLUMN node;
+    ALTER TABLE arenite_store DROP COLUMN shared;
+    DROP FUNCTION arenite_fence, arenite_changed CASCADE;
+    DROP FUNCTION arenite_node, arenite_now;
+    DROP TABLE nodes;";
+
 #[tokio::test]
 async fn dead_sandboxes_of_an_earlier_version_reserve_nothing() {
     let mut dead = sandbox("default", "dead");
@@ -431,7 +441,7 @@ async fn dead_sandboxes_of_an_earlier_version_reserve_nothing() {
         open.close().await;
         drop(open);
         if database.is_some() {
-            cluster.run(&format!("{as_before}; UPDATE arenite_store SET version = 7")).await;
+            cluster.run(&format!("{WITHOUT_NODES} {as_before}; UPDATE arenite_store SET version = 7")).await;
         } else {
             let db = rusqlite::Connection::open(&path).unwrap();
             db.execute_batch(&format!("{as_before}; PRAGMA user_version = 7")).unwrap();

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
@@ -22,6 +24,8 @@ use crate::gateway::Gateway;
 
 use super::pass::{NODE, Passed};
 
+/// Handshakes at once. Further connections wait in the kernel's queue.
+const HANDSHAKES: usize = 64;
 /// Time for the handshake of a connection.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Time for a request's head, and of an idle connection: longer than other nodes keep it.
@@ -31,27 +35,30 @@ const MAX_HEAD_BYTES: usize = 128 << 10;
 /// Pause after a failed accept, such as a lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Accepts connections of other nodes until the server stops.
+/// Accepts connections of other nodes until the server stops, and lets their requests end.
 pub(crate) async fn accept(gateway: Arc<Gateway>, listener: TcpListener, acceptor: Acceptor) {
     let mut open = JoinSet::new();
+    let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
     loop {
         while open.try_join_next().is_some() {}
+        let Ok(permit) = Arc::clone(&handshakes).acquire_owned().await else { return };
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             () = gateway.stopping.cancelled() => break,
         };
         match accepted {
-            Ok((stream, peer)) => drop(open.spawn(serve(Arc::clone(&gateway), acceptor.clone(), stream, peer))),
+            Ok((stream, peer)) => drop(open.spawn(serve(Arc::clone(&gateway), acceptor.clone(), stream, peer, permit))),
             Err(error) => {
                 tracing::warn!(%error, "a connection of another node could not be accepted");
                 tokio::time::sleep(PAUSE).await;
             }
         }
     }
-    gateway.cut.cancelled().await;
+    let ended = async { while open.join_next().await.is_some() {} };
+    gateway.cut.run_until_cancelled(ended).await;
 }
 
-async fn serve(gateway: Arc<Gateway>, acceptor: Acceptor, stream: TcpStream, peer: SocketAddr) {
+async fn serve(gateway: Arc<Gateway>, acceptor: Acceptor, stream: TcpStream, peer: SocketAddr, permit: OwnedSemaphorePermit) {
     let _ = stream.set_nodelay(true);
     let stream = match timeout(HANDSHAKE, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
@@ -61,13 +68,22 @@ async fn serve(gateway: Arc<Gateway>, acceptor: Acceptor, stream: TcpStream, pee
     let Some(node) = known(&gateway, &stream).await else {
         return tracing::warn!(%peer, "a connection is refused: its key is not that of a node that is up");
     };
+    drop(permit);
     let service = service_fn(|request: Request<Incoming>| {
         let gateway = Arc::clone(&gateway);
         async move { Ok::<_, Infallible>(answer(gateway, request).await) }
     });
     let mut server = hyper::server::conn::http1::Builder::new();
     server.timer(TokioTimer::new()).header_read_timeout(HEAD_TIME).max_buf_size(MAX_HEAD_BYTES);
-    if let Err(error) = server.serve_connection(TokioIo::new(stream), service).with_upgrades().await {
+    let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service).with_upgrades());
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = gateway.stopping.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
         tracing::debug!(%node, %error, "a connection of another node ended early");
     }
 }
