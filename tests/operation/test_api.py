@@ -21,7 +21,7 @@ OTHERS = "agent-sandbox"
 #: Lists that are numbered logs or measurements, and have no cursor.
 LOGS = {"list_events", "list_sandbox_steps", "list_steps", "list_usage"}
 #: Lists of which this server has entries without help.
-FEW = {"list_corpora": 0, "list_quarantine": 0, "list_images": 1, "list_pulls": 0, "list_templates": 2}
+FEW = {"list_corpora": 0, "list_nodes": 0, "list_quarantine": 0, "list_images": 1, "list_pulls": 0, "list_templates": 2}
 SANDBOXES = {
     "a-1": {"labels": {"team": "red", "note": "x=y"}, "client_tag": "mine"},
     "a-2": {"labels": {"team": "blue"}, "group": "g-0"},
