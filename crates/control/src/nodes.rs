@@ -312,15 +312,17 @@ impl Control {
         Ok(owner)
     }
 
-    /// Looks owners up again: one of them did not have its sandbox.
-    pub fn forget_owners(&self, tenant: &TenantId) {
-        self.cluster.owners().remove(tenant);
+    /// Looks the owner of a sandbox up again: it may have another one by now.
+    pub fn forget_owner(&self, tenant: &TenantId, sandbox: &SandboxKey) {
+        if let Some(theirs) = self.cluster.owners().get_mut(tenant) {
+            theirs.remove(sandbox);
+        }
     }
 
     /// The other node that shall create a sandbox. None: this one. Creates with the same `key` go to the same node.
     pub fn place(&self, key: Option<&str>) -> Option<NodeName> {
         let store = self.nodes_store()?;
-        let own = { self.registry().len() } as u64;
+        let own = self.registry().len() as u64;
         self.cluster.place(&store.claim().name, own, key)
     }
 

@@ -19,7 +19,7 @@ use crate::refusal::Refusal;
 use crate::sandbox_filter::SandboxFilter;
 use crate::{own_host, preview, routes};
 
-const HEADER: &str = "x-arenite-sandbox";
+pub(crate) const HEADER: &str = "x-arenite-sandbox";
 const PREFIX: &str = "/sandbox/";
 
 /// A reference to a sandbox.

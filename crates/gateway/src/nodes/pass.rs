@@ -36,11 +36,10 @@ use crate::auth::{Credential, Identity};
 use crate::exchange::Exchange;
 use crate::guard::{Host, HostKind};
 use crate::refusal::Refusal;
-use crate::target::{SandboxRef, named};
+use crate::target::{self, SandboxRef, named};
 
 /// What a node says of a request that it passes on, as JSON.
 pub(super) const NODE: HeaderName = HeaderName::from_static("x-arenite-node");
-const SANDBOX: &str = "x-arenite-sandbox";
 /// Time to connect to a node and to prove both keys.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// How long an idle connection to a node is kept.
@@ -183,9 +182,8 @@ pub(crate) async fn pass_on(exchange: &mut Exchange) -> Result<Option<Response<B
     };
     let Some(node) = node else { return Ok(None) };
     let answer = send(exchange, peers, &node).await?;
-    if answer.status() == StatusCode::NOT_FOUND {
-        // It may have another owner by now.
-        gateway.control.forget_owners(exchange.context.tenant());
+    if let Some(sandbox) = sandbox.filter(|_| answer.status() == StatusCode::NOT_FOUND) {
+        gateway.control.forget_owner(exchange.context.tenant(), &sandbox.key());
     }
     Ok(Some(answer))
 }
@@ -203,7 +201,7 @@ fn sandbox_of(exchange: &Exchange) -> Option<SandboxRef> {
     if is_below || exchange.route.runs_in_sandbox {
         return Some(exchange.target().ok()?.sandbox_ref);
     }
-    exchange.parts.headers.contains_key(SANDBOX).then(|| named(&exchange.parts.headers).ok()).flatten()
+    exchange.parts.headers.contains_key(target::HEADER).then(|| named(&exchange.parts.headers).ok()).flatten()
 }
 
 async fn send(exchange: &mut Exchange, peers: &Peers, node: &NodeName) -> Result<Response<Body>, Refusal> {
