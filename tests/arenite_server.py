@@ -54,6 +54,10 @@ class Server:
         #: Where it runs, and what it finds in its environment besides ours.
         self.cwd: Path | None = None
         self.environment: dict[str, str] = {}
+        #: Another build than `binary()`.
+        self.program: Path | None = None
+        #: Descriptors that it inherits.
+        self.pass_fds: tuple[int, ...] = ()
         self.log_path = data_dir.parent / f"{data_dir.name}.server.log"
 
     @property
@@ -66,7 +70,7 @@ class Server:
         return self.process.pid
 
     def command_line(self, extra: tuple[str, ...] = ()) -> list[str]:
-        command = [str(binary()), "serve", "--listen", f"127.0.0.1:{self.port}"]
+        command = [str(self.program or binary()), "serve", "--listen", f"127.0.0.1:{self.port}"]
         command += ["--agentflow-listen", self.agentflow, "--data-dir", str(self.data_dir)]
         ca = os.environ.get("ARENITE_TEST_EXTRA_CA") or os.environ.get("SSL_CERT_FILE")
         if self.gives_certificates and ca and Path(ca).is_file():
@@ -87,6 +91,7 @@ class Server:
                 env=environment,
                 cwd=self.cwd,
                 start_new_session=True,
+                pass_fds=self.pass_fds,
             )
         deadline = time.monotonic() + wait
         while time.monotonic() < deadline:

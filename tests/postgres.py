@@ -19,7 +19,8 @@ USER = pwd.getpwnam("nobody")
 
 
 class Postgres:
-    def __init__(self) -> None:
+    def __init__(self, listen: str = "") -> None:
+        self.listen = listen
         programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
         if not programs:
             pytest.fail("Postgres is missing; install it: apt-get install postgresql")
@@ -29,6 +30,8 @@ class Postgres:
         os.chown(self.dir, USER.pw_uid, USER.pw_gid)
         self.process: subprocess.Popen[bytes] | None = None
         self._run("initdb", "-U", "arenite", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "-D", str(self.dir / "data"))
+        with (self.dir / "data/pg_hba.conf").open("a") as rules:
+            rules.write("host all all samenet trust\n")
         self.start()
 
     @property
@@ -54,7 +57,7 @@ class Postgres:
         return self._run("psql", "-h", str(self.dir), "-U", "arenite", "-d", "postgres", "-v", "ON_ERROR_STOP=1", "-Atc", statement)
 
     def start(self) -> None:
-        settings = ("listen_addresses=", "fsync=off", "shared_buffers=16MB", "max_connections=30")
+        settings = (f"listen_addresses={self.listen}", "fsync=off", "shared_buffers=16MB", "max_connections=30")
         command = [self.programs / "postgres", "-D", self.dir / "data", "-k", self.dir]
         with (self.dir / "log").open("ab") as log:
             self.process = subprocess.Popen(

@@ -72,6 +72,9 @@ class SmallServer(Server):
         assert answer.status_code == 201, answer.text
         return LiveSandbox(self.url, name)
 
+    def http_delete(self, name: str) -> httpx.Response:
+        return httpx.delete(f"{self.url}/api/v2/sandboxes/{name}", timeout=60)
+
     def states(self) -> dict[str, str]:
         with self.api() as api:
             return {s["name"]: s["state"] for s in api.get("/api/v2/sandboxes").raise_for_status().json()["sandboxes"]}
@@ -124,7 +127,7 @@ def open_descriptors(server: Server) -> int:
 
 
 @contextmanager
-def small_server(tmp: Path, mib: int = 900, args: tuple[str, ...] = (), pool: str = "512MiB") -> Iterator[SmallServer]:
+def small_server(tmp: Path, mib: int = 1200, args: tuple[str, ...] = (), pool: str = "512MiB") -> Iterator[SmallServer]:
     """A server whose data directory is on a file system of so many MiB, with the image `tiny`."""
     disk, top = tmp / "disk.img", tmp / "disk"
     with disk.open("wb") as file:

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 
 use crate::SpecOverlay;
 use crate::images::{ClusterImages, ImagesConfig};
+use crate::nodes::LeaseTimes;
 use crate::tenants::TenantLimits;
 
 /// Settings of the control service, passed at start.
@@ -40,6 +41,8 @@ pub struct ControlConfig {
     pub images: Option<ImagesConfig>,
     /// Of an engine that runs sandboxes in a cluster.
     pub cluster_images: Option<ClusterImages>,
+    /// Of a node's lease.
+    pub lease: LeaseTimes,
     /// Reads the host's clock. Tests replace it, to keep their own time over restarts.
     pub host_clock: fn() -> Timestamp,
 }
@@ -62,6 +65,7 @@ impl ControlConfig {
             tenant_limits: TenantLimits::default(),
             images: None,
             cluster_images: None,
+            lease: LeaseTimes::default(),
             host_clock: Timestamp::now,
         }
     }

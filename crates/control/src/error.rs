@@ -5,7 +5,8 @@ use std::time::Duration;
 use arenite_engine::EngineError;
 use arenite_image::ImageError;
 use arenite_model::{
-    ErrorCode, GroupName, IdempotencyKey, ImageName, KeyId, SandboxId, SandboxName, SandboxState, SpecError, TenantId, Tier,
+    ErrorCode, GroupName, IdempotencyKey, ImageName, KeyId, NodeName, SandboxId, SandboxName, SandboxState, SpecError, TenantId,
+    Tier,
 };
 use thiserror::Error;
 
@@ -127,6 +128,9 @@ pub enum ControlError {
     Store { what: &'static str, source: StoreError },
     #[error("the store {store} has schema version {found}, made by a newer arenite; this one knows up to {known}")]
     NewerStore { store: String, found: i64, known: i64 },
+    /// Its node came back just now, and has to make the change.
+    #[error("the node {node} of sandbox {name} runs again")]
+    NodeRuns { name: SandboxName, node: NodeName },
     #[error("another server uses the store {store}")]
     StoreInUse { store: String },
 }
@@ -190,7 +194,7 @@ impl ControlError {
             | Self::InvalidLogin { .. } => ErrorCode::InvalidRequest,
             Self::Quota(exceeded) if exceeded.is_permanent() => ErrorCode::QuotaExceeded,
             Self::Quota(_) => ErrorCode::Exhausted,
-            Self::Exhausted { .. } | Self::Stopping | Self::TooMany { .. } => ErrorCode::Exhausted,
+            Self::Exhausted { .. } | Self::Stopping | Self::NodeRuns { .. } | Self::TooMany { .. } => ErrorCode::Exhausted,
             Self::Timeout { .. } | Self::PullTimeout { .. } | Self::BuildTimeout { .. } => ErrorCode::Timeout,
             Self::PullAbandoned { .. } | Self::BuildAbandoned => ErrorCode::Conflict,
             Self::Image(source) => image_code(source),
@@ -289,6 +293,7 @@ impl ControlError {
     pub fn is_unavailable(&self) -> bool {
         match self {
             Self::Store { source, .. } => source.is_temporary(),
+            Self::NodeRuns { .. } => true,
             Self::Engine(source) => matches!(**source, EngineError::Storage { .. } | EngineError::Busy { .. }),
             _ => false,
         }
@@ -306,6 +311,7 @@ impl ControlError {
             })),
             Self::OverBudget { retry_after, limit, wanted, .. } => (wanted <= limit).then_some(*retry_after),
             Self::Stopping => Some(Duration::from_secs(5)),
+            Self::NodeRuns { .. } => Some(Duration::from_secs(1)),
             Self::Engine(source) => match &**source {
                 EngineError::Busy { retry_after, .. } => Some(*retry_after),
                 other => (other.code() == ErrorCode::Exhausted).then_some(Duration::from_secs(5)),

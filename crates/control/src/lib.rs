@@ -98,6 +98,7 @@ mod error;
 mod events;
 #[cfg(any(test, feature = "fake-engine"))]
 pub mod fake_engine;
+pub mod gone;
 mod groups;
 mod health;
 mod idempotency;

@@ -8,6 +8,7 @@ use tokio::sync::broadcast;
 
 use crate::counters::count;
 use crate::events::EventKind;
+use crate::nodes::SandboxKey;
 use crate::registry::Entry;
 use crate::{Control, ControlError, Sandbox, memo};
 
@@ -29,7 +30,13 @@ impl Control {
                 }
                 continue;
             }
-            let entry = entry.ok_or_else(|| self.not_there(tenant, name))?;
+            let Some(entry) = entry else {
+                drop(operation);
+                return match self.get_of_other(tenant, SandboxKey::Name(name.clone())).await? {
+                    Some(sandbox) => self.delete_of_other(&sandbox).await,
+                    None => Err(self.not_there(tenant, name)),
+                };
+            };
             return self.detached(operation, |control| async move { control.destroy(&entry, DeathReason::Deleted).await }).await;
         }
     }

@@ -24,20 +24,32 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use utoipa::ToSchema;
 
+use crate::gone::Removal;
 use crate::store::StoreError;
 use crate::{Control, ControlError, Sandbox};
 
-/// Interval between renewals of a lease.
-const RENEW: Duration = Duration::from_secs(2);
-/// A node is given up when its lease has not changed for this time.
-const LEASE: Duration = Duration::from_secs(10);
 /// Shortest interval between readings of the nodes besides renewals.
 const READ_AGAIN: Duration = Duration::from_millis(200);
 /// How long the owner of a sandbox is remembered, and of how many sandboxes.
 const KNOWN: Duration = Duration::from_secs(10);
 const MAX_OWNERS: usize = 20_000;
-/// After a longer pause between two readings, all leases count as new.
-const GAP: Duration = Duration::from_secs(5);
+/// How long requests wait for a node that stops or does not answer: a restart takes less.
+pub const RESTART: Duration = Duration::from_secs(10);
+
+/// The times of leases. All nodes must have the same.
+#[derive(Debug, Clone, Copy)]
+pub struct LeaseTimes {
+    /// Interval between renewals.
+    pub renew: Duration,
+    /// A node is given up when its lease has not changed for this time.
+    pub give_up: Duration,
+}
+
+impl Default for LeaseTimes {
+    fn default() -> Self {
+        Self { renew: Duration::from_secs(2), give_up: Duration::from_secs(10) }
+    }
+}
 
 /// The node that a server is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -141,6 +153,16 @@ pub trait NodeStore: Send + Sync + 'static {
     async fn owner(&self, tenant: &TenantId, sandbox: SandboxKey) -> Result<Option<NodeName>, StoreError>;
     /// A tenant's sandboxes of other nodes, the oldest first.
     async fn sandboxes_of_others(&self, tenant: &TenantId) -> Result<Vec<Sandbox>, StoreError>;
+    /// A tenant's sandbox of another node.
+    async fn sandbox_of_other(&self, tenant: &TenantId, sandbox: SandboxKey) -> Result<Option<Sandbox>, StoreError>;
+    /// Removes the row of another node's sandbox, and notes that for the node, which must not run.
+    async fn remove_of_other(&self, id: &SandboxId) -> Result<Removal, StoreError>;
+    /// What other nodes have removed of this one while it did not run.
+    async fn removals(&self) -> Result<Vec<SandboxId>, StoreError>;
+    /// Forgets removals that this node has made.
+    async fn settle_removals(&self, ids: Vec<SandboxId>) -> Result<(), StoreError>;
+    /// The node of a tenant's worker of AgentFlow: `node`, if it has none that runs.
+    async fn place_worker(&self, tenant: &TenantId, worker: &str, node: &NodeName) -> Result<NodeName, StoreError>;
     /// Notes that the server of this node stops.
     async fn leave(&self) -> Result<(), StoreError>;
 }
@@ -151,6 +173,9 @@ pub enum SandboxKey {
     Name(SandboxName),
     Id(SandboxId),
 }
+
+/// The nodes of tenants' workers, and since when they are known.
+type Workers = HashMap<(TenantId, String), (NodeName, Instant)>;
 
 /// The nodes of tenants' sandboxes, and since when they are known.
 type Owners = HashMap<TenantId, HashMap<SandboxKey, (NodeName, Instant)>>;
@@ -163,8 +188,13 @@ pub(crate) struct Cluster {
     /// Creates that were placed since then.
     placed: Mutex<HashMap<NodeName, u64>>,
     owners: Mutex<Owners>,
+    workers: Mutex<Workers>,
     /// When the nodes were last read between two renewals.
     read_at: tokio::sync::Mutex<Option<Instant>>,
+    /// Since when nodes are known to be down.
+    down: Mutex<HashMap<NodeName, Instant>>,
+    /// Whether this node stops. Locked while it renews its lease.
+    is_leaving: tokio::sync::Mutex<bool>,
 }
 
 impl Cluster {
@@ -173,12 +203,22 @@ impl Cluster {
     }
 
     fn learn(&self, nodes: Vec<Node>) {
+        let mut down = self.down.lock().unwrap_or_else(PoisonError::into_inner);
+        down.retain(|name, _| nodes.iter().any(|node| node.name == *name && node.state == NodeState::Down));
+        for node in nodes.iter().filter(|node| node.state == NodeState::Down) {
+            down.entry(node.name.clone()).or_insert_with(Instant::now);
+        }
+        drop(down);
         *self.nodes.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(nodes);
         self.placed.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     fn owners(&self) -> MutexGuard<'_, Owners> {
         self.owners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn workers(&self) -> MutexGuard<'_, Workers> {
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The node of two random ones that has fewer sandboxes, or the node of a key: the same one each time, while the same nodes
@@ -221,6 +261,7 @@ fn random(most: usize) -> usize {
 /// Leases of other nodes, as this node has watched them.
 #[derive(Debug, Default)]
 struct Watched {
+    times: LeaseTimes,
     leases: HashMap<NodeName, (u64, u64, Instant)>,
     read_at: Option<Instant>,
 }
@@ -228,7 +269,8 @@ struct Watched {
 impl Watched {
     /// The nodes that have not renewed their leases for too long.
     fn overdue(&mut self, nodes: &[Node], own: &NodeName, now: Instant) -> Vec<Node> {
-        let is_continuous = self.read_at.is_some_and(|at| now.duration_since(at) <= GAP);
+        // After a longer pause between two readings, all leases count as new.
+        let is_continuous = self.read_at.is_some_and(|at| now.duration_since(at) <= self.times.give_up / 2);
         self.read_at = Some(now);
         if !is_continuous {
             self.leases.clear();
@@ -239,7 +281,7 @@ impl Watched {
             let (epoch, renewals, since) = *self.leases.entry(node.name.clone()).or_insert((node.epoch, node.renewals, now));
             if (epoch, renewals) != (node.epoch, node.renewals) {
                 self.leases.insert(node.name.clone(), (node.epoch, node.renewals, now));
-            } else if now.duration_since(since) >= LEASE {
+            } else if now.duration_since(since) >= self.times.give_up {
                 overdue.push(node.clone());
             }
         }
@@ -259,10 +301,50 @@ impl Control {
         self.cluster.nodes().iter().find(|node| node.name == *name && node.state == NodeState::Up).cloned()
     }
 
-    /// The name of the node with this public key, if it is up.
+    /// Whether a node runs, or stopped so recently that it may only restart.
+    pub fn may_answer(&self, name: &NodeName) -> bool {
+        let state = self.cluster.nodes().iter().find(|node| node.name == *name).map(|node| node.state);
+        match state {
+            Some(NodeState::Up) => true,
+            Some(NodeState::Down) => {
+                let down = self.cluster.down.lock().unwrap_or_else(PoisonError::into_inner);
+                down.get(name).is_some_and(|since| since.elapsed() < RESTART)
+            }
+            Some(NodeState::Lost) | None => false,
+        }
+    }
+
+    /// Completes when a node is given up.
+    pub async fn until_lost(&self, name: &NodeName) {
+        let is_lost = || self.cluster.nodes().iter().any(|node| node.name == *name && node.state == NodeState::Lost);
+        while !is_lost() {
+            tokio::time::sleep(READ_AGAIN).await;
+        }
+    }
+
+    /// Tells the other nodes that this one stops, and waits until they know: they send it no more requests. This node still
+    /// answers. Does nothing without other nodes.
+    pub async fn announce_stop(&self) {
+        let Some(store) = self.nodes_store() else { return };
+        let mut is_leaving = self.cluster.is_leaving.lock().await;
+        *is_leaving = true;
+        drop(is_leaving);
+        let others = |node: &Node| node.state == NodeState::Up && node.name != store.claim().name;
+        match store.leave().await {
+            Ok(()) if self.cluster.nodes().iter().any(others) => tokio::time::sleep(self.config.lease.renew + READ_AGAIN).await,
+            Ok(()) => {}
+            Err(error) => tracing::warn!(%error, "the stop could not be noted in the cluster"),
+        }
+    }
+
+    pub(crate) async fn is_leaving(&self) -> bool {
+        *self.cluster.is_leaving.lock().await
+    }
+
+    /// The name of the node with this public key, if it is not given up: one that stops still passes requests on.
     pub fn peer_with_key(&self, key: &str) -> Option<NodeName> {
         let nodes = self.cluster.nodes();
-        nodes.iter().find(|node| node.key == key && node.state == NodeState::Up).map(|node| node.name.clone())
+        nodes.iter().find(|node| node.key == key && node.state != NodeState::Lost).map(|node| node.name.clone())
     }
 
     /// Reads the nodes before the next renewal, since one of them seems to have changed.
@@ -310,6 +392,26 @@ impl Control {
             owners.entry(tenant.clone()).or_default().insert(sandbox, (owner.clone(), Instant::now()));
         }
         Ok(owner)
+    }
+
+    /// The other node that has a worker of AgentFlow with its sessions. None: this one, or there is no cluster.
+    pub async fn node_of_worker(&self, tenant: &TenantId, worker: &str) -> Result<Option<NodeName>, ControlError> {
+        let Some(store) = self.nodes_store() else { return Ok(None) };
+        let own = &store.claim().name;
+        let key = (tenant.clone(), worker.to_owned());
+        let known = self.cluster.workers().get(&key).cloned();
+        if let Some((node, _)) = known.filter(|(node, at)| at.elapsed() < KNOWN && (node == own || self.may_answer(node))) {
+            return Ok((node != *own).then_some(node));
+        }
+        let placed = self.place(None).unwrap_or_else(|| own.clone());
+        let placed = store.place_worker(tenant, worker, &placed).await;
+        let node = placed.map_err(ControlError::store("find the node of a worker"))?;
+        let mut workers = self.cluster.workers();
+        if workers.len() >= MAX_OWNERS {
+            workers.clear();
+        }
+        workers.insert(key, (node.clone(), Instant::now()));
+        Ok((node != *own).then_some(node))
     }
 
     /// Looks the owner of a sandbox up again: it may have another one by now.
@@ -364,13 +466,20 @@ impl Control {
 
     /// Renews this node's lease, and gives up nodes that don't renew theirs.
     pub(crate) async fn keep_lease(self: Arc<Self>, store: Arc<dyn NodeStore>) {
-        let mut watched = Watched::default();
+        let mut watched = Watched { times: self.config.lease, ..Watched::default() };
         let mut shared = None;
-        let mut ticks = interval(RENEW);
+        let mut ticks = interval(self.config.lease.renew);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let renewed = match store.renew(&self.node_facts(store.claim()).await).await {
+            let facts = self.node_facts(store.claim()).await;
+            let is_leaving = self.cluster.is_leaving.lock().await;
+            if *is_leaving {
+                return;
+            }
+            let renewed = store.renew(&facts).await;
+            drop(is_leaving);
+            let renewed = match renewed {
                 Ok(renewed) => renewed,
                 Err(StoreError::GivenUp) => {
                     tracing::error!(node = %store.claim().name, "the cluster has given this node up; the server ends, and its next start joins again");
@@ -439,9 +548,9 @@ mod tests {
             // After the seventh second, nobody could read or renew for a while.
             let wanted: &[&str] = if second >= 18 { &["silent"] } else { &[] };
             assert_eq!(names, wanted, "{second}");
-            tokio::time::advance(RENEW).await;
+            tokio::time::advance(watched.times.renew).await;
             if second == 6 {
-                tokio::time::advance(GAP + RENEW).await;
+                tokio::time::advance(Duration::from_secs(7)).await;
             }
         }
     }

@@ -20,6 +20,8 @@ struct Tally {
     failed: usize,
     half_created: usize,
     half_deleted: usize,
+    /// By other nodes, while this one did not run.
+    deleted: usize,
     /// Could not be removed; the reaper tries again.
     stuck: usize,
     /// Their rows were recreated from the engine's records.
@@ -40,6 +42,7 @@ impl Control {
         let mut found: HashMap<SandboxId, Found> = found.into_iter().map(|found| (found.id.clone(), found)).collect();
         let mut quarantined: HashMap<SandboxId, _> = quarantined.into_iter().map(|q| (q.id.clone(), q)).collect();
         let mut tally = Tally::default();
+        tally.deleted += self.remove_deleted(&mut found).await?;
         for mut row in settled {
             if unclaimed.contains(&row.id) {
                 row.state = SandboxState::Creating;

@@ -424,7 +424,7 @@ const WITHOUT_NODES: &str = "
     ALTER TABLE arenite_store DROP COLUMN shared;
     DROP FUNCTION arenite_fence, arenite_changed CASCADE;
     DROP FUNCTION arenite_node, arenite_now;
-    DROP TABLE nodes;";
+    DROP TABLE nodes, removals, workers;";
 
 #[tokio::test]
 async fn dead_sandboxes_of_an_earlier_version_reserve_nothing() {

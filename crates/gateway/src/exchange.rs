@@ -101,7 +101,11 @@ impl Exchange {
         let caller = Identity::nobody();
         let context = Context {
             principal: Arc::clone(&caller.principal),
-            dialect: "aio",
+            dialect: if parts.extensions.get::<Passed>().is_some_and(|passed| passed.is_mcp) {
+                dialect::mcp::DIALECT
+            } else {
+                "aio"
+            },
             request_id: request_id.to_owned(),
             client: Some(match parts.extensions.get::<FromInside>() {
                 Some(FromInside(id)) => format!("sandbox {id}"),
@@ -234,6 +238,11 @@ impl Exchange {
     /// The request's body; empty from the second time on.
     pub(crate) fn take_body(&mut self) -> Body {
         std::mem::take(self.body.get_mut().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Gives a body back that was read.
+    pub(crate) fn put_body(&mut self, body: Body) {
+        *self.body.get_mut().unwrap_or_else(PoisonError::into_inner) = body;
     }
 
     /// The head of the request, for a library that needs all of it.

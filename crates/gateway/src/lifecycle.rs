@@ -22,6 +22,7 @@ use crate::api::types::RemovedSandbox;
 use crate::audit;
 use crate::gateway::{Context, Gateway};
 use crate::idempotency;
+use crate::nodes;
 use crate::refusal::Refusal;
 use crate::target::{self, SandboxRef};
 
@@ -133,9 +134,14 @@ pub(crate) async fn delete(
     let (gateway, context) = (Arc::clone(gateway), context.clone());
     audited(&Arc::clone(&gateway), &context.clone(), "sandbox.delete", Some(name.to_string()), async move {
         let sandbox = target::look_up(&gateway.control, &context, &SandboxRef::Name(name.clone())).await?;
-        let step = begin(&gateway, &context, &sandbox, call)
-            .inspect_err(|error| tracing::error!(sandbox = %sandbox.id, %error, "a delete is not recorded"))
-            .ok();
+        if !gateway.control.has(&sandbox.id) && nodes::delete(&gateway, &context, &name).await? {
+            return Ok(answer(sandbox));
+        }
+        // The trajectory of another node's sandbox is there.
+        let step = gateway.control.has(&sandbox.id).then(|| begin(&gateway, &context, &sandbox, call));
+        let step = step.and_then(|step| {
+            step.inspect_err(|error| tracing::error!(sandbox = %sandbox.id, %error, "a delete is not recorded")).ok()
+        });
         if let Err(error) = gateway.control.delete(context.tenant(), &name).await {
             return Err(match step {
                 Some(step) => failed(step, &sandbox.id, error),

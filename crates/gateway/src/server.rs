@@ -185,6 +185,7 @@ impl Server {
             () = stop => {}
             () = gateway.shutdown.cancelled() => {}
         }
+        gateway.control.announce_stop().await;
         // Listeners close, so the kernel refuses new connections. Accepted connections are handed over.
         gateway.stopping.cancel();
         gateway.mcp.stop();

@@ -173,6 +173,11 @@ pub(crate) async fn look_up(control: &Control, context: &Context, sandbox_ref: &
         Ok(sandbox) if context.principal.sees(&sandbox) => Ok(sandbox),
         // Also for one in quarantine.
         Ok(_) => Err(sandbox_ref.absent()),
+        Err(ControlError::NotFound { .. } | ControlError::NoSuchId { .. })
+            if let Some(sandbox) = control.get_of_other(context.tenant(), sandbox_ref.key()).await? =>
+        {
+            if context.principal.sees(&sandbox) { Ok(sandbox) } else { Err(sandbox_ref.absent()) }
+        }
         Err(_) if !sandbox_ref.may_exist_for(context) => Err(sandbox_ref.absent()),
         Err(error) => Err(error.into()),
     }

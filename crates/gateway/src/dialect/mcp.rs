@@ -26,7 +26,7 @@ use crate::proxy;
 use crate::refusal::Refusal;
 use crate::target::{self, SandboxRef, Target};
 
-const DIALECT: &str = "mcp";
+pub(crate) const DIALECT: &str = "mcp";
 const PREFIX: &str = "/sandbox/";
 
 /// Which of MCP's endpoints a path is; the path as the sandbox sees it.
@@ -253,7 +253,7 @@ async fn create_sandbox(call: &Call, create: Create) -> Done {
     wanted.extend(create.name.map(|name| ("name".to_owned(), name.into())));
     wanted.extend(create.environment.map(|environment| ("environment".to_owned(), environment.into())));
     let made = LifecycleCall { arguments: Some(Value::Object(wanted)), ..call_of("createSandbox") };
-    let made = agent_sandbox::create(&call.gateway, &call.context, made).await;
+    let made = agent_sandbox::create_placed(&call.gateway, &call.context, made).await;
     let name = made.map_err(|refusal| failed(said(&refusal)))?;
     let tools = tools_text(call, &name).await;
     Ok(text(format!(

@@ -1,5 +1,6 @@
 //! The servers of a cluster: `/api/v2/nodes`, and requests that one passes on to another.
 
+mod calls;
 mod listener;
 mod pass;
 
@@ -14,6 +15,7 @@ use crate::exchange::{Answered, Exchange};
 use crate::lists::PageQuery;
 use crate::refusal::json_response;
 
+pub(crate) use calls::{call_guest, create, delete};
 pub(crate) use listener::accept;
 pub(crate) use pass::{Passed, Peers, pass_on};
 

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use arenite_channel::{Connector, Identity as Keys};
 use arenite_control::Control;
+use arenite_control::nodes::RESTART;
 use arenite_control::tenants::Principal;
 use arenite_model::{ErrorCode, NodeName};
 use axum::body::Body;
@@ -26,15 +27,19 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use serde::{Deserialize, Serialize};
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_rustls::client::TlsStream;
 use tower_service::Service;
 
 use crate::auth::{Credential, Identity};
+use crate::dialect::agentflow;
 use crate::exchange::Exchange;
+use crate::gateway::Gateway;
 use crate::guard::{Host, HostKind};
+use crate::proxy;
 use crate::refusal::Refusal;
 use crate::target::{self, SandboxRef, named};
 
@@ -42,12 +47,20 @@ use crate::target::{self, SandboxRef, named};
 pub(super) const NODE: HeaderName = HeaderName::from_static("x-arenite-node");
 /// Time to connect to a node and to prove both keys.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+/// Interval of probes of an idle connection: the node's host may be gone.
+const KEEPALIVE: Duration = Duration::from_secs(4);
+/// Pause between attempts to connect.
+const AGAIN: Duration = Duration::from_millis(100);
 /// How long an idle connection to a node is kept.
 const IDLE: Duration = Duration::from_secs(30);
 /// Idle connections to each node.
 const MAX_IDLE: usize = 64;
 /// Routes about credentials of the node that a client calls.
 const HERE: [&str; 2] = ["/tickets", "/auth"];
+/// Routes that any node answers from the database, if the sandbox's node does not run.
+const OF_ROWS: [&str; 2] = ["/api/v2/sandboxes/{name}", "/api/v1/sandbox/{name}"];
+/// Longest name of a worker that has a node of the cluster, in bytes. Others are the node's that the client calls.
+const MAX_WORKER: usize = 256;
 /// Paths that create sandboxes.
 const CREATES: [&str; 2] = ["/api/v2/sandboxes", "/api/v1/sandbox"];
 
@@ -62,6 +75,9 @@ pub(crate) struct Passed {
     pub(crate) is_https: bool,
     /// The path under which a trusted proxy serves the cluster.
     pub(crate) prefix: String,
+    /// A call of a tool of MCP.
+    #[serde(default)]
+    pub(crate) is_mcp: bool,
 }
 
 impl Passed {
@@ -95,14 +111,22 @@ struct Dialer {
 
 impl Dialer {
     async fn dial(self, name: &str) -> io::Result<NodeStream> {
-        match self.dial_known(name).await {
-            Ok(stream) => Ok(stream),
-            Err(_) => {
-                // It may be back, or have moved.
-                self.control.read_peers().await;
-                self.dial_known(name).await
+        let begun = Instant::now();
+        loop {
+            match self.dial_known(name).await {
+                Ok(stream) => return Ok(stream),
+                // It may restart, or have moved.
+                Err(_) if begun.elapsed() < RESTART && self.may_answer(name) => {
+                    tokio::time::sleep(AGAIN).await;
+                    self.control.read_peers().await;
+                }
+                Err(error) => return Err(error),
             }
         }
+    }
+
+    fn may_answer(&self, name: &str) -> bool {
+        name.parse().is_ok_and(|name| self.control.may_answer(&name))
     }
 
     async fn dial_known(&self, name: &str) -> io::Result<NodeStream> {
@@ -112,6 +136,10 @@ impl Dialer {
         let connecting = async {
             let stream = TcpStream::connect(address).await?;
             stream.set_nodelay(true)?;
+            let socket = SockRef::from(&stream);
+            let probes = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE).with_retries(3);
+            socket.set_tcp_keepalive(&probes)?;
+            socket.set_tcp_user_timeout(Some(RESTART))?;
             let key = node.key.parse().map_err(io::Error::other)?;
             Ok::<_, io::Error>(NodeStream(self.connector.connect(stream, Some(&key)).await?.0))
         };
@@ -166,8 +194,7 @@ impl AsyncWrite for NodeStream {
 /// The answer of the node that a request is for. None: it is this one.
 pub(crate) async fn pass_on(exchange: &mut Exchange) -> Result<Option<Response<Body>>, Refusal> {
     let gateway = Arc::clone(&exchange.gateway);
-    let Some(peers) = &gateway.peers else { return Ok(None) };
-    if exchange.passed().is_some() || HERE.contains(&exchange.route.pattern) {
+    if gateway.peers.is_none() || exchange.passed().is_some() || HERE.contains(&exchange.route.pattern) {
         return Ok(None);
     }
     let sandbox = sandbox_of(exchange);
@@ -178,14 +205,49 @@ pub(crate) async fn pass_on(exchange: &mut Exchange) -> Result<Option<Response<B
             let key = exchange.parts.headers.get("idempotency-key").and_then(|key| key.to_str().ok());
             if exchange.context.principal.inside.is_some() { None } else { gateway.control.place(key) }
         }
-        None => None,
+        None => match worker_of(exchange).await? {
+            Some(worker) => gateway.control.node_of_worker(exchange.context.tenant(), &worker).await?,
+            None => None,
+        },
     };
     let Some(node) = node else { return Ok(None) };
-    let answer = send(exchange, peers, &node).await?;
+    if !gateway.control.may_answer(&node) {
+        // It may be back.
+        gateway.control.read_peers().await;
+    }
+    let is_of_row = OF_ROWS.contains(&exchange.route.pattern) && matches!(exchange.parts.method, Method::GET | Method::DELETE);
+    if is_of_row && !gateway.control.may_answer(&node) {
+        return Ok(None);
+    }
+    let answer = match send(exchange, &node).await {
+        Err(_) if is_of_row => return Ok(None),
+        answer => answer?,
+    };
     if let Some(sandbox) = sandbox.filter(|_| answer.status() == StatusCode::NOT_FOUND) {
         gateway.control.forget_owner(exchange.context.tenant(), &sandbox.key());
     }
     Ok(Some(answer))
+}
+
+/// The worker of AgentFlow that a request names.
+async fn worker_of(exchange: &mut Exchange) -> Result<Option<String>, Refusal> {
+    #[derive(Deserialize)]
+    struct Named {
+        worker_id: Option<String>,
+    }
+    if !exchange.route.surface.is_agentflow || exchange.parts.method != Method::POST {
+        return Ok(None);
+    }
+    let body = exchange.take_body();
+    let (bytes, permit) = proxy::read_whole(&exchange.gateway, &exchange.parts, body).await?;
+    let named = serde_json::from_slice::<Named>(&bytes).ok().and_then(|named| named.worker_id);
+    exchange.put_body(bytes.into());
+    // The next reader takes another.
+    drop(permit);
+    let header = exchange.parts.headers.get(agentflow::WORKER).and_then(|worker| worker.to_str().ok());
+    Ok(named
+        .or_else(|| header.map(str::to_owned))
+        .filter(|worker| (1..=MAX_WORKER).contains(&worker.len()) && !worker.contains('\0')))
 }
 
 /// The sandbox that a request names, or that calls without a name are for.
@@ -204,12 +266,7 @@ fn sandbox_of(exchange: &Exchange) -> Option<SandboxRef> {
     exchange.parts.headers.contains_key(target::HEADER).then(|| named(&exchange.parts.headers).ok()).flatten()
 }
 
-async fn send(exchange: &mut Exchange, peers: &Peers, node: &NodeName) -> Result<Response<Body>, Refusal> {
-    let unreachable = |why: &dyn std::fmt::Display| {
-        tracing::warn!(%node, %why, "a request could not be passed on");
-        Refusal::new(ErrorCode::SandboxFailed, format!("the node {node} does not answer"))
-            .hint("the sandbox's node is down or unreachable: arenite node ls shows its state")
-    };
+async fn send(exchange: &mut Exchange, node: &NodeName) -> Result<Response<Body>, Refusal> {
     let passed = Passed {
         principal: Principal::clone(&exchange.context.principal),
         shown: exchange.caller.shown,
@@ -218,26 +275,18 @@ async fn send(exchange: &mut Exchange, peers: &Peers, node: &NodeName) -> Result
         client: exchange.client,
         is_https: exchange.context.outer_origin().starts_with("https:"),
         prefix: exchange.context.outer_path().to_owned(),
+        is_mcp: false,
     };
-    let passed = serde_json::to_string(&passed).ok().and_then(|text| HeaderValue::try_from(text).ok());
-    let passed = passed.ok_or_else(|| Refusal::new(ErrorCode::Internal, "the request can't be described for its node"))?;
     let client = exchange.parts.extensions.remove::<OnUpgrade>();
-    let path = exchange.parts.uri.path_and_query().map_or("/", |path| path.as_str());
-    let uri: Uri = format!("http://{node}{path}").parse().map_err(|_| Refusal::bad_request("the path can't be read"))?;
     let mut request = Request::new(exchange.take_body());
     *request.method_mut() = exchange.parts.method.clone();
-    *request.uri_mut() = uri;
+    *request.uri_mut() = exchange.parts.uri.clone();
     *request.headers_mut() = exchange.parts.headers.clone();
-    let headers = request.headers_mut();
-    headers.remove(TRANSFER_ENCODING);
+    request.headers_mut().remove(TRANSFER_ENCODING);
     if client.is_none() {
-        headers.remove(CONNECTION);
+        request.headers_mut().remove(CONNECTION);
     }
-    if let Ok(host) = HeaderValue::try_from(exchange.host.authority.as_str()) {
-        headers.insert(http::header::HOST, host);
-    }
-    headers.insert(NODE, passed);
-    let mut answer = peers.0.request(request).await.map_err(|error| unreachable(&with_cause(&error)))?;
+    let mut answer = send_to(&exchange.gateway, node, &passed, request).await?;
     if answer.status() == StatusCode::SWITCHING_PROTOCOLS
         && let Some(client) = client
     {
@@ -246,10 +295,38 @@ async fn send(exchange: &mut Exchange, peers: &Peers, node: &NodeName) -> Result
         exchange.gateway.tasks.spawn(async move { cut.run_until_cancelled(tunnel(client, owner)).await });
         return Ok(answer.map(|_| Body::empty()));
     }
-    let mut answer = answer.map(Body::new);
     answer.headers_mut().remove(CONNECTION);
     answer.headers_mut().remove(TRANSFER_ENCODING);
     Ok(answer)
+}
+
+/// Sends a request to a node, for the caller that `passed` describes.
+pub(super) async fn send_to(
+    gateway: &Gateway,
+    node: &NodeName,
+    passed: &Passed,
+    mut request: Request<Body>,
+) -> Result<Response<Body>, Refusal> {
+    let unreachable = |why: &dyn std::fmt::Display| {
+        tracing::warn!(%node, %why, "a request could not be passed on");
+        Refusal::new(ErrorCode::SandboxFailed, format!("the node {node} does not answer"))
+            .hint("the sandbox's node is down or unreachable: arenite node ls shows its state")
+    };
+    let peers = gateway.peers.as_ref().ok_or_else(|| unreachable(&"this server is no node"))?;
+    let said = serde_json::to_string(passed).ok().and_then(|text| HeaderValue::try_from(text).ok());
+    let said = said.ok_or_else(|| Refusal::new(ErrorCode::Internal, "the request can't be described for its node"))?;
+    let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+    *request.uri_mut() = format!("http://{node}{path}").parse().map_err(|_| Refusal::bad_request("the path can't be read"))?;
+    if let Ok(host) = HeaderValue::try_from(passed.host.authority.as_str()) {
+        request.headers_mut().insert(http::header::HOST, host);
+    }
+    request.headers_mut().insert(NODE, said);
+    let answered = tokio::select! {
+        answered = peers.0.request(request) => answered.map_err(|error| with_cause(&error)),
+        // One that hangs keeps its connections.
+        () = gateway.control.until_lost(node) => Err("it was given up".to_owned()),
+    };
+    Ok(answered.map_err(|why| unreachable(&why))?.map(Body::new))
 }
 
 async fn tunnel(client: OnUpgrade, owner: OnUpgrade) {

@@ -12,6 +12,7 @@ use super::link::PortFailure;
 use super::relay::Relay;
 use super::{Act, begin, call, headers, incoming, preview, uri};
 use crate::gateway::{Context, Gateway};
+use crate::nodes;
 use crate::preview::Preview;
 use crate::proxy::record::Record;
 use crate::refusal::Refusal;
@@ -25,6 +26,9 @@ pub(crate) async fn call_guest(
     target: &Target,
     request: Request<Bytes>,
 ) -> Result<Response<Body>, Refusal> {
+    if let Some(answer) = nodes::call_guest(gateway, context, target, &request).await? {
+        return Ok(answer);
+    }
     let lease = target::lease(gateway, context, &target.sandbox_ref).await?;
     let (parts, bytes) = request.into_parts();
     let given = incoming::hold(gateway, bytes.clone()).await?;

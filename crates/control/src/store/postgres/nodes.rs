@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use arenite_model::{Death, DeathReason, NodeName, TenantId};
+use arenite_model::{Death, DeathReason, NodeName, SandboxId, TenantId};
 use async_trait::async_trait;
 use jiff::Timestamp;
 use tokio_postgres::{Client, Row};
@@ -14,7 +14,8 @@ use super::PostgresStore;
 use super::rows::{self, Unreadable, read_all, read_time};
 use super::session::{Fault, OpenError};
 use crate::Sandbox;
-use crate::nodes::{Node, NodeClaim, NodeFacts, NodeState, NodeStore, Renewed, SandboxKey};
+use crate::gone::Removal;
+use crate::nodes::{Node, NodeClaim, NodeFacts, NodeState, NodeStore, RESTART, Renewed, SandboxKey};
 use crate::store::{StoreError, to_json};
 
 /// The state of an error by which the triggers refuse a write.
@@ -74,6 +75,23 @@ pub(super) const SCHEMA: &str = "
     CREATE TRIGGER fence BEFORE INSERT OR UPDATE OR DELETE ON meters EXECUTE FUNCTION arenite_fence();
 ";
 
+/// What other nodes have deleted of a node that did not run, and where workers are.
+pub(super) const REMOVALS_AND_WORKERS: &str = "
+    CREATE TABLE removals (
+        node TEXT NOT NULL,
+        id   TEXT NOT NULL,
+        PRIMARY KEY (node, id)
+    );
+    -- The node of each worker of AgentFlow, with its sessions.
+    CREATE TABLE workers (
+        tenant  TEXT NOT NULL,
+        worker  TEXT NOT NULL,
+        node    TEXT NOT NULL,
+        used_at BIGINT NOT NULL,
+        PRIMARY KEY (tenant, worker)
+    );
+";
+
 /// Raises the epoch of a node, or adds it. Another node that runs keeps its name.
 const JOIN: &str = "
     INSERT INTO nodes (name, key, state, epoch, renewals, facts, started_at, renewed_at)
@@ -105,6 +123,28 @@ const OWNER_OF_NAME: &str = "
     SELECT node FROM sandboxes WHERE tenant = $1 AND name = $2 AND node NOT IN ('', arenite_node())";
 const OWNER_OF_ID: &str = "
     SELECT node FROM sandboxes WHERE tenant = $1 AND id = $2 AND node NOT IN ('', arenite_node())";
+
+/// Until the transaction ends, the node does not join.
+const NODE_OF: &str = "
+    SELECT nodes.name, nodes.state FROM nodes JOIN sandboxes ON sandboxes.node = nodes.name
+    WHERE sandboxes.id = $1 AND nodes.name <> arenite_node() FOR UPDATE OF nodes";
+/// None if the transaction is repeated.
+const REMOVE_OF_OTHER: &str = "
+    WITH gone AS (DELETE FROM sandboxes WHERE id = $1 RETURNING node, id)
+    INSERT INTO removals (node, id) SELECT node, id FROM gone";
+const REMOVALS_OF_NODE: &str = "SELECT id FROM removals WHERE node = arenite_node()";
+/// A worker stays on its node while that runs, or restarts.
+const PLACE_WORKER: &str = "
+    INSERT INTO workers (tenant, worker, node, used_at) VALUES ($1, $2, $3, arenite_now())
+    ON CONFLICT (tenant, worker) DO UPDATE SET used_at = excluded.used_at, node = CASE
+        WHEN EXISTS (
+            SELECT FROM nodes WHERE nodes.name = workers.node
+                AND (nodes.state = 'up' OR nodes.state = 'down' AND nodes.renewed_at > arenite_now() - $4)
+        ) THEN workers.node ELSE excluded.node END
+    RETURNING node";
+/// Workers without a call for this time are forgotten.
+pub(super) const FORGET_WORKERS: &str = "DELETE FROM workers WHERE used_at < $1::bigint - 86400000000";
+const SETTLE: &str = "DELETE FROM removals WHERE node = arenite_node() AND id = ANY ($1::text[])";
 
 impl NodeClaim {
     /// Makes the session one of the next epoch. The caller holds the lock of a node.
@@ -209,6 +249,67 @@ impl NodeStore for PostgresStore {
         self.transaction(move |client, _| {
             let tenant = Arc::clone(&tenant);
             Box::pin(async move { rows::load_of_others(client, &tenant).await })
+        })
+        .await
+    }
+
+    async fn sandbox_of_other(&self, tenant: &TenantId, sandbox: SandboxKey) -> Result<Option<Sandbox>, StoreError> {
+        let (tenant, sandbox) = (Arc::new(tenant.clone()), Arc::new(sandbox));
+        self.transaction(move |client, _| {
+            let (tenant, sandbox) = (Arc::clone(&tenant), Arc::clone(&sandbox));
+            Box::pin(async move { rows::load_of_other(client, &tenant, &sandbox).await })
+        })
+        .await
+    }
+
+    async fn remove_of_other(&self, id: &SandboxId) -> Result<Removal, StoreError> {
+        let id = Arc::new(id.clone());
+        self.transaction(move |client, is_repeated| {
+            let id = Arc::clone(&id);
+            Box::pin(async move {
+                let Some(node) = client.query_opt(NODE_OF, &[&id.as_str()]).await? else {
+                    return Ok(if is_repeated { Removal::Removed } else { Removal::NotThere });
+                };
+                if node.get::<_, &str>(1) == NodeState::Up.as_str() {
+                    let node = node.get::<_, &str>(0).parse().map_err(|_| StoreError::Closed).map_err(Fault::Refused)?;
+                    return Ok(Removal::Runs(node));
+                }
+                client.execute(REMOVE_OF_OTHER, &[&id.as_str()]).await?;
+                Ok(Removal::Removed)
+            })
+        })
+        .await
+    }
+
+    async fn removals(&self) -> Result<Vec<SandboxId>, StoreError> {
+        self.transaction(|client, _| {
+            Box::pin(async move {
+                let rows = client.query(REMOVALS_OF_NODE, &[]).await?;
+                read_all(&rows, |row| Ok(row.try_get::<_, &str>(0)?.parse()?))
+            })
+        })
+        .await
+    }
+
+    async fn settle_removals(&self, ids: Vec<SandboxId>) -> Result<(), StoreError> {
+        let ids: Arc<Vec<String>> = Arc::new(ids.iter().map(SandboxId::to_string).collect());
+        self.transaction(move |client, _| {
+            let ids = Arc::clone(&ids);
+            Box::pin(async move { Ok(client.execute(SETTLE, &[&*ids]).await.map(drop)?) })
+        })
+        .await
+    }
+
+    async fn place_worker(&self, tenant: &TenantId, worker: &str, node: &NodeName) -> Result<NodeName, StoreError> {
+        let (tenant, worker, node) = (Arc::new(tenant.clone()), Arc::new(worker.to_owned()), Arc::new(node.clone()));
+        self.transaction(move |client, _| {
+            let (tenant, worker, node) = (Arc::clone(&tenant), Arc::clone(&worker), Arc::clone(&node));
+            Box::pin(async move {
+                let restart = i64::try_from(RESTART.as_micros()).unwrap_or(i64::MAX);
+                let row = client.query_one(PLACE_WORKER, &[&tenant.as_str(), &*worker, &node.as_str(), &restart]).await?;
+                // A name that can't be read is no node's.
+                Ok(row.get::<_, &str>(0).parse().unwrap_or(NodeName::clone(&node)))
+            })
         })
         .await
     }

@@ -5,8 +5,10 @@ use jiff::Timestamp;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 
+use super::nodes::FORGET_WORKERS;
 use super::session::Fault;
 use crate::Sandbox;
+use crate::nodes::SandboxKey;
 use crate::store::{Op, Record, RecordId, RecordKind, Rows, StoreError, number, to_json};
 use crate::tenants::{Reserved, TenantLimits};
 
@@ -312,6 +314,7 @@ pub(super) async fn apply_record(client: &Client, op: &Op) -> Result<Rows, Fault
         }
         Op::RemoveExpired(now) => {
             client.execute(REMOVE_EXPIRED, &[&now.as_microsecond()]).await?;
+            client.execute(FORGET_WORKERS, &[&now.as_microsecond()]).await?;
             return Ok(Rows::default());
         }
         _ => return Ok(Rows::default()),
@@ -369,6 +372,16 @@ pub(super) async fn load(client: &Client) -> Result<Vec<Sandbox>, Fault> {
 pub(super) async fn load_of_others(client: &Client, tenant: &TenantId) -> Result<Vec<Sandbox>, Fault> {
     let others = format!("{LOAD} WHERE tenant = $1 AND node NOT IN ('', arenite_node()) {IN_ORDER}");
     read_all(&client.query(&others, &[&tenant.as_str()]).await?, read)
+}
+
+/// A tenant's row of another node.
+pub(super) async fn load_of_other(client: &Client, tenant: &TenantId, sandbox: &SandboxKey) -> Result<Option<Sandbox>, Fault> {
+    let (column, value) = match sandbox {
+        SandboxKey::Name(name) => ("name", name.as_str()),
+        SandboxKey::Id(id) => ("id", id.as_str()),
+    };
+    let other = format!("{LOAD} WHERE tenant = $1 AND {column} = $2 AND node NOT IN ('', arenite_node())");
+    Ok(read_all(&client.query(&other, &[&tenant.as_str(), &value]).await?, read)?.pop())
 }
 
 /// The rows of all nodes.

@@ -16,6 +16,8 @@ use crate::store::{DEAD_RESERVE_NOTHING, StoreError};
 
 /// The key of the lock in each database, `arenite` in ASCII.
 const LOCK: i64 = 0x0061_7265_6e69_7465;
+/// The key of the lock of a node that migrates the schema beside others.
+const MIGRATION_LOCK: i64 = LOCK + 1;
 
 /// Who has it, or one of the nodes that have it: process id and description.
 const HOLDER: &str = "
@@ -31,7 +33,7 @@ const WAIT: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_millis(20);
 
 /// Each migrates the schema from its index to the next. Released ones are never edited; append new ones.
-const MIGRATIONS: [&str; 9] = [
+const MIGRATIONS: [&str; 10] = [
     "
     CREATE TABLE sandboxes (
         id           TEXT PRIMARY KEY,
@@ -83,7 +85,12 @@ const MIGRATIONS: [&str; 9] = [
 ",
     DEAD_RESERVE_NOTHING,
     super::nodes::SCHEMA,
+    super::nodes::REMOVALS_AND_WORKERS,
 ];
+
+/// Migrations after this version only add: programs that know this one go on beside nodes of later versions. So nodes are upgraded
+/// one by one. A later migration that takes something away, or changes a meaning, raises this to its own version.
+const ADDS_ONLY_SINCE: i64 = 9;
 
 /// The version of the schema that this program reads.
 pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;
@@ -143,7 +150,7 @@ pub(super) async fn lock(client: &Client, lock: Lock, previous: Option<i32>) -> 
     }
 }
 
-/// Migrates the schema for a node, if no other node has the database. Otherwise, it must have the version of this program.
+/// Migrates the schema for a node. While other nodes have the database, only by migrations that they can live with.
 pub(super) async fn migrate_shared(client: &Client) -> Result<(), OpenError> {
     if client.query_one("SELECT pg_try_advisory_lock($1)", &[&LOCK]).await?.get(0) {
         let migrated = migrate(client).await;
@@ -153,6 +160,14 @@ pub(super) async fn migrate_shared(client: &Client) -> Result<(), OpenError> {
     match version(client).await? {
         Some(VERSION) => Ok(()),
         Some(found) if found > VERSION => Err(OpenError::Newer { found }),
+        Some(found) if found >= ADDS_ONLY_SINCE => {
+            client.query_one("SELECT pg_advisory_lock($1)", &[&MIGRATION_LOCK]).await?;
+            // A statement that waits for a lock holds up all others of that table.
+            client.batch_execute("SET lock_timeout = '2s'").await?;
+            let migrated = migrate(client).await;
+            client.query_one("SELECT pg_advisory_unlock($1)", &[&MIGRATION_LOCK]).await?;
+            migrated
+        }
         found => {
             let found = found.unwrap_or(0);
             let reason = format!(

@@ -31,6 +31,7 @@ use crate::api;
 use crate::exchange::{Answered, Exchange};
 use crate::gateway::{Context, Gateway};
 use crate::lifecycle::{self, LifecycleAnswer, LifecycleCall};
+use crate::nodes;
 use crate::refusal::{Refusal, json_response};
 use crate::target::{self, SandboxRef};
 
@@ -331,6 +332,23 @@ async fn create_newer(gateway: &Arc<Gateway>, context: &Context, call: Lifecycle
 
 fn created(name: &SandboxName) -> String {
     format!("Sandbox {name} created successfully")
+}
+
+/// Creates a sandbox on the node that it is placed on, and returns its name.
+pub(super) async fn create_placed(
+    gateway: &Arc<Gateway>,
+    context: &Context,
+    call: LifecycleCall,
+) -> Result<SandboxName, Refusal> {
+    let wanted = call.arguments.clone().unwrap_or_default();
+    let Some(answer) = nodes::create(gateway, context, PATH, &wanted).await? else { return create(gateway, context, call).await };
+    let data = &answer["data"];
+    let said = data.as_str().and_then(|said| said.strip_prefix("Sandbox ")?.split(' ').next());
+    let name = said.or_else(|| data["name"].as_str()).and_then(|name| name.parse().ok());
+    name.ok_or_else(|| {
+        let said = answer["error"].as_str().unwrap_or("the node's answer names no sandbox");
+        in_its_words(Refusal::new(ErrorCode::SandboxFailed, said.to_owned()))
+    })
 }
 
 /// Creates a sandbox from the call's arguments, and returns its name; records the call.

@@ -40,7 +40,7 @@ use types::{ErrorMessage, ExecuteBatchRequest, ExecuteRequest, Message, ToolList
 /// The root of its paths, which may be left out.
 pub(crate) const ROOT: &str = "/api/v1";
 /// The worker, in a header of each request of its client.
-const WORKER: &str = "x-worker-id";
+pub(crate) const WORKER: &str = "x-worker-id";
 /// The original client's library; the client sends no other name.
 const ORIGINAL_CLIENT: &str = "python-httpx/";
 /// The most actions of one batch.
