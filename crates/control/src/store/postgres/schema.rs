@@ -31,7 +31,7 @@ const WAIT: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_millis(20);
 
 /// Each migrates the schema from its index to the next. Released ones are never edited; append new ones.
-const MIGRATIONS: [&str; 9] = [
+const MIGRATIONS: [&str; 10] = [
     "
     CREATE TABLE sandboxes (
         id           TEXT PRIMARY KEY,
@@ -83,10 +83,15 @@ const MIGRATIONS: [&str; 9] = [
 ",
     DEAD_RESERVE_NOTHING,
     super::nodes::SCHEMA,
+    super::nodes::SCHEMA_OF_DRAINS,
 ];
 
 /// The version of the schema that this program reads.
 pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;
+/// Migrations from here on only add columns with defaults, so nodes with an earlier program run on meanwhile.
+const COMPATIBLE_FROM: i64 = 9;
+/// The key of the lock that such a migration holds.
+const MIGRATING: i64 = LOCK + 1;
 
 /// Refuses servers that lack a feature, and databases that can't hold every character.
 pub(super) async fn check_server(client: &Client) -> Result<(), StoreError> {
@@ -143,7 +148,7 @@ pub(super) async fn lock(client: &Client, lock: Lock, previous: Option<i32>) -> 
     }
 }
 
-/// Migrates the schema for a node, if no other node has the database. Otherwise, it must have the version of this program.
+/// Migrates the schema for a node. While other nodes have the database, only compatible migrations run.
 pub(super) async fn migrate_shared(client: &Client) -> Result<(), OpenError> {
     if client.query_one("SELECT pg_try_advisory_lock($1)", &[&LOCK]).await?.get(0) {
         let migrated = migrate(client).await;
@@ -153,6 +158,14 @@ pub(super) async fn migrate_shared(client: &Client) -> Result<(), OpenError> {
     match version(client).await? {
         Some(VERSION) => Ok(()),
         Some(found) if found > VERSION => Err(OpenError::Newer { found }),
+        Some(found) if found >= COMPATIBLE_FROM => {
+            client.query_one("SELECT pg_advisory_lock($1)", &[&MIGRATING]).await?;
+            // Waits for the statements of other nodes, which then wait for it.
+            client.batch_execute("SET lock_timeout = '3s'").await?;
+            let migrated = migrate(client).await;
+            client.query_one("SELECT pg_advisory_unlock($1)", &[&MIGRATING]).await?;
+            migrated
+        }
         found => {
             let found = found.unwrap_or(0);
             let reason = format!(
