@@ -236,6 +236,11 @@ impl Exchange {
         std::mem::take(self.body.get_mut().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Puts a body that was read back in its place.
+    pub(crate) fn put_body(&mut self, body: bytes::Bytes) {
+        *self.body.get_mut().unwrap_or_else(PoisonError::into_inner) = Body::from(body);
+    }
+
     /// The head of the request, for a library that needs all of it.
     pub(crate) fn take_parts(&mut self) -> Parts {
         std::mem::replace(&mut self.parts, Request::new(()).into_parts().0)

@@ -54,6 +54,8 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 const KEEPALIVE_PROBES: u32 = 4;
 /// Connections that wait in the kernel's accept queue of each address; the kernel's `somaxconn` may lower it.
 const BACKLOG: i32 = 4096;
+/// Time to note in the cluster that this node stops.
+const LEAVE: Duration = Duration::from_secs(2);
 /// Pause before the next accept when the process has no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -184,6 +186,10 @@ impl Server {
         tokio::select! {
             () = stop => {}
             () = gateway.shutdown.cancelled() => {}
+        }
+        // Before other nodes find this one closed.
+        if tokio::time::timeout(LEAVE, gateway.control.leave_cluster()).await.is_err() {
+            tracing::warn!("the stop could not be noted in the cluster yet");
         }
         // Listeners close, so the kernel refuses new connections. Accepted connections are handed over.
         gateway.stopping.cancel();

@@ -20,7 +20,7 @@ use arenite_control::tenants::Principal;
 use arenite_model::{ErrorCode, NodeName};
 use axum::body::Body;
 use http::header::{CONNECTION, HeaderName, TRANSFER_ENCODING};
-use http::{HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http::{HeaderValue, Request, Response, StatusCode, Uri};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::{Connected, Connection};
@@ -32,6 +32,7 @@ use tokio::time::timeout;
 use tokio_rustls::client::TlsStream;
 use tower_service::Service;
 
+use super::create;
 use crate::auth::{Credential, Identity};
 use crate::exchange::Exchange;
 use crate::guard::{Host, HostKind};
@@ -48,8 +49,6 @@ const IDLE: Duration = Duration::from_secs(30);
 const MAX_IDLE: usize = 64;
 /// Routes about credentials of the node that a client calls.
 const HERE: [&str; 2] = ["/tickets", "/auth"];
-/// Paths that create sandboxes.
-const CREATES: [&str; 2] = ["/api/v2/sandboxes", "/api/v1/sandbox"];
 
 /// A request that another node has passed on: what that node found out about it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -62,6 +61,9 @@ pub(crate) struct Passed {
     pub(crate) is_https: bool,
     /// The path under which a trusted proxy serves the cluster.
     pub(crate) prefix: String,
+    /// The create has an idempotency key that this node has begun.
+    #[serde(default)]
+    pub(crate) is_repeat: bool,
 }
 
 impl Passed {
@@ -167,22 +169,25 @@ impl AsyncWrite for NodeStream {
 pub(crate) async fn pass_on(exchange: &mut Exchange) -> Result<Option<Response<Body>>, Refusal> {
     let gateway = Arc::clone(&exchange.gateway);
     let Some(peers) = &gateway.peers else { return Ok(None) };
-    if exchange.passed().is_some() || HERE.contains(&exchange.route.pattern) {
+    if exchange.passed().is_some() {
+        return Ok(create::refuse_placed(exchange));
+    }
+    if HERE.contains(&exchange.route.pattern) {
         return Ok(None);
     }
-    let sandbox = sandbox_of(exchange);
-    let node = match &sandbox {
-        Some(sandbox) => gateway.control.owner(exchange.context.tenant(), sandbox.key()).await?,
-        None if exchange.parts.method == Method::POST && CREATES.contains(&exchange.path.decoded.as_str()) => {
-            // An agent's children are made beside it.
-            let key = exchange.parts.headers.get("idempotency-key").and_then(|key| key.to_str().ok());
-            if exchange.context.principal.inside.is_some() { None } else { gateway.control.place(key) }
-        }
-        None => None,
+    let Some(sandbox) = sandbox_of(exchange) else {
+        // An agent's children are made beside it.
+        return match create::is_create(exchange) && exchange.context.principal.inside.is_none() {
+            true => create::place(exchange, peers).await,
+            false => Ok(None),
+        };
     };
-    let Some(node) = node else { return Ok(None) };
-    let answer = send(exchange, peers, &node).await?;
-    if let Some(sandbox) = sandbox.filter(|_| answer.status() == StatusCode::NOT_FOUND) {
+    let Some(node) = gateway.control.owner(exchange.context.tenant(), sandbox.key()).await? else {
+        return if sandbox.is_default() { create::place_default(exchange, peers, &sandbox).await } else { Ok(None) };
+    };
+    let body = exchange.take_body();
+    let answer = send(exchange, peers, &node, body, false).await?;
+    if answer.status() == StatusCode::NOT_FOUND {
         gateway.control.forget_owner(exchange.context.tenant(), &sandbox.key());
     }
     Ok(Some(answer))
@@ -204,11 +209,37 @@ fn sandbox_of(exchange: &Exchange) -> Option<SandboxRef> {
     exchange.parts.headers.contains_key(target::HEADER).then(|| named(&exchange.parts.headers).ok()).flatten()
 }
 
-async fn send(exchange: &mut Exchange, peers: &Peers, node: &NodeName) -> Result<Response<Body>, Refusal> {
-    let unreachable = |why: &dyn std::fmt::Display| {
-        tracing::warn!(%node, %why, "a request could not be passed on");
-        Refusal::new(ErrorCode::SandboxFailed, format!("the node {node} does not answer"))
-            .hint("the sandbox's node is down or unreachable: arenite node ls shows its state")
+/// Why a request got no answer.
+pub(super) enum Unsent {
+    /// The node has nothing of it.
+    NotConnected(Refusal),
+    /// The node may have carried it out.
+    BrokenOff(Refusal),
+    /// It can't be passed on.
+    Refused(Refusal),
+}
+
+impl From<Unsent> for Refusal {
+    fn from(unsent: Unsent) -> Self {
+        match unsent {
+            Unsent::NotConnected(refusal) | Unsent::BrokenOff(refusal) | Unsent::Refused(refusal) => refusal,
+        }
+    }
+}
+
+/// Sends a request to a node, with this body. `is_repeat`: see [`Passed`].
+pub(super) async fn send(
+    exchange: &mut Exchange,
+    peers: &Peers,
+    node: &NodeName,
+    body: Body,
+    is_repeat: bool,
+) -> Result<Response<Body>, Unsent> {
+    let unreachable = |error: hyper_util::client::legacy::Error| {
+        tracing::warn!(%node, why = with_cause(&error), "a request could not be passed on");
+        let refusal = Refusal::new(ErrorCode::SandboxFailed, format!("the node {node} does not answer"))
+            .hint("the sandbox's node is down or unreachable: arenite node ls shows its state");
+        if error.is_connect() { Unsent::NotConnected(refusal) } else { Unsent::BrokenOff(refusal) }
     };
     let passed = Passed {
         principal: Principal::clone(&exchange.context.principal),
@@ -218,13 +249,16 @@ async fn send(exchange: &mut Exchange, peers: &Peers, node: &NodeName) -> Result
         client: exchange.client,
         is_https: exchange.context.outer_origin().starts_with("https:"),
         prefix: exchange.context.outer_path().to_owned(),
+        is_repeat,
     };
     let passed = serde_json::to_string(&passed).ok().and_then(|text| HeaderValue::try_from(text).ok());
-    let passed = passed.ok_or_else(|| Refusal::new(ErrorCode::Internal, "the request can't be described for its node"))?;
+    let internal = || Unsent::Refused(Refusal::new(ErrorCode::Internal, "the request can't be described for its node"));
+    let passed = passed.ok_or_else(internal)?;
     let client = exchange.parts.extensions.remove::<OnUpgrade>();
     let path = exchange.parts.uri.path_and_query().map_or("/", |path| path.as_str());
-    let uri: Uri = format!("http://{node}{path}").parse().map_err(|_| Refusal::bad_request("the path can't be read"))?;
-    let mut request = Request::new(exchange.take_body());
+    let unreadable = |_| Unsent::Refused(Refusal::bad_request("the path can't be read"));
+    let uri: Uri = format!("http://{node}{path}").parse().map_err(unreadable)?;
+    let mut request = Request::new(body);
     *request.method_mut() = exchange.parts.method.clone();
     *request.uri_mut() = uri;
     *request.headers_mut() = exchange.parts.headers.clone();
@@ -237,7 +271,7 @@ async fn send(exchange: &mut Exchange, peers: &Peers, node: &NodeName) -> Result
         headers.insert(http::header::HOST, host);
     }
     headers.insert(NODE, passed);
-    let mut answer = peers.0.request(request).await.map_err(|error| unreachable(&with_cause(&error)))?;
+    let mut answer = peers.0.request(request).await.map_err(unreachable)?;
     if answer.status() == StatusCode::SWITCHING_PROTOCOLS
         && let Some(client) = client
     {
