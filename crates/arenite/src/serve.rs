@@ -446,6 +446,7 @@ fn control_config(config: &Config) -> ControlConfig {
         let _ = control.tenant_limits.set(*quota, *limit);
     }
     control.tenant_limits.min_tier = Some(config.tenant_min_tier).filter(|tier| *tier != Tier::Namespace);
+    control.node_labels = config.node_label.iter().map(|label| (label.key.clone(), label.value.clone())).collect();
     control.templates_dir = config.templates_dir.clone();
     control.environments_file = config.environments_file.clone();
     control.pools = config.pool.iter().map(|pool| (pool.name.clone(), pool.number as usize)).collect();

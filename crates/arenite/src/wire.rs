@@ -176,6 +176,15 @@ pub(crate) struct Node {
     pub(crate) started_at: jiff::Timestamp,
     pub(crate) renewed_at: jiff::Timestamp,
     pub(crate) version: String,
+    #[serde(default)]
+    pub(crate) drain: Option<NodeDrain>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct NodeDrain {
+    pub(crate) since: jiff::Timestamp,
+    #[serde(default)]
+    pub(crate) deadline: Option<jiff::Timestamp>,
 }
 
 #[derive(Debug, Deserialize)]

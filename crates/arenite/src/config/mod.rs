@@ -25,7 +25,7 @@ use thiserror::Error;
 
 use values::{
     AddressRange, AgentSandboxVersion, ClassOf, EngineKind, ImageMirror, ImageOf, ImagePull, ImageRegistry, LimitOf, LogFormat,
-    OptionalListen, PoolOf, Resolver, Secret, Size, VolumeOf,
+    NodeLabel, OptionalListen, PoolOf, Resolver, Secret, Size, VolumeOf,
 };
 
 /// The configuration file, unless another is named.
@@ -347,6 +347,9 @@ settings! {
     /// Host and port by which the other nodes reach it [default: the address on which it listens for them]
     #[arg(long, env = "ARENITE_NODE_ADDRESS", value_name = "HOST:PORT")]
     node_address: String,
+    /// Label of this node, by which creates can select it (node_selector); repeatable
+    #[arg(long, env = "ARENITE_NODE_LABEL", value_name = "KEY=VALUE", value_delimiter = ',')]
+    node_label: Vec<NodeLabel>,
     /// Proxies to trust X-Forwarded headers from
     #[arg(long, env = "ARENITE_TRUSTED_PROXY", value_name = "IP", value_delimiter = ',')]
     trusted_proxy: Vec<IpAddr>,
@@ -433,6 +436,7 @@ pub(crate) struct Config {
     pub(crate) node: Option<NodeName>,
     pub(crate) node_listen: SocketAddr,
     pub(crate) node_address: Option<String>,
+    pub(crate) node_label: Vec<NodeLabel>,
     pub(crate) trusted_proxy: Vec<IpAddr>,
     pub(crate) remove_sandboxes: bool,
     pub(crate) log: String,
@@ -531,6 +535,7 @@ impl Settings {
             node: None,
             node_listen: Some(SocketAddr::from(([127, 0, 0, 1], 8902))),
             node_address: None,
+            node_label: Some(Vec::new()),
             trusted_proxy: Some(Vec::new()),
             remove_sandboxes: Some(false),
             log: Some("info".to_owned()),
@@ -749,6 +754,7 @@ impl Settings {
             node: all.node,
             node_listen: all.node_listen.expect(complete),
             node_address: all.node_address,
+            node_label: all.node_label.expect(complete),
             trusted_proxy: all.trusted_proxy.expect(complete),
             remove_sandboxes: all.remove_sandboxes.expect(complete),
             log: all.log.expect(complete),
@@ -816,6 +822,12 @@ impl Config {
             if self.volume[..number].iter().any(|other| other.name == volume.name) {
                 let rule = "each name is declared once";
                 return Err(ConfigError::Refused { setting: "volume", given: volume.to_string(), rule });
+            }
+        }
+        for (number, label) in self.node_label.iter().enumerate() {
+            if self.node_label[..number].iter().any(|other| other.key == label.key) {
+                let rule = "each label is given once";
+                return Err(ConfigError::Refused { setting: "node_label", given: label.to_string(), rule });
             }
         }
         if self.docker_gvisor_runtime.is_empty() {
@@ -916,6 +928,7 @@ mod tests {
         for (text, setting) in [
             ("max_sandboxes = 0", "max_sandboxes"),
             ("prepared_slots = 10000", "prepared_slots"),
+            ("node_label = [\"zone=a\", \"zone=b\"]", "node_label"),
             ("subnet = \"fd00::/16\"", "subnet"),
             ("subnet = \"10.0.0.0/8\"", "subnet"),
             ("listen = []", "listen"),
