@@ -43,6 +43,7 @@ ELSEWHERE = {
     "Server-Timing: auth": "a header, not a command; operation/test_api.py reads it from each route",
     "error: could not listen": "messages, not a command; operation/test_servers.py causes and compares both",
     '{\n  "id": "64f0c2a8b1c5d-17"': "an event, not a command; operation/test_events.py causes some",
+    "arenite node drain": "needs a cluster; operation/test_node_drain.py has one with three nodes",
     "sudo arenite serve --store": "needs a database server; operation/test_nodes.py has one with three nodes",
     "sudo -u postgres create": "needs a database server; postgres.py makes one for each test of the store",
     "sudo arenite serve --listen 0.0.0.0:8443": "needs a certificate; operation/test_tls.py makes several",
