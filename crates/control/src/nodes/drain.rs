@@ -1,7 +1,7 @@
 //! Drains: a node that gets no new sandboxes, until an operator ends that.
 //!
-//! The wish is in the node's row, so it can be made while the node is down, and outlives restarts. The node follows it when it reads
-//! its row: it hands back its pools and prepared slots, and deletes its sandboxes after the deadline.
+//! The wish is in the node's row, so it can be made while the node is down, and outlives restarts. The node follows it when it
+//! reads its row: it hands back its pools and prepared slots, and deletes its sandboxes after the deadline.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! Placement: the node on which a sandbox is created.
 //!
-//! Of the nodes that are up and don't drain, it is one that fits, as far as nodes say what they have: the tier, the image, and room by
-//! their own limits. Where none says so, the chosen node refuses the create with its own reason. Of the nodes that fit, it is the one
-//! with fewer sandboxes of two random ones.
+//! Of the nodes that are up and don't drain, it is one that fits, as far as nodes say what they have: the tier, the image, and
+//! room by their own limits. Where none fits, the chosen node refuses the create with its own reason. Of the nodes that fit, it is
+//! the one with fewer sandboxes of two random ones.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};

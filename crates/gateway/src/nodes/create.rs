@@ -1,7 +1,6 @@
 //! Places creates on nodes.
 //!
-//! A create goes on to the next node if one can't be reached, or answers that it takes none: neither has seen anything of it that it
-//! could have carried out.
+//! A create goes on to the next node if one can't be reached, or answers that it takes none: neither has carried out anything.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
