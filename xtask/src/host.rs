@@ -133,6 +133,7 @@ pub(crate) const TO_BENCH: &[Need] = &[
     Need { present: Present::AnyOf(&["rg"]), package: "ripgrep", why: "searches are compared with it" },
     Need { present: Present::File("/usr/sbin/dockerd"), package: "docker.io", why: "unpacking is compared with it" },
     Need { present: Present::AnyOf(&["docker-registry"]), package: "docker-registry", why: "an image is pulled from it" },
+    Need { present: Present::AnyOf(&["pg_createcluster"]), package: "postgresql", why: "nodes share a store" },
 ];
 
 /// Installs what is missing if possible, otherwise reports what to install.
