@@ -19,7 +19,7 @@ use crate::server::{self, Started};
 const NAMES: [&str; 2] = ["bench-a", "bench-b"];
 const WARM_UP: usize = 50;
 /// Rounds of the calls into running sandboxes.
-const CALLS: usize = 2_000;
+const CALLS: usize = 1_000;
 /// Sandboxes that idle, and life cycles whose writes are counted.
 const MANY: usize = 50;
 /// Postgres counts what a session did when the session's next transaction ends: at the next renewal.
@@ -98,11 +98,11 @@ fn calls(postgres: &Postgres, nodes: &mut [Node; 2], report: &mut Report) -> Out
             Err(failure) => Some(Err(failure)),
         })
         .unwrap_or_else(|| Err(Failure::new("no create goes to the other node")))?;
-    let context = format!("/sandbox/{far}/v1/sandbox");
+    let ping = format!("/sandbox/{far}/v1/ping");
     let bash = |api: &mut Connection| api.bash(&far, "true").map(drop);
-    let get = |api: &mut Connection| api.get(&context).map(drop);
+    let get = |api: &mut Connection| api.download(&ping, &mut std::io::sink()).map(drop);
     let [one, two] = nodes;
-    for (what, call) in [("bash/exec of true", &bash as &dyn Fn(&mut Connection) -> Outcome), ("GET /v1/sandbox", &get)] {
+    for (what, call) in [("bash/exec of true", &bash as &dyn Fn(&mut Connection) -> Outcome), ("GET /v1/ping", &get)] {
         let (mut ours, mut floor) = (Vec::new(), Vec::new());
         for round in 0..WARM_UP + CALLS {
             let passed_on = timed(|| call(&mut one.api))?;
