@@ -34,7 +34,7 @@ const SAMPLES: usize = 500;
 /// Writes of samples between two merges.
 const MERGE: usize = 6;
 
-/// Copies a node, by name, so many times.
+/// Adds copies of a node, by its name and their number.
 const SOME_NODES: &str = "
     INSERT INTO nodes SELECT (jsonb_populate_record(nodes, jsonb_build_object('name', 'node-b' || lpad(i::text, 5, '0'),
         'key', lpad(i::text, 60, '0')))).*
@@ -75,7 +75,7 @@ async fn measure(url: &str, data: &Path) -> Anything<()> {
         };
         stores.push(Arc::new(PostgresStore::open_node(url.parse::<PostgresAddress>()?, data, claim).await?));
     }
-    let database = Database::of(&observer).await?;
+    let database = Database::find(&observer).await?;
     renewals(&observer, &database, &stores).await?;
     lives(&observer, &database, &stores).await?;
     usage(&observer, &database, &stores).await?;
@@ -296,7 +296,7 @@ async fn log_bytes(observer: &Client) -> Anything<f64> {
 struct Database(u32);
 
 impl Database {
-    async fn of(observer: &Client) -> Anything<Self> {
+    async fn find(observer: &Client) -> Anything<Self> {
         let session: i32 = observer.query_one("SELECT pg_backend_pid()", &[]).await?.get(0);
         let parent = stat(&session.to_string())?.get(1).and_then(|parent| parent.parse().ok());
         Ok(Self(parent.ok_or("the session has no parent")?))
