@@ -20,7 +20,7 @@ const NAMES: [&str; 2] = ["bench-a", "bench-b"];
 const WARM_UP: usize = 50;
 /// Rounds of the calls into running sandboxes.
 const CALLS: usize = 1_000;
-/// Sandboxes that idle, and life cycles whose writes are counted.
+/// Number of idle sandboxes, and of life cycles that are counted.
 const MANY: usize = 50;
 /// Postgres counts what a session did when the session's next transaction ends: at the next renewal.
 const COUNTED: Duration = Duration::from_secs(5);
