@@ -73,6 +73,7 @@ ELSEWHERE = {
     "helm ": "needs a cluster; kubernetes/test_chart.py installs, upgrades, and uninstalls the chart",
     "image:\n  repository:": "values, not a command; operation/test_deploy.py has the renderings of others",
     "sandboxes:\n  podSecurity:": "values, not a command; kubernetes/test_chart.py has a sandbox with them",
+    "mode: nodes\n": "values, not a command; kubernetes/test_chart.py installs a node with others",
     "kubectl ": "needs a cluster; kubernetes/test_chart.py applies install.yaml",
     'curl -s http://127.0.0.1:8080/api/v1/sandbox -H "x-api-key': "needs a key of that cluster; kubernetes/test_chart.py calls the server",
     "sed 's|arenite:0.1.0|": "for the line after it; kubernetes/test_chart.py changes the same names",
