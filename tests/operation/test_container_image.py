@@ -166,7 +166,8 @@ class NodeContainer:
         self.docker, self.data = docker, data
         service = composed(ARENITE_API_KEY="a-key-of-sixteen-letters", ARENITE_DATA=str(data), ARENITE_IMAGE=NODE)
         assert service["image"] == NODE
-        options = [f"--pid={service['pid']}", f"--cgroupns={service['cgroup']}", "--network=none", f"--volume={postgres.dir}:{postgres.dir}"]
+        options = [f"--pid={service['pid']}", f"--cgroupns={service['cgroup']}", "--network=none"]
+        options += [f"--volume={postgres.dir}:{postgres.dir}"]
         assert service["privileged"] is True
         options += privileges() + ["--read-only"] * service["read_only"]
         options += [f"--tmpfs={path}" for path in service["tmpfs"]] + [f"--volume={volume}" for volume in service["volumes"]]
@@ -185,7 +186,8 @@ class NodeContainer:
         try:
             return self.docker.command("exec", "node", *words) is not None
         except AssertionError:
-            assert self.docker.command("inspect", "--format", "{{.State.Running}}", "node") == "true", self.docker.command("logs", "node")
+            state = self.docker.command("inspect", "--format", "{{.State.Status}}", "node")
+            assert state == "running", self.docker.command("logs", "node")
             return False
 
     def run(self, *words: str) -> str:
