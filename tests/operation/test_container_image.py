@@ -246,7 +246,8 @@ def test_sandboxes_outlive_the_container_of_their_node(node: NodeContainer, tmp_
         assert node.inside(reach) == "open"
 
 
-def test_the_dockerfile_builds_the_same(server: Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("target", "user"), [(None, USER), ("node", 0)])
+def test_the_dockerfile_builds_the_same(server: Server, tmp_path: Path, target: str | None, user: int) -> None:
     """Our builder builds it, with an image of the tests in place of Debian's, which would be pulled."""
     context = tmp_path / "context"
     context.mkdir()
@@ -254,12 +255,13 @@ def test_the_dockerfile_builds_the_same(server: Server, tmp_path: Path) -> None:
     (context / "arenite").write_text("#!/bin/sh\n")
     name = f"t-container-{os.getpid()}"
     dockerfile = REPOSITORY / "deploy/image/Dockerfile"
-    made = built(server, name, "--file", str(dockerfile), "--build-arg", "CERTIFICATES=base", str(context))
+    options = ["--target", target] if target else []
+    made = built(server, name, "--file", str(dockerfile), "--build-arg", "CERTIFICATES=base", *options, str(context))
     assert made.returncode == 0, made.stderr
     try:
         image = inspect(server, name)
         config = image["config"]
-        assert config["user"] == f"{USER}:{USER}"
+        assert config["user"] == (f"{user}:{user}" if user else "root")
         assert (config["entrypoint"], config["cmd"]) == (["/arenite"], ["serve"])
 
         def about(path: str) -> os.stat_result:
@@ -271,7 +273,11 @@ def test_the_dockerfile_builds_the_same(server: Server, tmp_path: Path) -> None:
         assert about(AUTHORITIES).st_size > 100_000
         assert stat.S_IMODE(about("tmp").st_mode) == 0o1777
         data = about("var/lib/arenite")
-        assert (stat.S_IMODE(data.st_mode), data.st_uid, data.st_gid) == (0o700, USER, USER)
+        assert (stat.S_IMODE(data.st_mode), data.st_uid, data.st_gid) == (0o700, user, user)
+        programs = [layer["dir"] for layer in image["layers"] if (Path(layer["dir"]) / "usr/sbin/mkfs.btrfs").exists()]
+        assert bool(programs) == (target == "node")
+        for program in ["nft", "mkfs.btrfs"] if programs else []:
+            subprocess.run(["chroot", programs[-1], f"/usr/sbin/{program}", "--version"], check=True, capture_output=True)
         assert not [layer for layer in image["layers"] if (Path(layer["dir"]) / "bin").exists()], "only the last stage is in it"
     finally:
         run(server, "image", "rm", "--force", name)
