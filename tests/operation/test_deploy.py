@@ -141,13 +141,11 @@ def test_the_pods_of_nodes_have_the_machine_and_no_rights_in_the_cluster(file: P
     assert node["hostPID"] is True and not {"hostNetwork", "hostIPC"} & node.keys() and node["nodeSelector"]
     (container,) = node["containers"]
     assert container["securityContext"] == {"privileged": True, "readOnlyRootFilesystem": True}
-    (settings,) = of_kind(file, "ConfigMap")
-    data_dir = re.search(r'^data_dir = "(.*)"$', settings["data"]["arenite.toml"], re.MULTILINE)
-    assert data_dir
+    data_dir = environment_of(container)["ARENITE_DATA_DIR"]
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     paths = {volume["name"]: volume["hostPath"]["path"] for volume in node["volumes"] if "hostPath" in volume}
     # Servers of one machine know each other's cgroups by the path of the data directory.
-    assert paths == {"data": data_dir[1], "dev": "/dev", "cgroup": "/sys/fs/cgroup"}
+    assert paths == {"data": data_dir, "dev": "/dev", "cgroup": "/sys/fs/cgroup"}
     assert {name: mounts[name] for name in paths} == paths
 
 

@@ -144,7 +144,7 @@ app.kubernetes.io/component: postgres
   "tenants" .Values.tenants
 -}}
 {{- if eq .Values.mode "nodes" }}
-{{- $_ := mergeOverwrite $all (dict "engine" "namespace" "data_dir" .Values.nodes.dataDir) -}}
+{{- $_ := mergeOverwrite $all (dict "engine" "namespace") -}}
 {{- with .Values.networkPolicy.deny }}{{- $_ := set $all "deny" . }}{{- end -}}
 {{- else }}
 {{- $_ := mergeOverwrite $all (dict
