@@ -212,6 +212,11 @@ impl Control {
         self.registry().all().map(|entry| entry.current()).collect()
     }
 
+    /// Whether a tenant has a sandbox with this id here, in any state.
+    pub fn has_id(&self, tenant: &TenantId, id: &SandboxId) -> bool {
+        self.registry().owned(tenant, id).is_some()
+    }
+
     /// Whether a tenant has a sandbox, or creates one.
     pub fn has_sandboxes(&self, tenant: &TenantId) -> bool {
         self.registry().tenant(tenant).is_some()

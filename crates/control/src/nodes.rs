@@ -259,6 +259,13 @@ impl Control {
         self.cluster.nodes().iter().find(|node| node.name == *name && node.state == NodeState::Up).cloned()
     }
 
+    /// The other nodes, as the last renewal found them.
+    pub fn peers(&self) -> Vec<Node> {
+        let Some(store) = self.nodes_store() else { return Vec::new() };
+        let own = &store.claim().name;
+        self.cluster.nodes().iter().filter(|node| node.name != *own).cloned().collect()
+    }
+
     /// The name of the node with this public key, if it is up.
     pub fn peer_with_key(&self, key: &str) -> Option<NodeName> {
         let nodes = self.cluster.nodes();

@@ -141,7 +141,7 @@ pub(crate) async fn steps(exchange: &mut Exchange) -> Answered {
 
 pub(crate) async fn step(exchange: &mut Exchange) -> Answered {
     let sandbox = find(exchange).await?;
-    trajectories::serve_step(exchange, sandbox.id.to_string()).await
+    trajectories::step_of_sandbox(exchange, &sandbox).await
 }
 
 pub(crate) async fn pause(exchange: &mut Exchange) -> Answered {
@@ -203,6 +203,7 @@ pub(crate) async fn info(exchange: &mut Exchange) -> Answered {
         warnings.extend(gateway.config.warnings.iter().cloned().chain(gateway.control.warnings()));
         warnings.extend(gateway.config.tls.iter().flat_map(|certificates| certificates.warnings()));
         warnings.extend(gateway.control.problems().await.iter().cloned());
+        warnings.extend(gateway.config.archive.iter().filter_map(|archive| archive.problem()));
     }
     Ok(json_response(
         StatusCode::OK,

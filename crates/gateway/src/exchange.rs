@@ -63,6 +63,8 @@ pub(crate) struct Exchange {
     pub(crate) is_navigation: bool,
     /// The same for a browser that does not say so, see [`own_host::is_opened`].
     pub(crate) is_opened: bool,
+    /// Nodes that may have the wanted trajectory, and could not be asked.
+    pub(crate) silent_nodes: Vec<String>,
     /// The port of a sandbox that the request is for.
     preview: Option<Preview>,
     params: Params,
@@ -122,6 +124,7 @@ impl Exchange {
             timing: Timing::start(),
             is_navigation: guard::is_navigation(&parts),
             is_opened: own_host::is_opened(&parts),
+            silent_nodes: Vec::new(),
             parts,
             preview,
             params: found.params,

@@ -12,7 +12,7 @@ use std::time::Duration;
 use arenite_control::Control;
 use arenite_engine::descriptors::ran_out;
 use arenite_synthesis::{Sandboxes, Setup, Synthesis, remove_plugins};
-use arenite_trajectory::Recorder;
+use arenite_trajectory::{Recorder, TrajectoryKey};
 use axum::body::Body;
 use http::header::{CONNECTION, EXPECT};
 use http::{HeaderValue, Request, Response, StatusCode, Version};
@@ -158,6 +158,12 @@ impl Server {
 
         if let Some(users) = gateway.config.auth.users() {
             gateway.tasks.spawn(Arc::clone(users).follow(gateway.stopping.clone()));
+        }
+
+        if let Some(archive) = gateway.config.archive.clone() {
+            let (control, stopping) = (Arc::clone(&gateway.control), gateway.stopping.clone());
+            let is_live = move |key: &TrajectoryKey| key.trajectory().parse().is_ok_and(|id| control.has_id(key.tenant(), &id));
+            gateway.tasks.spawn(async move { stopping.run_until_cancelled(archive.run(is_live)).await });
         }
 
         // Takes ten milliseconds, which the first call of a sandbox would wait for otherwise.

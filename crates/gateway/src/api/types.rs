@@ -552,6 +552,9 @@ pub(crate) struct TrajectoryList {
     pub(crate) trajectories: Vec<Summary>,
     /// `cursor` of the next page; null at the end.
     pub(crate) next_cursor: Option<String>,
+    /// Why trajectories are missing, such as a node that does not answer. Absent if none is.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) warnings: Vec<String>,
 }
 
 /// A page of steps.

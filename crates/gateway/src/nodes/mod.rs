@@ -2,6 +2,7 @@
 
 mod listener;
 mod pass;
+mod trajectories;
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use crate::refusal::json_response;
 
 pub(crate) use listener::accept;
 pub(crate) use pass::{Passed, Peers, pass_on};
+pub(crate) use trajectories::{Theirs, list as list_trajectories};
 
 /// The node that a server is.
 #[derive(Debug, Clone)]

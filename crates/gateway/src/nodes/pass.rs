@@ -21,6 +21,7 @@ use arenite_model::{ErrorCode, NodeName};
 use axum::body::Body;
 use http::header::{CONNECTION, HeaderName, TRANSFER_ENCODING};
 use http::{HeaderValue, Method, Request, Response, StatusCode, Uri};
+use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::{Connected, Connection};
@@ -37,6 +38,8 @@ use crate::exchange::Exchange;
 use crate::guard::{Host, HostKind};
 use crate::refusal::Refusal;
 use crate::target::{self, SandboxRef, named};
+
+use super::trajectories::{self, Whereabouts};
 
 /// What a node says of a request that it passes on, as JSON.
 pub(super) const NODE: HeaderName = HeaderName::from_static("x-arenite-node");
@@ -75,14 +78,22 @@ impl Passed {
 }
 
 /// Connections to the other nodes.
-pub(crate) struct Peers(Client<Dialer, Body>);
+pub(crate) struct Peers {
+    client: Client<Dialer, Body>,
+    pub(super) whereabouts: Whereabouts,
+}
 
 impl Peers {
     pub(crate) fn new(keys: &Keys, control: Arc<Control>) -> io::Result<Self> {
         let dialer = Dialer { connector: Connector::new(keys)?, control };
         let mut client = Client::builder(TokioExecutor::new());
         client.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE).pool_max_idle_per_host(MAX_IDLE);
-        Ok(Self(client.build(dialer)))
+        Ok(Self { client: client.build(dialer), whereabouts: Whereabouts::default() })
+    }
+
+    /// Sends a request to the node that its URI names.
+    pub(super) async fn send(&self, request: Request<Body>) -> Result<Response<Incoming>, String> {
+        self.client.request(request).await.map_err(|error| with_cause(&error))
     }
 }
 
@@ -170,6 +181,9 @@ pub(crate) async fn pass_on(exchange: &mut Exchange) -> Result<Option<Response<B
     if exchange.passed().is_some() || HERE.contains(&exchange.route.pattern) {
         return Ok(None);
     }
+    if trajectories::are_wanted(exchange) {
+        return trajectories::pass_on(exchange, peers).await;
+    }
     let sandbox = sandbox_of(exchange);
     let node = match &sandbox {
         Some(sandbox) => gateway.control.owner(exchange.context.tenant(), sandbox.key()).await?,
@@ -204,12 +218,14 @@ fn sandbox_of(exchange: &Exchange) -> Option<SandboxRef> {
     exchange.parts.headers.contains_key(target::HEADER).then(|| named(&exchange.parts.headers).ok()).flatten()
 }
 
-async fn send(exchange: &mut Exchange, peers: &Peers, node: &NodeName) -> Result<Response<Body>, Refusal> {
-    let unreachable = |why: &dyn std::fmt::Display| {
-        tracing::warn!(%node, %why, "a request could not be passed on");
-        Refusal::new(ErrorCode::SandboxFailed, format!("the node {node} does not answer"))
-            .hint("the sandbox's node is down or unreachable: arenite node ls shows its state")
-    };
+/// A request to a node for the client of an exchange.
+pub(super) fn request(
+    exchange: &Exchange,
+    node: &NodeName,
+    method: Method,
+    path: &str,
+    body: Body,
+) -> Result<Request<Body>, Refusal> {
     let passed = Passed {
         principal: Principal::clone(&exchange.context.principal),
         shown: exchange.caller.shown,
@@ -221,23 +237,36 @@ async fn send(exchange: &mut Exchange, peers: &Peers, node: &NodeName) -> Result
     };
     let passed = serde_json::to_string(&passed).ok().and_then(|text| HeaderValue::try_from(text).ok());
     let passed = passed.ok_or_else(|| Refusal::new(ErrorCode::Internal, "the request can't be described for its node"))?;
-    let client = exchange.parts.extensions.remove::<OnUpgrade>();
-    let path = exchange.parts.uri.path_and_query().map_or("/", |path| path.as_str());
     let uri: Uri = format!("http://{node}{path}").parse().map_err(|_| Refusal::bad_request("the path can't be read"))?;
-    let mut request = Request::new(exchange.take_body());
-    *request.method_mut() = exchange.parts.method.clone();
+    let mut request = Request::new(body);
+    *request.method_mut() = method;
     *request.uri_mut() = uri;
-    *request.headers_mut() = exchange.parts.headers.clone();
+    if let Ok(host) = HeaderValue::try_from(exchange.host.authority.as_str()) {
+        request.headers_mut().insert(http::header::HOST, host);
+    }
+    request.headers_mut().insert(NODE, passed);
+    Ok(request)
+}
+
+pub(super) async fn send(exchange: &mut Exchange, peers: &Peers, node: &NodeName) -> Result<Response<Body>, Refusal> {
+    let client = exchange.parts.extensions.remove::<OnUpgrade>();
+    let path = exchange.parts.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
+    let body = exchange.take_body();
+    let mut request = request(exchange, node, exchange.parts.method.clone(), &path, body)?;
+    let own = std::mem::replace(request.headers_mut(), exchange.parts.headers.clone());
     let headers = request.headers_mut();
     headers.remove(TRANSFER_ENCODING);
     if client.is_none() {
         headers.remove(CONNECTION);
     }
-    if let Ok(host) = HeaderValue::try_from(exchange.host.authority.as_str()) {
-        headers.insert(http::header::HOST, host);
+    for (name, value) in &own {
+        headers.insert(name, value.clone());
     }
-    headers.insert(NODE, passed);
-    let mut answer = peers.0.request(request).await.map_err(|error| unreachable(&with_cause(&error)))?;
+    let mut answer = peers.send(request).await.map_err(|why| {
+        tracing::warn!(%node, why, "a request could not be passed on");
+        Refusal::new(ErrorCode::SandboxFailed, format!("the node {node} does not answer"))
+            .hint("the node is down or unreachable: arenite node ls shows its state")
+    })?;
     if answer.status() == StatusCode::SWITCHING_PROTOCOLS
         && let Some(client) = client
     {

@@ -264,10 +264,7 @@ impl Archive {
                         trajectory = archived.key.trajectory(),
                         "the archive has lost a trajectory, which is uploaded again"
                     );
-                    let forgotten = blocking(move || Ok(files.remove_receipt(&archived.key))).await;
-                    if let Err(error) = forgotten {
-                        tracing::warn!(%error, "a receipt could not be removed");
-                    }
+                    files.remove_receipt(&archived.key);
                 }
                 Err(error) => return tracing::debug!(%error, "local trajectories stay, since the archive can't be read"),
             }
