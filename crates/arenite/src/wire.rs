@@ -382,6 +382,8 @@ pub(crate) struct SandboxUsage {
 #[derive(Debug, Deserialize)]
 pub(crate) struct Trajectories {
     pub(crate) trajectories: Vec<Summary>,
+    #[serde(default)]
+    pub(crate) warnings: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -399,6 +401,8 @@ pub(crate) struct Summary {
     pub(crate) bytes: u64,
     #[serde(default)]
     pub(crate) ended: bool,
+    #[serde(default)]
+    pub(crate) archived: bool,
 }
 
 #[derive(Debug, Deserialize)]

@@ -1026,10 +1026,14 @@ class TrajectoryList(Model):
     next_cursor: str | None = None
     """`cursor` of the next page; null at the end."""
     trajectories: list[TrajectorySummary]
+    warnings: list[str] | None = None
+    """Why trajectories are missing, such as a node that does not answer. Absent if none is."""
 
 
 class TrajectorySummary(Model):
     """A summary of one trajectory."""
+    archived: bool | None = None
+    """It is in object storage."""
     bytes: int
     """Bytes of its log, without blobs."""
     ended: bool

@@ -39,7 +39,7 @@ pub(crate) struct Theirs {
     pub(crate) summaries: Vec<Summary>,
     /// A node has more than its entries here.
     pub(crate) has_more: bool,
-    /// The nodes whose trajectories are missing, and why.
+    /// Why trajectories of a node are missing.
     pub(crate) warnings: Vec<String>,
 }
 

@@ -33,7 +33,7 @@ impl Names {
         }
     }
 
-    /// Of the trajectory whose log has this name.
+    /// Of the trajectory with this log.
     pub(super) fn of_log(tenant: &TenantId, trajectory: &str, log: &str) -> Option<Self> {
         let (time, _) = log.strip_prefix(&logs_folder(tenant, trajectory))?.strip_prefix('/')?.split_once('-')?;
         Some(Self::at(tenant, trajectory, time))
