@@ -11,6 +11,7 @@ use axum::body::Body;
 use http::header::{ACCEPT, CONTENT_DISPOSITION, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use jiff::Timestamp;
 
 use crate::api::types::{SessionList, StepPage, TrajectoryList};
 use crate::exchange::{Answered, Exchange};
@@ -134,15 +135,8 @@ pub(crate) async fn list(exchange: &mut Exchange) -> Answered {
     let (since, until) = (time_in_query(exchange, "since")?, time_in_query(exchange, "until")?);
     let page = PageQuery::read(exchange)?;
     let (recorder, tenant) = (exchange.gateway.recorder.clone(), exchange.context.tenant().clone());
-    let matches = |wanted: &Option<String>, found: &Option<String>| wanted.is_none() || wanted == found;
-    let fits = |summary: &Summary| {
-        let of_sandbox = |wanted: &String| *wanted == summary.trajectory || *wanted == summary.sandbox_name;
-        matches(&worker, &summary.worker)
-            && matches(&task, &summary.task)
-            && sandbox.as_ref().is_none_or(of_sandbox)
-            && since.is_none_or(|since| summary.last_at >= since)
-            && until.is_none_or(|until| summary.first_at <= until)
-    };
+    let selection = Selection { sandbox, worker, task, since, until };
+    let fits = |summary: &Summary| selection.takes(summary);
     let after = page.after::<Position>()?;
     let (archive, owner) = (archived(exchange, after, page.limit, &fits), tenant.clone());
     let here = blocking(move || recorder.list(&owner));
@@ -177,6 +171,27 @@ pub(crate) async fn list(exchange: &mut Exchange) -> Answered {
         next_cursor = Some(page.cursor(&end));
     }
     Ok(json_response(StatusCode::OK, &TrajectoryList { trajectories, next_cursor, warnings }))
+}
+
+/// The trajectories of a list.
+struct Selection {
+    sandbox: Option<String>,
+    worker: Option<String>,
+    task: Option<String>,
+    since: Option<Timestamp>,
+    until: Option<Timestamp>,
+}
+
+impl Selection {
+    fn takes(&self, summary: &Summary) -> bool {
+        let fits = |wanted: &Option<String>, found: &Option<String>| wanted.is_none() || wanted == found;
+        let of_sandbox = |wanted: &String| *wanted == summary.trajectory || *wanted == summary.sandbox_name;
+        fits(&self.worker, &summary.worker)
+            && fits(&self.task, &summary.task)
+            && self.sandbox.as_ref().is_none_or(of_sandbox)
+            && self.since.is_none_or(|since| summary.last_at >= since)
+            && self.until.is_none_or(|until| summary.first_at <= until)
+    }
 }
 
 /// Archived trajectories of a list. A node that is asked by another one lists its own, and a bound key sees sandboxes that exist.

@@ -168,7 +168,10 @@ impl Archive {
             let limit = if listed.summaries.is_empty() { PAGE.min(most + 1) } else { PAGE };
             let names = self.look_up(self.objects.list(&folder, after.as_deref(), limit)).await?;
             let is_last = names.len() < limit;
-            let read_entries = names.iter().map(|object| self.known_entry(tenant, &object.name));
+            let mut read_entries = Vec::with_capacity(names.len());
+            for object in &names {
+                read_entries.push(self.known_entry(tenant, &object.name));
+            }
             let mut entries = futures_util::stream::iter(read_entries).buffered(READS);
             let mut at = names.iter();
             while let Some(entry) = entries.next().await {
