@@ -53,13 +53,13 @@ def nodes(postgres: Postgres, own_server: Callable[..., Server], store: Director
         server.delete_all_sandboxes()
 
 
-def create_on_all(postgres: Postgres, via: SmallServer) -> dict[str, LiveSandbox]:
+def create_on_all(postgres: Postgres, via: SmallServer, prefix: str = "box") -> dict[str, LiveSandbox]:
     """A sandbox of each node."""
     found: dict[str, LiveSandbox] = {}
     number = 0
     while len(found) < len(NAMES):
         assert number < 100, found
-        box = via.create(f"box-{number}")
+        box = via.create(f"{prefix}-{number}")
         node = postgres.sql(f"SELECT node FROM sandboxes WHERE name = '{box.name}'").strip()
         found.setdefault(node, box)
         number += 1
@@ -131,7 +131,7 @@ def test_a_node_that_does_not_answer_is_named_and_holds_nothing_up(
     for box in boxes.values():
         box.output("echo here")
     over = boxes["blue"].id
-    live = create_on_all(postgres, green)["blue"]
+    live = create_on_all(postgres, green, "late")["blue"]
     live.output("echo here")
     assert boxes["blue"].delete().status_code == 200
     within(30, "it is archived", lambda: any(name.endswith(over) for name in store.names("index")))
