@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -20,14 +21,18 @@ import yaml
 from arenite_server import REPOSITORY, binary
 from clusters import Cluster
 from pod_servers import TINY, tiny_archive
+from postgres import Postgres
+from small import within
 
 CHART = REPOSITORY / "deploy/helm/arenite"
 INSTALL = REPOSITORY / "deploy/install.yaml"
 RENDERINGS = [INSTALL, *(file for file in sorted((REPOSITORY / "deploy/helm/golden").glob("*.yaml")) if ".values." not in file.name)]
-#: The image of the repository, as nodes have it. Not `latest`, which would be pulled.
+NODES = [file for file in RENDERINGS if file.name.startswith("nodes")]
+PODS = [file for file in RENDERINGS if file not in NODES]
+#: The images of the repository, as nodes have them. Not `latest`, which would be pulled.
 IMAGE = "localhost/arenite:test"
+NODE_IMAGE = "localhost/arenite-node:test"
 LEVEL = "pod-security.kubernetes.io"
-SERVER = "app.kubernetes.io/component=control-plane"
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -72,48 +77,65 @@ def known(file: Path) -> str:
     return yaml.safe_dump_all(item for item in yaml.safe_load_all(file.read_text()) if item and item["kind"] != "ServiceMonitor")
 
 
-@pytest.mark.parametrize("file", RENDERINGS, ids=lambda file: file.name)
+def violations(cluster: Cluster, text: str) -> list[str]:
+    """What the API server says of pods that it would refuse: it warns of their Deployments, StatefulSets, and DaemonSets."""
+    done = cluster.try_run("apply", "--dry-run=server", "-f", "-", given=text)
+    assert done.returncode == 0, done.stderr
+    return [line for line in done.stderr.splitlines() if "would violate PodSecurity" in line]
+
+
+@pytest.mark.parametrize("file", PODS, ids=lambda file: file.name)
 def test_the_api_server_accepts_each_rendering(cluster: Cluster, file: Path) -> None:
     text = known(file)
     named = {"arenite", *re.findall(r"^  namespace: (\S+)$", text, re.MULTILINE)}
     with namespaces(cluster, *sorted(named), level="restricted"):
-
-        def apply(text: str) -> str:
-            done = cluster.try_run("apply", "--dry-run=server", "-f", "-", given=text)
-            assert done.returncode == 0, done.stderr
-            return done.stderr
-
-        # The API server warns of Deployments with pods that it would refuse.
-        warnings = apply(text)
-        assert "would violate PodSecurity" not in warnings, warnings
+        assert violations(cluster, text) == []
         broken = text.replace("allowPrivilegeEscalation: false", "allowPrivilegeEscalation: true")
-        assert "would violate PodSecurity" in apply(broken)
+        assert violations(cluster, broken)
+
+
+@pytest.mark.parametrize("file", NODES, ids=lambda file: file.name)
+def test_only_the_pods_of_nodes_need_privileges(cluster: Cluster, file: Path) -> None:
+    text = known(file)
+    with namespaces(cluster, "arenite", level="privileged"):
+        assert violations(cluster, text) == []
+        cluster.run("label", "--overwrite", "namespace", "arenite", f"{LEVEL}/warn=restricted")
+        (refused,) = violations(cluster, text)
+        assert "privileged" in refused and "hostPath" in refused and "host namespaces" in refused, refused
+        others = [item for item in yaml.safe_load_all(text) if item["kind"] != "DaemonSet"]
+        assert len(others) > 3 and violations(cluster, yaml.safe_dump_all(others)) == []
 
 
 class Installed:
     """A server in a namespace."""
 
-    def __init__(self, cluster: Cluster, namespace: str):
+    def __init__(self, cluster: Cluster, namespace: str, workload: str = "deployment/arenite", component: str = "control-plane"):
         self.cluster = cluster
         self.namespace = namespace
+        self.workload = workload
+        self.selector = f"app.kubernetes.io/component={component}"
         self.key = ""
 
     def run(self, *words: str, timeout: float = 90) -> str:
         return self.cluster.run("-n", self.namespace, *words, timeout=timeout)
 
     def wait(self) -> None:
-        done = self.cluster.try_run("-n", self.namespace, "rollout", "status", "deployment/arenite", "--timeout=180s", timeout=200)
+        done = self.cluster.try_run("-n", self.namespace, "rollout", "status", self.workload, "--timeout=180s", timeout=200)
         if done.returncode:
             state = self.cluster.try_run("-n", self.namespace, "describe", "pods").stdout
-            logs = self.cluster.try_run("-n", self.namespace, "logs", "deployment/arenite", "--tail=50")
+            logs = self.cluster.try_run("-n", self.namespace, "logs", self.workload, "--tail=50")
             raise AssertionError(f"{done.stderr}\n{state[-3000:]}\n{logs.stdout}{logs.stderr}")
 
     @property
     def url(self) -> str:
         """The host reaches pods directly."""
-        pods = self.cluster.get("-n", self.namespace, "pods", "-l", SERVER)["items"]
+        pods = self.cluster.get("-n", self.namespace, "pods", "-l", self.selector)["items"]
         (pod,) = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
         return f"http://{pod['status']['podIP']}:8080"
+
+    def get_pod(self) -> dict[str, Any]:
+        (pod,) = self.cluster.get("-n", self.namespace, "pods", "-l", self.selector)["items"]
+        return pod
 
     def call(self, method: str, path: str, body: Any = None, host: str | None = None, key: str | None = None) -> httpx.Response:
         headers = {"x-api-key": self.key if key is None else key} | ({"host": host} if host else {})
@@ -178,6 +200,11 @@ def test_values_that_cannot_work_are_refused(helm: str) -> None:
         "apiKey.create=false": "callers would need no key",
         "ingress.enabled=true": "a name in hosts",
         "unknown=1": "unknown",
+        "mode=machines": "/mode",
+        "mode=nodes": "share a Postgres database",
+        "mode=nodes,postgres.enabled=true,nodes.dataDir=data": "dataDir",
+        "mode=nodes,postgres.enabled=true,podDisruptionBudget.enabled=true": "is for the mode pods",
+        "mode=nodes,postgres.enabled=true,sandboxes.images.base=b": "remove sandboxes.images",
     }.items():
         done = render(value)
         assert done.returncode != 0 and reason in done.stderr, (value, done.stderr)
@@ -190,8 +217,8 @@ def test_values_that_cannot_work_are_refused(helm: str) -> None:
 class Release(Installed):
     """A release of Helm, in a namespace of the same name; its sandboxes are in another one."""
 
-    def __init__(self, cluster: Cluster, helm: str, name: str, folder: Path):
-        super().__init__(cluster, name)
+    def __init__(self, cluster: Cluster, helm: str, name: str, folder: Path, *of: str):
+        super().__init__(cluster, name, *of)
         self.helm = helm
         self.values = folder / "values.yaml"
         self.sandboxes = f"{name}-sandboxes"
@@ -206,9 +233,10 @@ class Release(Installed):
 
     def put(self, action: str, **values: Any) -> str:
         """Installs or upgrades it, with values besides those that this cluster needs."""
-        repository, tag = IMAGE.rsplit(":", 1)
-        needed = {"image": {"repository": repository, "tag": tag}, "settings": {"default_image": "tiny"}}
-        sandboxes = {"images": {"tiny": TINY}, **values.pop("sandboxes", {})}
+        is_node = values.get("mode") == "nodes"
+        repository, tag = (NODE_IMAGE if is_node else IMAGE).rsplit(":", 1)
+        needed = {"image": {"repository": repository, "tag": tag}, "settings": {"default_image": TINY if is_node else "tiny"}}
+        sandboxes = {} if is_node else {"images": {"tiny": TINY}, **values.pop("sandboxes", {})}
         self.values.write_text(yaml.safe_dump({**needed, "sandboxes": sandboxes, **values}))
         text = self.call_helm(action, "arenite", str(CHART), "--values", str(self.values))
         self.wait()
@@ -218,9 +246,9 @@ class Release(Installed):
 
 
 @contextmanager
-def released(cluster: Cluster, helm: str, name: str, folder: Path) -> Iterator[Release]:
-    release = Release(cluster, helm, name, folder)
-    with namespaces(cluster, name, level="restricted"):
+def released(cluster: Cluster, helm: str, name: str, folder: Path, *of: str, level: str = "restricted") -> Iterator[Release]:
+    release = Release(cluster, helm, name, folder, *of)
+    with namespaces(cluster, name, level=level):
         try:
             yield release
         finally:
@@ -246,7 +274,7 @@ def test_helm_installs_upgrades_and_uninstalls(cluster: Cluster, helm: str, imag
         release.put("upgrade", hosts=["arenite.example.org"], podAnnotations={"changed": "yes"})
         assert release.key == first, "an upgrade keeps the generated key"
         assert release.output("kept", "cat /tmp/file") == "here\n"
-        release.run("delete", "pods", "-l", SERVER)
+        release.run("delete", "pods", "-l", release.selector)
         release.wait()
         assert release.output("kept", "cat /tmp/file") == "here\n"
 
@@ -258,6 +286,98 @@ def test_helm_installs_upgrades_and_uninstalls(cluster: Cluster, helm: str, imag
         release.put("install")
         assert release.output("kept", "cat /tmp/file") == "here\n"
         assert release.call("DELETE", "/api/v2/sandboxes/kept").is_success
+
+
+@pytest.fixture
+def machine(cluster: Cluster, folder: Path) -> Iterator[Path]:
+    """A data directory on a machine that is selected for a node of Arenite."""
+    file = folder / "arenite-node.tar"
+    xtask(cluster, "container-image", "--node", "--program", str(binary()), "--name", NODE_IMAGE, "--output", str(file))
+    cluster.control("load", str(file))
+    file.unlink()
+    data = Path(tempfile.mkdtemp(prefix="arenite-machine-"))
+    nodes = cluster.get("nodes")["items"]
+    # The cluster's nodes are one machine.
+    name = next(node["metadata"]["name"] for node in nodes if node["metadata"]["labels"].get("type") != "kwok")
+    cluster.run("label", "node", name, "arenite.node=true")
+    try:
+        yield data
+    finally:
+        cluster.run("label", "node", name, "arenite.node-")
+        reset = [str(binary()), "reset", "--all", "--force", "--data-dir", str(data)]
+        subprocess.run(reset, check=True, timeout=120, capture_output=True)
+        shutil.rmtree(data, ignore_errors=True)
+
+
+def test_sandboxes_of_a_node_outlive_its_pods(cluster: Cluster, helm: str, machine: Path, tmp_path: Path) -> None:
+    postgres = Postgres()
+    values: dict[str, Any] = {
+        "mode": "nodes",
+        "nodes": {"dataDir": str(machine)},
+        "database": {"url": postgres.url},
+        "extraVolumes": [{"name": "postgres", "hostPath": {"path": str(postgres.dir)}}],
+        "extraVolumeMounts": [{"name": "postgres", "mountPath": str(postgres.dir)}],
+    }
+    of_node = ("daemonset/arenite", "node")
+    try:
+        with released(cluster, helm, "t-nodes", tmp_path, *of_node, level="privileged") as release:
+            notes = release.put("install", **values)
+            assert "arenite.node" in notes
+
+            def arenite(*words: str) -> str:
+                return release.run("exec", "daemonset/arenite", "--", "/arenite", *words)
+
+            pod = release.get_pod()
+            (row,) = json.loads(arenite("node", "ls", "--json"))["nodes"]
+            assert (row["name"], row["state"]) == (pod["spec"]["nodeName"], "up")
+            assert json.loads(postgres.sql("SELECT facts FROM nodes"))["address"] == f"{pod['status']['podIP']}:8902"
+            archive = tiny_archive(tmp_path)
+            shutil.move(archive, machine / "tiny.tar")
+            arenite("image", "load", str(machine / "tiny.tar"))
+            (machine / "tiny.tar").unlink()
+            release.create("kept")
+            release.output("kept", "echo here > /tmp/file")
+            reach = "read -r _ gateway < /etc/resolv.conf; exec 3<>/dev/tcp/$gateway/53 && echo open"
+            assert release.output("kept", reach) == "open\n"
+
+            def process() -> int:
+                (record,) = machine.glob("run/s*/sandbox.json")
+                return json.loads(record.read_text().splitlines()[1])["pid"]
+
+            pid = process()
+
+            def container() -> str:
+                return release.get_pod()["status"]["containerStatuses"][0]["containerID"]
+
+            def restart() -> None:
+                # A node of the cluster has a PID namespace, so the number in `server.lock` is not this host's.
+                serves = "^/arenite serve --config /etc/arenite/arenite.toml"
+                (server,) = subprocess.run(["pgrep", "--full", serves], capture_output=True, text=True).stdout.split()
+                os.kill(int(server), signal.SIGKILL)
+
+            def replace() -> None:
+                release.run("delete", "pods", "-l", release.selector)
+
+            def upgrade() -> None:
+                release.put("upgrade", **values, podAnnotations={"changed": "yes"})
+
+            def is_taken_over() -> bool:
+                try:
+                    return container() != before and release.call("GET", "/api/v2/sandboxes/kept").json()["state"] == "running"
+                except (httpx.TransportError, LookupError, ValueError):
+                    # There is no pod, or it does not answer yet.
+                    return False
+
+            for change in (restart, replace, upgrade):
+                before = container()
+                change()
+                within(90, f"the sandbox is taken over after {change.__name__}", is_taken_over)
+                assert (process(), release.output("kept", "cat /tmp/file")) == (pid, "here\n")
+                assert release.output("kept", reach) == "open\n"
+            assert release.call("DELETE", "/api/v2/sandboxes/kept").is_success
+            assert not list(machine.glob("run/s*"))
+    finally:
+        postgres.remove()
 
 
 def test_sudo_is_possible_where_the_operator_says_so(cluster: Cluster, helm: str, images: None, tmp_path: Path) -> None:

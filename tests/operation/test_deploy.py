@@ -90,6 +90,9 @@ def test_alerts_say_what_to_do_and_panels_do_not_overlap() -> None:
 
 RENDERINGS = [REPOSITORY / "deploy/install.yaml", *sorted((REPOSITORY / "deploy/helm/golden").glob("*.yaml"))]
 RENDERINGS = [file for file in RENDERINGS if not file.name.endswith(".values.yaml")]
+NODES = [file for file in RENDERINGS if file.name.startswith("nodes")]
+PODS = [file for file in RENDERINGS if file not in NODES]
+COMPOSE = REPOSITORY / "deploy/compose.yaml"
 
 
 def objects(file: Path) -> list[dict[str, Any]]:
@@ -98,8 +101,12 @@ def objects(file: Path) -> list[dict[str, Any]]:
 
 def pod_specs(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     for item in objects(file):
-        if item["kind"] in ("Deployment", "StatefulSet"):
+        if item["kind"] in ("Deployment", "StatefulSet", "DaemonSet"):
             yield f"{item['kind']} {item['metadata']['name']}", item["spec"]["template"]["spec"]
+
+
+def of_kind(file: Path, kind: str) -> list[dict[str, Any]]:
+    return [item for item in objects(file) if item["kind"] == kind]
 
 
 @pytest.mark.parametrize("file", RENDERINGS, ids=lambda file: file.name)
@@ -107,6 +114,8 @@ def test_the_charts_pods_are_restricted(file: Path) -> None:
     """The rules of PodSecurity's level `restricted`, and a read-only root besides. The cluster's tests ask the API server."""
     found = dict(pod_specs(file))
     assert found
+    if file in NODES:
+        found.pop("DaemonSet arenite")
     for name, pod in found.items():
         security = pod["securityContext"]
         assert security["runAsNonRoot"] is True and security["runAsUser"] > 0, name
@@ -120,7 +129,64 @@ def test_the_charts_pods_are_restricted(file: Path) -> None:
             assert "limits" in container["resources"], name
 
 
-@pytest.mark.parametrize("file", RENDERINGS, ids=lambda file: file.name)
+@pytest.mark.parametrize("file", NODES, ids=lambda file: file.name)
+def test_the_pods_of_nodes_have_the_machine_and_no_rights_in_the_cluster(file: Path) -> None:
+    assert {item["kind"] for item in objects(file)} == {
+        *("ConfigMap", "DaemonSet", "NetworkPolicy", "Service", "ServiceAccount"),
+        *({"Secret", "StatefulSet"} if file.name == "nodes-postgres.yaml" else {"ServiceMonitor"}),
+    }
+    pods = dict(pod_specs(file))
+    assert not any(pod["automountServiceAccountToken"] for pod in pods.values())
+    node = pods["DaemonSet arenite"]
+    assert node["hostPID"] is True and not {"hostNetwork", "hostIPC"} & node.keys() and node["nodeSelector"]
+    (container,) = node["containers"]
+    assert container["securityContext"] == {"privileged": True, "readOnlyRootFilesystem": True}
+    data_dir = environment_of(container)["ARENITE_DATA_DIR"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    paths = {volume["name"]: volume["hostPath"]["path"] for volume in node["volumes"] if "hostPath" in volume}
+    # Servers of one machine know each other's cgroups by the path of the data directory.
+    assert paths == {"data": data_dir, "dev": "/dev", "cgroup": "/sys/fs/cgroup"}
+    assert {name: mounts[name] for name in paths} == paths
+
+
+@pytest.mark.parametrize("file", NODES, ids=lambda file: file.name)
+def test_nodes_are_replaced_one_by_one_and_only_they_reach_each_other(file: Path) -> None:
+    (daemons,) = of_kind(file, "DaemonSet")
+    ours = daemons["spec"]["selector"]["matchLabels"]
+    assert ours["app.kubernetes.io/component"] == "node"
+    assert daemons["spec"]["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": 1, "maxSurge": 0}
+    ports = {port["name"]: port["containerPort"] for port in daemons["spec"]["template"]["spec"]["containers"][0]["ports"]}
+    (service,) = [item["spec"] for item in of_kind(file, "Service") if item["metadata"]["name"] == "arenite"]
+    assert (service["sessionAffinity"], service["selector"]) == ("ClientIP", ours)
+    assert [port["targetPort"] for port in service["ports"]] == ["http"]
+    rules = {}
+    for policy in of_kind(file, "NetworkPolicy"):
+        selected = policy["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/component"]
+        assert "Ingress" in policy["spec"]["policyTypes"]
+        for rule in policy["spec"]["ingress"]:
+            (port,) = rule["ports"]
+            rules[selected, port["port"]] = rule.get("from")
+    only_nodes = [{"podSelector": {"matchLabels": ours}}]
+    assert rules.pop(("node", "nodes")) == only_nodes and ports == {"http": 8080, "nodes": 8902}
+    assert ("node", "http") in rules and rules.get(("postgres", 5432), only_nodes) == only_nodes
+
+
+def environment_of(container: dict[str, Any]) -> dict[str, str]:
+    """What a container's program finds in its environment, with values in place of references."""
+    given = {"spec.nodeName": "ip-10-0-0-1.eu-west-1.compute.internal", "status.podIP": "10.1.2.3"}
+    secret = {"ARENITE_API_KEY": "a-key-of-the-golden-files", "ARENITE_STORE": "postgres://u:p@h/d"}
+    found: dict[str, str] = {}
+    for entry in container.get("env", []):
+        if "value" in entry:
+            found[entry["name"]] = re.sub(r"\$\((\w+)\)", lambda match: found[match[1]], entry["value"])
+        elif field := entry["valueFrom"].get("fieldRef"):
+            found[entry["name"]] = given[field["fieldPath"]]
+        else:
+            found[entry["name"]] = secret[entry["name"]]
+    return found
+
+
+@pytest.mark.parametrize("file", PODS, ids=lambda file: file.name)
 def test_the_chart_grants_the_listed_rights_and_no_others(file: Path) -> None:
     wanted = {
         ("", "pods"): {"create", "get", "list", "watch", "delete"},
@@ -145,7 +211,7 @@ def test_the_chart_grants_the_listed_rights_and_no_others(file: Path) -> None:
     assert not missing, "docs/KUBERNETES.md says what each right is for"
 
 
-@pytest.mark.parametrize("file", RENDERINGS, ids=lambda file: file.name)
+@pytest.mark.parametrize("file", PODS, ids=lambda file: file.name)
 def test_the_charts_policies_close_what_other_engines_close(file: Path) -> None:
     policies = {item["metadata"]["name"]: item["spec"] for item in objects(file) if item["kind"] == "NetworkPolicy"}
     closed, opened = policies["arenite-sandboxes"], policies["arenite-sandboxes-open"]
@@ -185,7 +251,41 @@ def test_the_program_takes_the_charts_settings(file: Path, tmp_path: Path) -> No
     key = ["openssl", "genpkey", "-algorithm", "ed25519", "-out", str(tmp_path / "identity/identity.pem")]
     subprocess.run(key, check=True, capture_output=True)
     (tmp_path / "arenite.toml").write_text(text)
+    (container,) = [pod["containers"][0] for name, pod in pod_specs(file) if not name.startswith("StatefulSet")]
+    assert container["args"] == ["serve", "--config", "/etc/arenite/arenite.toml"]
     command = [str(binary()), "serve", "--config", str(tmp_path / "arenite.toml"), "--validate"]
-    environment = {"ARENITE_API_KEY": "a-key-of-the-golden-files"}
+    environment = environment_of(container)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+    if file in NODES:
+        shown = subprocess.run([*command[:-1], "--show-config"], env=environment, capture_output=True, text=True, timeout=60).stdout
+        assert 'node_listen = "10.1.2.3:8902"' in shown and f'node = "{environment["ARENITE_NODE"]}"' in shown, shown
+        environment["ARENITE_NODE"] = "no_host_name"
+        assert subprocess.run(command, env=environment, capture_output=True, timeout=60).returncode != 0
+
+
+def test_the_compose_file_starts_the_program_with_settings_that_it_takes() -> None:
+    """operation/test_container_image.py runs it; `cargo xtask chart` asks the parser of `docker compose`."""
+    text = COMPOSE.read_text()
+    required = set(re.findall(r"\$\{(\w+):\?[^}]+\}", text))
+    assert required == {"ARENITE_API_KEY", "POSTGRES_PASSWORD"}, "no key and no password has a default"
+    text = re.sub(r"\$\{\w+:\?[^}]+\}", "0123456789abcdef0123456789abcdef", text)
+    services = yaml.safe_load(re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text))["services"]
+    server = services["arenite"]
+    version = yaml.safe_load((REPOSITORY / "deploy/helm/arenite/Chart.yaml").read_text())["appVersion"]
+    assert server["image"] == f"arenite-node:{version}"
+    assert all(port.startswith("127.0.0.1:") for port in server["ports"]) and "ports" not in services["postgres"]
+    environment = server["environment"]
+    known = subprocess.run([str(binary()), "serve", "--help"], capture_output=True, text=True, timeout=60).stdout
+    assert set(environment) <= set(re.findall(r"\[env:\s+(\w+)", known))
+    command = [str(binary()), *server["command"], "--validate"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    shown = subprocess.run([*command[:-1], "--show-config"], env=environment, capture_output=True, text=True, timeout=60).stdout
+    assert f'data_dir = "{environment["ARENITE_DATA_DIR"]}"' in shown and "0123456789abcdef" not in shown, shown
+    data = environment["ARENITE_DATA_DIR"]
+    assert f"{data}:{data}" in server["volumes"]
+    # Its health is what a command of the program says.
+    kind, program, *words = server["healthcheck"]["test"]
+    assert (kind, program) == ("CMD", "/arenite")
+    assert subprocess.run([str(binary()), *words, "--help"], capture_output=True, timeout=60).returncode == 0

@@ -15,8 +15,8 @@ from pathlib import Path
 import httpx
 import pytest
 from arenite_server import REPOSITORY, Server
-from commands import run
-from networks import GATEWAY, Host, HostServer, Load, hosts
+from networks import GATEWAY, HostServer, Load, hosts
+from nodes import until_all_have_the_image
 from postgres import Postgres
 from sandboxes import LiveSandbox
 from small import tiny_image, within
@@ -77,6 +77,7 @@ def nodes(module_server: Callable[..., Server], tmp_path_factory: pytest.TempPat
                 server.start()
                 tiny_image(server.data_dir / "pool", more=("mv",))
                 made[name] = server
+            until_all_have_the_image(postgres)
             yield made
             for server in made.values():
                 if server.process is None:

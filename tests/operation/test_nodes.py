@@ -10,18 +10,17 @@ import ssl
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from threading import Event, Thread
 
 import httpx
 import pytest
 from arenite_server import Server
 from commands import run
+from nodes import ALL_UP, NAMES, Calls, create_on_all, nodes_of, owned, states
 from postgres import Postgres
 from sandboxes import LiveSandbox
-from small import SmallServer, tiny_image, within
+from small import SmallServer, within
 from websockets.sync.client import connect
 
-NAMES = ("red", "green", "blue")
 #: A node is given up ten seconds after its last renewal, which is noticed within two more.
 GIVEN_UP_WITHIN = 15
 
@@ -35,70 +34,8 @@ def postgres() -> Iterator[Postgres]:
 
 @pytest.fixture
 def nodes(postgres: Postgres, own_server: Callable[..., Server]) -> Iterator[dict[str, SmallServer]]:
-    made = {}
-    for name in NAMES:
-        server = own_server(kind=SmallServer, args=("--default-image", "tiny", "--node", name, "--node-listen", "127.0.0.1:0"))
-        server.environment = {"ARENITE_STORE": postgres.url}
-        server.start()
-        tiny_image(server.data_dir / "pool")
-        made[name] = server
-    yield made
-    for server in made.values():
-        if server.process is None:
-            server.start()
-        server.delete_all_sandboxes()
-
-
-def states(node: Server) -> dict[str, str]:
-    listed = run(node, "node", "ls", "--json")
-    assert listed.returncode == 0, listed.stderr
-    return {one["name"]: one["state"] for one in json.loads(listed.stdout)["nodes"]}
-
-
-ALL_UP = dict.fromkeys(NAMES, "up")
-
-
-class Calls(Thread):
-    """Calls sandboxes until it is stopped, and counts what failed."""
-
-    def __init__(self, boxes: list[LiveSandbox]):
-        super().__init__(daemon=True)
-        self.boxes, self.ended, self.made, self.failed = boxes, Event(), 0, []
-        self.start()
-
-    def run(self) -> None:
-        while not self.ended.is_set():
-            for box in self.boxes:
-                self.made += 1
-                try:
-                    assert box.output("echo here") == "here"
-                except Exception as error:  # noqa: BLE001
-                    self.failed.append(error)
-            time.sleep(0.05)
-
-    def stop(self) -> None:
-        self.ended.set()
-        self.join()
-        assert self.made > 0 and self.failed == [], self.failed
-
-
-def owned(postgres: Postgres) -> dict[str, list[str]]:
-    """The names of each node's sandboxes."""
-    found: dict[str, list[str]] = {name: [] for name in NAMES}
-    for line in postgres.sql("SELECT node, name FROM sandboxes ORDER BY name").splitlines():
-        node, name = line.split("|")
-        found[node].append(name)
-    return found
-
-
-def create_on_all(postgres: Postgres, via: SmallServer, least: int = 2) -> dict[str, list[str]]:
-    """Creates sandboxes through one node until each node has some."""
-    number = 0
-    while min(map(len, owned(postgres).values())) < least:
-        assert number < 100, owned(postgres)
-        via.create(f"box-{number}")
-        number += 1
-    return owned(postgres)
+    with nodes_of(postgres, own_server) as made:
+        yield made
 
 
 def by_mcp(box: LiveSandbox, command: str) -> str:

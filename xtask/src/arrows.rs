@@ -9,7 +9,7 @@ use crate::command::{self, cargo};
 use crate::failure::{Attempt, Failure, Outcome};
 
 /// The crates that each crate may use, without the prefix `arenite-`.
-const ALLOWED: [(&str, &[&str]); 25] = [
+const ALLOWED: [(&str, &[&str]); 26] = [
     ("model", &[]),
     ("documents", &[]),
     ("mcp", &[]),
@@ -22,6 +22,7 @@ const ALLOWED: [(&str, &[&str]); 25] = [
     ("channel", &[]),
     ("kubernetes", &["model", "channel", "engine"]),
     ("trajectory", &["model"]),
+    ("objects", &["trajectory"]),
     ("synthesis", &["model", "trajectory", "retrieval"]),
     ("gateway", &["model", "channel", "engine", "control", "trajectory", "retrieval", "mcp", "synthesis"]),
     ("guest-cdp", &[]),
@@ -57,6 +58,7 @@ const ALLOWED: [(&str, &[&str]); 25] = [
             "image",
             "engine",
             "kubernetes",
+            "objects",
             "guest",
             "control",
             "trajectory",

@@ -10,6 +10,8 @@ mod http;
 mod images;
 mod mcp;
 mod memory;
+mod nodes;
+mod postgres;
 mod report;
 mod retrieval;
 mod search;
@@ -59,7 +61,7 @@ pub(crate) struct BenchArgs {
 }
 
 /// Accepted values of `--only`, in the order of measurement.
-const GROUPS: [&str; 17] = [
+const GROUPS: [&str; 18] = [
     "create",
     "exec",
     "claim",
@@ -74,6 +76,7 @@ const GROUPS: [&str; 17] = [
     "grep",
     "tenants",
     "auth",
+    "nodes",
     "image-create",
     "image-load",
     "image-share",
@@ -204,6 +207,10 @@ fn measure(
     if wanted("auth") {
         api = Connection::open(args.port)?;
         tenants::authentication(&setting, &mut api, report)?;
+    }
+    if wanted("nodes") {
+        let setting = nodes::Setting { arenite, images: data_dir, work, port: args.port, rounds: args.rounds };
+        nodes::measure(&setting, report)?;
     }
     let setting = images::Setting { arenite, data_dir, work, port: args.port, rounds: args.rounds };
     if wanted("image-create") {

@@ -1,13 +1,13 @@
-//! `cargo xtask chart`: what the Helm chart renders to.
+//! `cargo xtask chart`: what the Helm chart renders to, and whether the compose file is one.
 //!
 //! ```text
 //!  deploy/helm/golden/NAME.values.yaml  ──►  deploy/helm/golden/NAME.yaml
 //!                  install.values.yaml  ──►  deploy/install.yaml
-//!  all of these, and the chart          ──►  deploy/helm/golden/SHA256SUMS
+//!  all of these, the chart, and compose ──►  deploy/helm/golden/SHA256SUMS
 //! ```
 //!
-//! Helm takes minutes to build, so the lint does without: it compares the checksums, and refuses a change of the chart or of a
-//! rendering that `cargo xtask chart --bless` has not seen.
+//! Helm takes minutes to build, so the lint does without: it compares the checksums, and refuses a change of the chart, of a
+//! rendering, or of the compose file that `cargo xtask chart --bless` has not seen.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,6 +24,7 @@ const CHART: &str = "deploy/helm/arenite";
 const GOLDEN: &str = "deploy/helm/golden";
 const SUMS: &str = "deploy/helm/golden/SHA256SUMS";
 const INSTALL: &str = "deploy/install.yaml";
+const COMPOSE: &str = "deploy/compose.yaml";
 /// The end of the names of value files.
 const VALUES: &str = ".values.yaml";
 /// The release and its namespace in renderings; `kubectl apply -n arenite -f deploy/install.yaml` needs the latter.
@@ -55,6 +56,7 @@ pub(crate) fn run(args: &ChartArgs) -> Outcome {
         println!("{}", helm.display());
         return Ok(());
     }
+    command::output(program(go::COMPOSE.ensure()?).args(["-no-interpolation", COMPOSE]))?;
     let mut stale = Vec::new();
     for values in value_files()? {
         command::run(call(&helm).args(["lint", "--strict", "--quiet", CHART, "--values"]).arg(&values))?;
@@ -121,7 +123,7 @@ fn value_files() -> Result<Vec<PathBuf>, Failure> {
 
 /// The checksums of the chart, the value files, and the renderings.
 fn sums() -> Result<String, Failure> {
-    let mut files = [relative(Path::new(CHART))?, relative(Path::new(GOLDEN))?, vec![INSTALL.into()]].concat();
+    let mut files = [relative(Path::new(CHART))?, relative(Path::new(GOLDEN))?, vec![INSTALL.into(), COMPOSE.into()]].concat();
     files.retain(|file| file != Path::new(SUMS));
     command::output(program("sha256sum").args(files))
 }

@@ -1,9 +1,12 @@
-//! `cargo xtask container-image`: the image of the control plane, which also brings the guest into pods.
+//! `cargo xtask container-image`: the image of the control plane, which also brings the guest into pods, or with `--node` the
+//! image of a node.
 //!
 //! The same as `deploy/image/Dockerfile` builds, without Docker: the static program, certificate authorities, and the directories
-//! that the program writes to. The file is an OCI image layout and what `docker save` writes in one, so `docker load`, containerd,
-//! and tools for registries read it. The same program gives the same bytes.
+//! that the program writes to. A node runs two more programs, which are this host's, with their libraries. The file is an OCI
+//! image layout and what `docker save` writes in one, so `docker load`, containerd, and tools for registries read it. The same
+//! programs give the same bytes.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -23,6 +26,10 @@ const PROGRAM: &str = "arenite";
 const AUTHORITIES: &str = "etc/ssl/certs/ca-certificates.crt";
 /// Where Debian's package has them, without those that someone added to this host.
 const DEBIANS_AUTHORITIES: &str = "/usr/share/ca-certificates/mozilla";
+/// What the namespace engine runs: the rules of sandboxes' networks, and the file system of the storage pool.
+const NODE_PROGRAMS: [&str; 2] = ["nft", "mkfs.btrfs"];
+/// The directory of these programs in the image.
+const NODE_BIN: &str = "usr/sbin";
 /// Directories of the image: path, mode, and whether they are the user's.
 const DIRECTORIES: [(&str, u32, bool); 7] = [
     ("etc", 0o755, false),
@@ -36,12 +43,15 @@ const DIRECTORIES: [(&str, u32, bool); 7] = [
 
 #[derive(Debug, Args)]
 pub(crate) struct ContainerImageArgs {
+    /// Write the image of a node, which runs sandboxes in Linux namespaces: its user is root, and it has nft and mkfs.btrfs
+    #[arg(long)]
+    node: bool,
     /// Put this program into the image instead of building one
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
-    /// The image's name, with a registry if you will push it there
-    #[arg(long, default_value_t = default_name(), value_name = "NAME:TAG")]
-    name: String,
+    /// The image's name, with a registry if you will push it there [default: arenite or arenite-node, with the version]
+    #[arg(long, value_name = "NAME:TAG")]
+    name: Option<String>,
     /// The file to write
     #[arg(long, short, value_name = "FILE")]
     output: PathBuf,
@@ -55,12 +65,16 @@ pub(crate) fn run(args: &ContainerImageArgs) -> Outcome {
             binary::build(Profile::Dist)?
         }
     };
+    if args.node {
+        host::prepare(&[host::TO_RUN_NODES])?;
+    }
     let stage = command::target_dir().join(format!("container-image-{}", std::process::id()));
-    let written = write_image(&program, &args.name, &stage, &args.output);
+    let name = args.name.clone().unwrap_or_else(if args.node { default_node_name } else { default_name });
+    let written = write_image(&program, &name, args.node, &stage, &args.output);
     // What a failed run leaves is in nobody's way.
     let _ = fs::remove_dir_all(&stage);
     written?;
-    println!("{} is in {}", args.name, args.output.display());
+    println!("{name} is in {}", args.output.display());
     Ok(())
 }
 
@@ -69,8 +83,12 @@ pub(crate) fn default_name() -> String {
     format!("{PROGRAM}:{VERSION}")
 }
 
+fn default_node_name() -> String {
+    format!("{PROGRAM}-node:{VERSION}")
+}
+
 /// Writes the image to `file`; `stage` is for intermediate files, and does not exist.
-pub(crate) fn write_image(program: &Path, name: &str, stage: &Path, file: &Path) -> Outcome {
+pub(crate) fn write_image(program: &Path, name: &str, node: bool, stage: &Path, file: &Path) -> Outcome {
     let absolute = |path: &Path| std::path::absolute(path).attempt(|| format!("could not resolve {}", path.display()));
     let (stage, file) = (absolute(stage)?, absolute(file)?);
     let epoch = commit_time()?;
@@ -78,12 +96,16 @@ pub(crate) fn write_image(program: &Path, name: &str, stage: &Path, file: &Path)
     let layer = image.join("layer.tar");
     let root = stage.join("root");
     let mut entries = stage_root(program, &root)?;
+    if node {
+        entries.extend(stage_node_programs(&root)?);
+    }
     entries.sort_unstable();
+    let user = if node { "0" } else { USER };
     let owned = |is_users: bool| DIRECTORIES.iter().filter(move |(.., of_user)| *of_user == is_users).map(|(path, ..)| *path);
     let of_root: Vec<&str> = entries.iter().map(String::as_str).filter(|entry| !owned(true).any(|path| path == *entry)).collect();
     write(&layer, b"")?;
     command::run(tar(&epoch, "0", "-cf", &layer, &root).args(of_root))?;
-    command::run(tar(&epoch, USER, "-rf", &layer, &root).args(owned(true)))?;
+    command::run(tar(&epoch, user, "-rf", &layer, &root).args(owned(true)))?;
 
     let created = command::output(command::program("date").args(["-u", "-d", &format!("@{epoch}"), "+%Y-%m-%dT%H:%M:%SZ"]))?;
     let layer = blob(&image, &layer)?;
@@ -92,7 +114,7 @@ pub(crate) fn write_image(program: &Path, name: &str, stage: &Path, file: &Path)
         "os": "linux",
         "created": created.trim(),
         "config": {
-            "User": format!("{USER}:{USER}"),
+            "User": format!("{user}:{user}"),
             "Entrypoint": [format!("/{PROGRAM}")],
             "Cmd": ["serve"],
             "ExposedPorts": { "8080/tcp": {} },
@@ -154,6 +176,30 @@ fn stage_root(program: &Path, root: &Path) -> Result<Vec<String>, Failure> {
         fs::create_dir_all(&dir).attempt(|| format!("could not create {}", dir.display()))?;
         set_mode(&dir, mode)?;
         entries.push(path.to_owned());
+    }
+    Ok(entries)
+}
+
+/// Copies the programs of a node and their shared libraries below `root`; returns the paths of all entries.
+fn stage_node_programs(root: &Path) -> Result<BTreeSet<String>, Failure> {
+    let mut files = BTreeMap::new();
+    for name in NODE_PROGRAMS {
+        let program = command::find(name).ok_or_else(|| Failure::new(format!("this host has no {name}")))?;
+        let libraries = command::output(command::program("ldd").arg(&program))?;
+        // `libc.so.6 => /lib/….so.6 (0x…)`, and the loader as `/lib64/….so.2 (0x…)`. The kernel's vdso has no path.
+        let paths = libraries.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
+        files.extend(paths.map(|path| (path.trim_start_matches('/').to_owned(), PathBuf::from(path))));
+        files.insert(format!("{NODE_BIN}/{name}"), program);
+    }
+    let mut entries = BTreeSet::new();
+    for (to, from) in &files {
+        write(&root.join(to), &fs::read(from).attempt(|| format!("could not read {}", from.display()))?)?;
+        set_mode(&root.join(to), 0o755)?;
+        entries.insert(to.clone());
+        for dir in Path::new(to).ancestors().skip(1).filter(|dir| *dir != Path::new("")) {
+            set_mode(&root.join(dir), 0o755)?;
+            entries.insert(dir.display().to_string());
+        }
     }
     Ok(entries)
 }

@@ -79,7 +79,13 @@ fn build(args: &DistArgs) -> Result<PathBuf, Failure> {
     let materials = output.join(format!("arenite-{VERSION}.cdx.json"));
     fs::write(&materials, bill_of_materials()?).attempt(|| format!("could not write {}", materials.display()))?;
     let container = output.join(format!("arenite-{VERSION}-{}-container.tar", std::env::consts::ARCH));
-    container_image::write_image(&dist.program, &container_image::default_name(), &dist.stage.join("container"), &container)?;
+    container_image::write_image(
+        &dist.program,
+        &container_image::default_name(),
+        false,
+        &dist.stage.join("container"),
+        &container,
+    )?;
     fs::remove_dir_all(&dist.stage).attempt(|| "could not remove the staging directory".into())?;
 
     let mut files = vec![tarball, package, container, materials];

@@ -11,6 +11,7 @@ const TOOLCHAIN: &str = "go1.26.8";
 
 /// A program that is built from its Go module at a pinned version, and kept.
 pub(crate) struct GoTool {
+    /// The name of its directory.
     name: &'static str,
     /// The path of its package in Go's modules.
     package: &'static str,
@@ -22,6 +23,14 @@ pub(crate) struct GoTool {
 /// Renders and installs the chart. Golden files have what this version writes.
 pub(crate) const HELM: GoTool =
     GoTool { name: "helm", package: "helm.sh/helm/v4/cmd/helm", version: "v4.3.1", version_variable: None };
+
+/// Validates compose files as `docker compose` does: it is the same parser.
+pub(crate) const COMPOSE: GoTool = GoTool {
+    name: "compose-spec",
+    package: "github.com/compose-spec/compose-go/v2/cmd",
+    version: "v2.16.2",
+    version_variable: None,
+};
 
 /// gVisor's program, for the tests of the tier `gvisor`. Debian 12 has one of 2022, which can't run the guest.
 pub(crate) const RUNSC: GoTool = GoTool {
@@ -36,7 +45,7 @@ impl GoTool {
     pub(crate) fn ensure(&self) -> Result<PathBuf, Failure> {
         let Self { name, package, version, version_variable } = self;
         let dir = target_dir().join("tools").join(format!("{name}-{version}"));
-        let tool = dir.join(name);
+        let tool = dir.join(package.rsplit('/').next().unwrap_or(name));
         if tool.is_file() {
             return Ok(tool);
         }

@@ -47,8 +47,8 @@ pub(crate) const TO_BUILD: &[Need] = &[
 /// To run it, besides.
 pub(crate) const TO_RUN: &[Need] = &[
     Need { present: Present::AnyOf(&["mmdebstrap"]), package: "mmdebstrap", why: "the base image begins with it" },
-    Need { present: Present::AnyOf(&["mkfs.btrfs"]), package: "btrfs-progs", why: "the storage pool is made with it" },
-    Need { present: Present::AnyOf(&["nft"]), package: "nftables", why: "sandboxes are kept from private addresses" },
+    BTRFS,
+    NFT,
     Need { present: Present::AnyOf(&["ip"]), package: "iproute2", why: "networks are looked into with it" },
     Need {
         present: Present::File("/etc/ssl/certs/ca-certificates.crt"),
@@ -57,6 +57,10 @@ pub(crate) const TO_RUN: &[Need] = &[
     },
 ];
 
+const BTRFS: Need =
+    Need { present: Present::AnyOf(&["mkfs.btrfs"]), package: "btrfs-progs", why: "the storage pool is made with it" };
+const NFT: Need =
+    Need { present: Present::AnyOf(&["nft"]), package: "nftables", why: "sandboxes are kept from private addresses" };
 const BUSYBOX: Need =
     Need { present: Present::AnyOf(&["busybox"]), package: "busybox-static", why: "an image without glibc is made with it" };
 const PYTHON: Need = Need { present: Present::AnyOf(&["python3"]), package: "python3", why: "the end-to-end tests are Python" };
@@ -68,6 +72,9 @@ const PYTHON_VENV: Need = Need {
 
 /// To run the end-to-end tests that need nothing else.
 pub(crate) const TO_RUN_PYTEST: &[Need] = &[PYTHON, PYTHON_VENV];
+
+/// What a node's image contains besides the program.
+pub(crate) const TO_RUN_NODES: &[Need] = &[BTRFS, NFT];
 
 /// In addition, to run the tests.
 pub(crate) const TO_TEST: &[Need] = &[
@@ -133,6 +140,7 @@ pub(crate) const TO_BENCH: &[Need] = &[
     Need { present: Present::AnyOf(&["rg"]), package: "ripgrep", why: "searches are compared with it" },
     Need { present: Present::File("/usr/sbin/dockerd"), package: "docker.io", why: "unpacking is compared with it" },
     Need { present: Present::AnyOf(&["docker-registry"]), package: "docker-registry", why: "an image is pulled from it" },
+    Need { present: Present::AnyOf(&["pg_createcluster"]), package: "postgresql", why: "nodes share a store" },
 ];
 
 /// Installs what is missing if possible, otherwise reports what to install.

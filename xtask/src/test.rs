@@ -36,7 +36,7 @@ const END_TO_END: &str = "end-to-end";
 /// The folders of the end-to-end tests that run beside the others, since most tests wait most of their time. Each of the two
 /// lanes has its own server and data directory, and takes about as long as the other. Playwright leaves an event loop running, so
 /// tests that start one come before `aio`.
-const FIRST_LANE: [&str; 3] = ["agentflow", "retrieval", "aio"];
+const FIRST_LANE: [&str; 4] = ["agentflow", "retrieval", "hub", "aio"];
 /// The folder that runs after the others: its tests fill the host, and inspect its state.
 const ALONE: &str = "isolation";
 /// The folder that needs a cluster, which takes minutes to build. No lane has it.

@@ -28,7 +28,7 @@ pub(crate) use events::{
 };
 pub(crate) use groups::{GroupCommand, GroupCreateArgs, GroupLsArgs, GroupRenewArgs, GroupRmArgs};
 pub(crate) use list::LsArgs;
-pub(crate) use node::{NodeCommand, NodeLsArgs};
+pub(crate) use node::{NodeCommand, NodeDrainArgs, NodeLsArgs, NodeUncordonArgs};
 pub(crate) use quarantine::{QuarantineAdoptArgs, QuarantineCommand, QuarantineLsArgs, QuarantineRmArgs};
 pub(crate) use rag::{
     RagCommand, RagEmbedArgs, RagEvalArgs, RagIndexArgs, RagLsArgs, RagRmArgs, RagSearchArgs, SearchMode, VectorPrecision,
@@ -125,7 +125,7 @@ pub(crate) enum Command {
     /// Manage groups of sandboxes, which end with their lease
     #[command(subcommand)]
     Group(GroupCommand),
-    /// Show the nodes of a cluster
+    /// Show and drain the nodes of a cluster
     #[command(subcommand)]
     Node(NodeCommand),
     /// Manage sandboxes that a server start quarantined

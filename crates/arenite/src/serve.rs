@@ -28,14 +28,14 @@ use arenite_image::{ImageStore, RegistryOptions};
 use arenite_model::{ImageName, NetworkMode, Resources, Tier};
 use arenite_retrieval::library::Library;
 use arenite_synthesis::config::Workers;
-use arenite_trajectory::Recorder;
+use arenite_trajectory::{Archive, ArchiveSettings, Recorder, TrajectoryError};
 use ipnet::{IpNet, Ipv4Net};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::ServeArgs;
 use crate::config::values::{AddressRange, EngineKind, LimitOf, LogFormat};
-use crate::config::{self, Config, Settings};
+use crate::config::{self, Config, Settings, TrajectoryStore};
 use crate::failure::{Attempt, Failure, Outcome};
 use crate::guest_description::guest_description;
 use crate::output;
@@ -43,6 +43,8 @@ use handover::Handover;
 
 /// The private key of a node, in the data directory.
 const NODE_IDENTITY: &str = "node-identity.pem";
+/// The most bytes of logs from object storage in the data directory.
+const FETCHED_BYTES: u64 = 4 << 30;
 /// Maximum number of open files of a process in a sandbox.
 const OPEN_FILES: u64 = 65_536;
 
@@ -142,8 +144,14 @@ async fn serve(
         keep_unused: (config.image_keep_days > 0).then(|| DAY * config.image_keep_days),
     });
     let trajectories = config.data_dir.join("trajectories");
-    let recorder = Recorder::open(trajectories, arenite_trajectory::Limits::default())
-        .map_err(|error| failed("the trajectories could not be opened", &error, error.hint()))?;
+    let unopened = |error: TrajectoryError| failed("the trajectories could not be opened", &error, error.hint());
+    let cache_dir = trajectories.join("fetched");
+    let recorder = Recorder::open(trajectories, arenite_trajectory::Limits::default()).map_err(unopened)?;
+    let archive = config.trajectory_store.clone().map(|TrajectoryStore(objects)| {
+        let keep_local = config.trajectory_local_days.map(|days| DAY * days);
+        Archive::new(objects, recorder.clone(), ArchiveSettings { keep_local, cache_dir, cache_bytes: FETCHED_BYTES })
+    });
+    let archive = archive.transpose().map_err(unopened)?.map(Arc::new);
     let control = Control::start_with(ControlConfig { images, cluster_images, ..control_config(&config) }, engine, store)
         .await
         .map_err(|error| failed("the sandboxes could not be taken over", &error, error.hint()))?;
@@ -188,6 +196,7 @@ async fn serve(
         webhook_ranges: config.webhook_allow.iter().filter_map(net).collect(),
         outgoing_tls,
         node,
+        archive,
         traces: config.traces.clone(),
         warnings,
         commit: option_env!("ARENITE_COMMIT").unwrap_or("unknown"),
@@ -446,6 +455,7 @@ fn control_config(config: &Config) -> ControlConfig {
         let _ = control.tenant_limits.set(*quota, *limit);
     }
     control.tenant_limits.min_tier = Some(config.tenant_min_tier).filter(|tier| *tier != Tier::Namespace);
+    control.node_labels = config.node_label.iter().map(|label| (label.key.clone(), label.value.clone())).collect();
     control.templates_dir = config.templates_dir.clone();
     control.environments_file = config.environments_file.clone();
     control.pools = config.pool.iter().map(|pool| (pool.name.clone(), pool.number as usize)).collect();

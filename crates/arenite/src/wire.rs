@@ -176,6 +176,15 @@ pub(crate) struct Node {
     pub(crate) started_at: jiff::Timestamp,
     pub(crate) renewed_at: jiff::Timestamp,
     pub(crate) version: String,
+    #[serde(default)]
+    pub(crate) drain: Option<NodeDrain>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct NodeDrain {
+    pub(crate) since: jiff::Timestamp,
+    #[serde(default)]
+    pub(crate) deadline: Option<jiff::Timestamp>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -382,6 +391,8 @@ pub(crate) struct SandboxUsage {
 #[derive(Debug, Deserialize)]
 pub(crate) struct Trajectories {
     pub(crate) trajectories: Vec<Summary>,
+    #[serde(default)]
+    pub(crate) warnings: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -399,6 +410,8 @@ pub(crate) struct Summary {
     pub(crate) bytes: u64,
     #[serde(default)]
     pub(crate) ended: bool,
+    #[serde(default)]
+    pub(crate) archived: bool,
 }
 
 #[derive(Debug, Deserialize)]

@@ -1,6 +1,8 @@
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use arenite_engine::HostCapacity;
 use arenite_model::ImageName;
 use jiff::Timestamp;
 
@@ -39,6 +41,8 @@ pub struct ControlConfig {
     pub tenant_limits: TenantLimits,
     /// None: the engine keeps images itself.
     pub images: Option<ImagesConfig>,
+    /// What creates can select this node of a cluster by.
+    pub node_labels: BTreeMap<String, String>,
     /// Of an engine that runs sandboxes in a cluster.
     pub cluster_images: Option<ClusterImages>,
     /// Of a node's lease.
@@ -64,6 +68,7 @@ impl ControlConfig {
             meter_every: Duration::from_secs(10),
             tenant_limits: TenantLimits::default(),
             images: None,
+            node_labels: BTreeMap::new(),
             cluster_images: None,
             lease: LeaseTimes::default(),
             host_clock: Timestamp::now,
@@ -105,5 +110,25 @@ impl Default for Limits {
             disk_estimate_bytes: 16 << 20,
             max_sandboxes: 20_000,
         }
+    }
+}
+
+impl Limits {
+    /// How many more sandboxes a host admits that has this capacity left, and `sandboxes` already.
+    pub(crate) fn room(&self, capacity: &HostCapacity, sandboxes: u64) -> u64 {
+        let by_number = (self.max_sandboxes as u64).saturating_sub(sandboxes);
+        // A total of zero means that the engine doesn't know.
+        let by = |total: u64, available: u64, reserve: u64, estimate: u64| match total {
+            0 => u64::MAX,
+            _ => available.saturating_sub(reserve).checked_div(estimate).unwrap_or(u64::MAX),
+        };
+        let memory = (capacity.memory_total_bytes, capacity.memory_available_bytes);
+        let disk = (capacity.disk_total_bytes, capacity.disk_available_bytes);
+        by_number.min(by(memory.0, memory.1, self.memory_reserve_bytes, self.memory_estimate_bytes)).min(by(
+            disk.0,
+            disk.1,
+            self.disk_reserve_bytes,
+            self.disk_estimate_bytes,
+        ))
     }
 }

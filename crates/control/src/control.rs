@@ -117,6 +117,12 @@ impl Control {
         control.load_registry_logins().await?;
         // Logs which templates are unusable.
         control.templates.list();
+        let nodes = control.nodes_store();
+        if let Some(nodes) = &nodes {
+            // A node that drains prepares nothing.
+            let found = nodes.nodes().await.map_err(ControlError::store("read the nodes"))?;
+            control.learn(&**nodes, found).await;
+        }
         let mut tasks = control.tasks();
         tasks.spawn(Arc::clone(&control).listen(ended));
         tasks.spawn(Arc::clone(&control).reap_all());
@@ -130,7 +136,7 @@ impl Control {
         if let Some(tenants) = &control.tenants {
             tasks.spawn(Arc::clone(tenants).write_refusals());
         }
-        if let Some(nodes) = control.nodes_store() {
+        if let Some(nodes) = nodes {
             tasks.spawn(Arc::clone(&control).keep_lease(nodes));
         }
         drop(tasks);
@@ -210,6 +216,11 @@ impl Control {
     /// The sandboxes of all tenants. Only for the server itself.
     pub fn list_all(&self) -> Vec<Sandbox> {
         self.registry().all().map(|entry| entry.current()).collect()
+    }
+
+    /// Whether a tenant has a sandbox with this id here, in any state.
+    pub fn has_id(&self, tenant: &TenantId, id: &SandboxId) -> bool {
+        self.registry().owned(tenant, id).is_some()
     }
 
     /// Whether a tenant has a sandbox, or creates one.
@@ -323,11 +334,7 @@ impl Control {
             tenants.flush_refusals().await;
         }
         self.engine.close().await;
-        if let Some(nodes) = self.nodes_store()
-            && let Err(error) = nodes.leave().await
-        {
-            tracing::warn!(%error, "the stop could not be noted in the cluster; the other nodes give this one up later");
-        }
+        self.leave_cluster().await;
         self.store.close().await;
     }
 
@@ -359,7 +366,7 @@ impl Control {
         removals.join_all().await
     }
 
-    fn tasks(&self) -> MutexGuard<'_, JoinSet<()>> {
+    pub(crate) fn tasks(&self) -> MutexGuard<'_, JoinSet<()>> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -151,6 +151,7 @@ impl Control {
     pub async fn create(&self, tenant: &TenantId, request: CreateRequest) -> Result<Sandbox, ControlError> {
         let mut since = Instant::now();
         let operation = self.operation()?;
+        self.check_drain()?;
         let (template, mut spec) = self.resolve(&request)?;
         let ancestors = self.ancestors(tenant, &request, &mut spec)?;
         self.limit_life(tenant, request.spec.timeout_seconds, &mut spec).inspect_err(|e| self.tally_error(e))?;
@@ -251,7 +252,7 @@ impl Control {
     }
 
     /// The checked template and spec of a request.
-    fn resolve(&self, request: &CreateRequest) -> Result<(Option<String>, SandboxSpec), ControlError> {
+    pub(crate) fn resolve(&self, request: &CreateRequest) -> Result<(Option<String>, SandboxSpec), ControlError> {
         let (template, mut spec) = match (&request.template, &request.spec.image) {
             (None, Some(image)) => (None, SandboxSpec::of_image(image.clone())),
             (named, _) => {

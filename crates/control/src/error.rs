@@ -98,6 +98,10 @@ pub enum ControlError {
     InvalidLease { least: Duration, most: Duration },
     #[error("the idempotency key {key} was used for another request")]
     IdempotencyKeyReused { key: IdempotencyKey },
+    #[error("there is no node {name}")]
+    NoNode { name: NodeName },
+    #[error("no node can create the sandbox: {reason}")]
+    NoNodeFits { reason: String },
     #[error("this server's store keeps no tenants")]
     NoTenantStore,
     #[error("the server is stopping")]
@@ -166,7 +170,8 @@ impl ControlError {
             | Self::NoKey { .. }
             | Self::NoWebhook { .. }
             | Self::NoGroup { .. }
-            | Self::NoRegistry { .. } => ErrorCode::NotFound,
+            | Self::NoRegistry { .. }
+            | Self::NoNode { .. } => ErrorCode::NotFound,
             Self::AlreadyExists { .. } | Self::TenantExists { .. } | Self::TenantRemoved { .. } | Self::GroupExists { .. } => {
                 ErrorCode::AlreadyExists
             }
@@ -194,7 +199,9 @@ impl ControlError {
             | Self::InvalidLogin { .. } => ErrorCode::InvalidRequest,
             Self::Quota(exceeded) if exceeded.is_permanent() => ErrorCode::QuotaExceeded,
             Self::Quota(_) => ErrorCode::Exhausted,
-            Self::Exhausted { .. } | Self::Stopping | Self::NodeRuns { .. } | Self::TooMany { .. } => ErrorCode::Exhausted,
+            Self::Exhausted { .. } | Self::NoNodeFits { .. } | Self::NodeRuns { .. } | Self::Stopping | Self::TooMany { .. } => {
+                ErrorCode::Exhausted
+            }
             Self::Timeout { .. } | Self::PullTimeout { .. } | Self::BuildTimeout { .. } => ErrorCode::Timeout,
             Self::PullAbandoned { .. } | Self::BuildAbandoned => ErrorCode::Conflict,
             Self::Image(source) => image_code(source),
@@ -238,6 +245,8 @@ impl ControlError {
             Self::OverBudget { limit, wanted, .. } if wanted > limit => "ask for less: it is more than the whole budget",
             Self::OverBudget { .. } => "delete sandboxes that are not needed",
             Self::NoGroup { .. } => "create it with: arenite group create, or see which there are: arenite group ls",
+            Self::NoNode { .. } => "see which there are: arenite node ls",
+            Self::NoNodeFits { .. } => "arenite node ls shows states, drains and labels; arenite node uncordon NAME ends a drain",
             Self::GroupExists { .. } => "renew its lease, or choose another name",
             Self::GroupEnding { .. } => "wait until it is gone, or create another group",
             Self::TooMany { what: images::LOGINS, .. } => "remove registries that are not needed",
@@ -292,6 +301,7 @@ impl ControlError {
     /// Whether the server itself lacks what the call needs, as opposed to a reached limit.
     pub fn is_unavailable(&self) -> bool {
         match self {
+            Self::NoNodeFits { .. } => true,
             Self::Store { source, .. } => source.is_temporary(),
             Self::NodeRuns { .. } => true,
             Self::Engine(source) => matches!(**source, EngineError::Storage { .. } | EngineError::Busy { .. }),
@@ -310,7 +320,7 @@ impl ControlError {
                 _ => 30,
             })),
             Self::OverBudget { retry_after, limit, wanted, .. } => (wanted <= limit).then_some(*retry_after),
-            Self::Stopping => Some(Duration::from_secs(5)),
+            Self::Stopping | Self::NoNodeFits { .. } => Some(Duration::from_secs(5)),
             Self::NodeRuns { .. } => Some(Duration::from_secs(1)),
             Self::Engine(source) => match &**source {
                 EngineError::Busy { retry_after, .. } => Some(*retry_after),

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -97,15 +97,22 @@ pub struct FakeEngine {
     ended: broadcast::Sender<Ended>,
     creating: AtomicUsize,
     most_creating: AtomicUsize,
+    prepares: AtomicBool,
 }
 
 impl FakeEngine {
+    /// Whether it may prepare anything ahead.
+    pub fn prepares(&self) -> bool {
+        self.prepares.load(Ordering::Acquire)
+    }
+
     pub fn new() -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::default(),
             ended: broadcast::channel(1024).0,
             creating: AtomicUsize::new(0),
             most_creating: AtomicUsize::new(0),
+            prepares: AtomicBool::new(true),
         })
     }
 
@@ -395,6 +402,10 @@ impl Engine for FakeEngine {
             state.memos.remove(id);
         }
         self.pass(Point::AfterDestroy).await
+    }
+
+    fn keep_prepared(&self, keep: bool) {
+        self.prepares.store(keep, Ordering::Release);
     }
 
     async fn activity(&self, id: &SandboxId) -> Result<Option<String>, EngineError> {

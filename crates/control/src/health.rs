@@ -41,7 +41,7 @@ impl Control {
             return Arc::clone(problems);
         }
         let (disk, engine, store) = tokio::join!(self.disk_problem(), self.engine_problems(), self.store_problem());
-        let stops = self.is_leaving().await.then(|| "this node stops".to_owned());
+        let stops = self.cluster.leave.has_begun().then(|| "this node stops".to_owned());
         let problems: Arc<[String]> = disk.into_iter().chain(engine).chain(store).chain(stops).collect();
         if last.as_ref().is_none_or(|(_, before)| before[..] != problems[..]) {
             for problem in problems.iter() {

@@ -12,19 +12,29 @@
 //! server when it sees that. The next start of the server gets a new epoch, and takes over the sandboxes that still live:
 //! nothing else could have started them, since a sandbox is on its node's disk.
 
-use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
+mod drain;
+mod lease;
+mod placement;
+
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use arenite_model::{NodeName, SandboxId, SandboxName, TenantId};
+use arenite_model::{IdempotencyKey, NodeName, SandboxId, SandboxName, TenantId, Tier};
 use async_trait::async_trait;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio::time::{Instant, sleep_until};
 use utoipa::ToSchema;
 
+use self::drain::Draining;
+pub use self::drain::{MAX_DEADLINE, NodeDrain};
+pub use self::lease::LeaseTimes;
+use self::lease::Leave;
+use self::placement::KnownImages;
+pub use self::placement::{ImageListing, PlacementWish};
 use crate::gone::Removal;
+
 use crate::store::StoreError;
 use crate::{Control, ControlError, Sandbox};
 
@@ -35,21 +45,6 @@ const KNOWN: Duration = Duration::from_secs(10);
 const MAX_OWNERS: usize = 20_000;
 /// How long requests wait for a node that stops or does not answer: a restart takes less.
 pub const RESTART: Duration = Duration::from_secs(10);
-
-/// The times of leases. All nodes must have the same.
-#[derive(Debug, Clone, Copy)]
-pub struct LeaseTimes {
-    /// Interval between renewals.
-    pub renew: Duration,
-    /// A node is given up when its lease has not changed for this time.
-    pub give_up: Duration,
-}
-
-impl Default for LeaseTimes {
-    fn default() -> Self {
-        Self { renew: Duration::from_secs(2), give_up: Duration::from_secs(10) }
-    }
-}
 
 /// The node that a server is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,6 +99,12 @@ pub struct NodeFacts {
     pub memory_available_bytes: u64,
     pub disk_total_bytes: u64,
     pub disk_available_bytes: u64,
+    /// The number of sandboxes that its own limits still admit; null: unknown.
+    pub room: Option<u64>,
+    /// The tiers that it has; null: unknown.
+    pub tiers: Option<Vec<Tier>>,
+    /// For `node_selector` of creates.
+    pub labels: BTreeMap<String, String>,
 }
 
 /// A node as the database has it.
@@ -122,6 +123,11 @@ pub struct Node {
     pub started_at: Timestamp,
     /// By the database's clock.
     pub renewed_at: Timestamp,
+    /// Set while it gets no new sandboxes.
+    pub drain: Option<NodeDrain>,
+    /// Identifies the list of its images; empty: unknown.
+    #[serde(skip)]
+    pub images: String,
     #[serde(flatten)]
     pub facts: NodeFacts,
 }
@@ -163,6 +169,14 @@ pub trait NodeStore: Send + Sync + 'static {
     async fn settle_removals(&self, ids: Vec<SandboxId>) -> Result<(), StoreError>;
     /// The node of a tenant's worker of AgentFlow: `node`, if it has none that runs.
     async fn place_worker(&self, tenant: &TenantId, worker: &str, node: &NodeName) -> Result<NodeName, StoreError>;
+    /// Sets or ends the drain of a node, with the time until its deadline. False: there is no such node.
+    async fn set_drain(&self, node: &NodeName, drain: Option<Option<Duration>>) -> Result<bool, StoreError>;
+    /// Replaces the list of this node's images.
+    async fn put_images(&self, images: &ImageListing) -> Result<(), StoreError>;
+    /// Lists of nodes' images by their ids.
+    async fn image_listings(&self, ids: Vec<String>) -> Result<Vec<ImageListing>, StoreError>;
+    /// The other node that has the record of a tenant's idempotency key.
+    async fn owner_of_key(&self, tenant: &TenantId, key: &IdempotencyKey) -> Result<Option<NodeName>, StoreError>;
     /// Notes that the server of this node stops.
     async fn leave(&self) -> Result<(), StoreError>;
 }
@@ -187,17 +201,22 @@ pub(crate) struct Cluster {
     nodes: RwLock<Arc<Vec<Node>>>,
     /// Creates that were placed since then.
     placed: Mutex<HashMap<NodeName, u64>>,
+    images: RwLock<Arc<KnownImages>>,
+    pub(crate) draining: Draining,
+    pub(crate) leave: Leave,
     owners: Mutex<Owners>,
     workers: Mutex<Workers>,
     /// When the nodes were last read between two renewals.
     read_at: tokio::sync::Mutex<Option<Instant>>,
     /// Since when nodes are known to be down.
     down: Mutex<HashMap<NodeName, Instant>>,
-    /// Whether this node stops. Locked while it renews its lease.
-    is_leaving: tokio::sync::Mutex<bool>,
 }
 
 impl Cluster {
+    fn workers(&self) -> MutexGuard<'_, Workers> {
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn nodes(&self) -> Arc<Vec<Node>> {
         Arc::clone(&self.nodes.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -216,39 +235,6 @@ impl Cluster {
     fn owners(&self) -> MutexGuard<'_, Owners> {
         self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    fn workers(&self) -> MutexGuard<'_, Workers> {
-        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The node of two random ones that has fewer sandboxes, or the node of a key: the same one each time, while the same nodes
-    /// are up. `own` sandboxes are on this node.
-    fn place(&self, name: &NodeName, own: u64, key: Option<&str>) -> Option<NodeName> {
-        let nodes = self.nodes();
-        let up: Vec<&Node> = nodes.iter().filter(|node| node.state == NodeState::Up).collect();
-        if up.len() < 2 {
-            return None;
-        }
-        let mut placed = self.placed.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = |node: &Node, placed: &HashMap<NodeName, u64>| match node.name == *name {
-            true => own,
-            false => node.facts.sandboxes + placed.get(&node.name).copied().unwrap_or(0),
-        };
-        let chosen = match key {
-            Some(key) => {
-                let mut hasher = DefaultHasher::new();
-                key.hash(&mut hasher);
-                up[(hasher.finish() % up.len() as u64) as usize]
-            }
-            None => {
-                let (first, step) = (random(up.len()), 1 + random(up.len() - 1));
-                let (a, b) = (up[first], up[(first + step) % up.len()]);
-                if count(a, &placed) <= count(b, &placed) { a } else { b }
-            }
-        };
-        *placed.entry(chosen.name.clone()).or_default() += 1;
-        (chosen.name != *name).then(|| chosen.name.clone())
-    }
 }
 
 /// A random number below `most`.
@@ -256,37 +242,6 @@ fn random(most: usize) -> usize {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).expect("the kernel's random source answers");
     (u64::from_ne_bytes(bytes) % most as u64) as usize
-}
-
-/// Leases of other nodes, as this node has watched them.
-#[derive(Debug, Default)]
-struct Watched {
-    times: LeaseTimes,
-    leases: HashMap<NodeName, (u64, u64, Instant)>,
-    read_at: Option<Instant>,
-}
-
-impl Watched {
-    /// The nodes that have not renewed their leases for too long.
-    fn overdue(&mut self, nodes: &[Node], own: &NodeName, now: Instant) -> Vec<Node> {
-        // After a longer pause between two readings, all leases count as new.
-        let is_continuous = self.read_at.is_some_and(|at| now.duration_since(at) <= self.times.give_up / 2);
-        self.read_at = Some(now);
-        if !is_continuous {
-            self.leases.clear();
-        }
-        let running = nodes.iter().filter(|node| node.state == NodeState::Up && node.name != *own);
-        let mut overdue = Vec::new();
-        for node in running {
-            let (epoch, renewals, since) = *self.leases.entry(node.name.clone()).or_insert((node.epoch, node.renewals, now));
-            if (epoch, renewals) != (node.epoch, node.renewals) {
-                self.leases.insert(node.name.clone(), (node.epoch, node.renewals, now));
-            } else if now.duration_since(since) >= self.times.give_up {
-                overdue.push(node.clone());
-            }
-        }
-        overdue
-    }
 }
 
 impl Control {
@@ -322,23 +277,11 @@ impl Control {
         }
     }
 
-    /// Tells the other nodes that this one stops, and waits until they know: they send it no more requests. This node still
-    /// answers. Does nothing without other nodes.
-    pub async fn announce_stop(&self) {
-        let Some(store) = self.nodes_store() else { return };
-        let mut is_leaving = self.cluster.is_leaving.lock().await;
-        *is_leaving = true;
-        drop(is_leaving);
-        let others = |node: &Node| node.state == NodeState::Up && node.name != store.claim().name;
-        match store.leave().await {
-            Ok(()) if self.cluster.nodes().iter().any(others) => tokio::time::sleep(self.config.lease.renew + READ_AGAIN).await,
-            Ok(()) => {}
-            Err(error) => tracing::warn!(%error, "the stop could not be noted in the cluster"),
-        }
-    }
-
-    pub(crate) async fn is_leaving(&self) -> bool {
-        *self.cluster.is_leaving.lock().await
+    /// The other nodes, as the last renewal found them.
+    pub fn peers(&self) -> Vec<Node> {
+        let Some(store) = self.nodes_store() else { return Vec::new() };
+        let own = &store.claim().name;
+        self.cluster.nodes().iter().filter(|node| node.name != *own).cloned().collect()
     }
 
     /// The name of the node with this public key, if it is not given up: one that stops still passes requests on.
@@ -361,7 +304,7 @@ impl Control {
         }
         *read_at = Some(Instant::now());
         match store.nodes().await {
-            Ok(nodes) => self.cluster.learn(nodes),
+            Ok(nodes) => self.learn(&*store, nodes).await,
             Err(error) => tracing::debug!(%error, "the nodes could not be read"),
         }
     }
@@ -403,7 +346,8 @@ impl Control {
         if let Some((node, _)) = known.filter(|(node, at)| at.elapsed() < KNOWN && (node == own || self.may_answer(node))) {
             return Ok((node != *own).then_some(node));
         }
-        let placed = self.place(None).unwrap_or_else(|| own.clone());
+        // Without a node that takes it, this one refuses.
+        let placed = self.place(&PlacementWish::default(), &[]).ok().flatten().unwrap_or_else(|| own.clone());
         let placed = store.place_worker(tenant, worker, &placed).await;
         let node = placed.map_err(ControlError::store("find the node of a worker"))?;
         let mut workers = self.cluster.workers();
@@ -421,13 +365,6 @@ impl Control {
         }
     }
 
-    /// The other node that shall create a sandbox. None: this one. Creates with the same `key` go to the same node.
-    pub fn place(&self, key: Option<&str>) -> Option<NodeName> {
-        let store = self.nodes_store()?;
-        let own = self.registry().len() as u64;
-        self.cluster.place(&store.claim().name, own, key)
-    }
-
     /// A tenant's sandboxes of other nodes, the oldest first.
     pub async fn sandboxes_of_others(&self, tenant: &TenantId) -> Result<Vec<Sandbox>, ControlError> {
         let Some(store) = self.nodes_store() else { return Ok(Vec::new()) };
@@ -440,84 +377,13 @@ impl Control {
         // The sender is `self`.
         let _ = given_up.wait_for(|given_up| *given_up).await;
     }
-
-    /// Reads what other nodes may have changed.
-    async fn read_shared(&self) -> Result<(), ControlError> {
-        if let Some(tenants) = self.tenants() {
-            tenants.read_again().await?;
-        }
-        if let Some(webhooks) = self.webhooks() {
-            webhooks.read_again().await?;
-        }
-        Ok(())
-    }
-
-    async fn node_facts(&self, claim: &NodeClaim) -> NodeFacts {
-        let capacity = self.engine.capacity().await.unwrap_or_default();
-        NodeFacts {
-            sandboxes: self.registry().len() as u64,
-            memory_total_bytes: capacity.memory_total_bytes,
-            memory_available_bytes: capacity.memory_available_bytes,
-            disk_total_bytes: capacity.disk_total_bytes,
-            disk_available_bytes: capacity.disk_available_bytes,
-            ..claim.facts()
-        }
-    }
-
-    /// Renews this node's lease, and gives up nodes that don't renew theirs.
-    pub(crate) async fn keep_lease(self: Arc<Self>, store: Arc<dyn NodeStore>) {
-        let mut watched = Watched { times: self.config.lease, ..Watched::default() };
-        let mut shared = None;
-        let mut ticks = interval(self.config.lease.renew);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            ticks.tick().await;
-            let facts = self.node_facts(store.claim()).await;
-            let is_leaving = self.cluster.is_leaving.lock().await;
-            if *is_leaving {
-                return;
-            }
-            let renewed = store.renew(&facts).await;
-            drop(is_leaving);
-            let renewed = match renewed {
-                Ok(renewed) => renewed,
-                Err(StoreError::GivenUp) => {
-                    tracing::error!(node = %store.claim().name, "the cluster has given this node up; the server ends, and its next start joins again");
-                    self.given_up.send_replace(true);
-                    return;
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "the lease of this node could not be renewed");
-                    continue;
-                }
-            };
-            if shared.is_some_and(|shared| shared != renewed.shared)
-                && let Err(error) = self.read_shared().await
-            {
-                tracing::warn!(%error, "tenants, keys and webhooks could not be read; the next renewal tries again");
-            } else {
-                shared = Some(renewed.shared);
-            }
-            self.cluster.learn(renewed.nodes.clone());
-            for node in watched.overdue(&renewed.nodes, &store.claim().name, Instant::now()) {
-                match store.give_up(&node).await {
-                    Ok(Some(sandboxes)) => {
-                        tracing::warn!(node = %node.name, sandboxes, "gave up a node that does not renew its lease; its sandboxes are lost")
-                    }
-                    // It has renewed it, or another node was faster.
-                    Ok(None) => {}
-                    Err(error) => tracing::warn!(node = %node.name, %error, "a node could not be given up"),
-                }
-            }
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn node(name: &str, state: NodeState, epoch: u64, renewals: u64) -> Node {
+    pub(super) fn node(name: &str, state: NodeState, epoch: u64, renewals: u64) -> Node {
         Node {
             name: name.parse().unwrap(),
             key: String::new(),
@@ -526,61 +392,9 @@ mod tests {
             renewals,
             started_at: Timestamp::UNIX_EPOCH,
             renewed_at: Timestamp::UNIX_EPOCH,
+            drain: None,
+            images: String::new(),
             facts: NodeFacts::default(),
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_node_is_overdue_when_its_lease_was_watched_without_a_change() {
-        let own: NodeName = "a".parse().unwrap();
-        let mut watched = Watched::default();
-        let mut renewals = 0;
-        for second in (0..60).step_by(2) {
-            renewals += 1;
-            let nodes = [
-                node("a", NodeState::Up, 1, 0),
-                node("alive", NodeState::Up, 1, renewals),
-                node("silent", NodeState::Up, 1, 7),
-                node("stopped", NodeState::Down, 1, 7),
-            ];
-            let overdue = watched.overdue(&nodes, &own, Instant::now());
-            let names: Vec<&str> = overdue.iter().map(|node| node.name.as_str()).collect();
-            // After the seventh second, nobody could read or renew for a while.
-            let wanted: &[&str] = if second >= 18 { &["silent"] } else { &[] };
-            assert_eq!(names, wanted, "{second}");
-            tokio::time::advance(watched.times.renew).await;
-            if second == 6 {
-                tokio::time::advance(Duration::from_secs(7)).await;
-            }
-        }
-    }
-
-    #[test]
-    fn creates_are_spread_evenly_and_those_with_a_key_go_to_one_node() {
-        let cluster = Cluster::default();
-        let own: NodeName = "a".parse().unwrap();
-        assert_eq!(cluster.place(&own, 0, None), None, "it is alone");
-        cluster.learn(["a", "b", "c"].map(|name| node(name, NodeState::Up, 1, 0)).into());
-        let mut counts: HashMap<Option<NodeName>, u64> = HashMap::new();
-        for _ in 0..600 {
-            let here = counts.get(&None).copied().unwrap_or(0);
-            *counts.entry(cluster.place(&own, here, None)).or_default() += 1;
-        }
-        assert!(counts.len() == 3 && counts.values().all(|count| (180..=220).contains(count)), "{counts:?}");
-        let places: Vec<_> = (0..20).map(|_| cluster.place(&own, 0, Some("key"))).collect();
-        assert!(places.windows(2).all(|two| two[0] == two[1]));
-        cluster.learn(vec![node("a", NodeState::Up, 1, 0), node("b", NodeState::Lost, 1, 0)]);
-        assert_eq!(cluster.place(&own, 0, None), None);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_new_epoch_is_a_new_lease() {
-        let own: NodeName = "a".parse().unwrap();
-        let mut watched = Watched::default();
-        for (epoch, wanted) in [(1, 0), (1, 0), (1, 0), (2, 0), (2, 0), (2, 0), (2, 1)] {
-            let overdue = watched.overdue(&[node("b", NodeState::Up, epoch, 3)], &own, Instant::now());
-            assert_eq!(overdue.len(), wanted, "{epoch}");
-            tokio::time::advance(Duration::from_secs(4)).await;
         }
     }
 }

@@ -71,6 +71,11 @@ impl Pool {
         Some(id)
     }
 
+    /// Makes the pools be compared with what is wanted.
+    pub(crate) fn look_again(&self) {
+        self.taken.notify_one();
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.lock().sandboxes.len()
     }
@@ -123,9 +128,13 @@ impl Pool {
 }
 
 impl Control {
-    /// The number of sandboxes to keep ready for each spec, from the current configuration and templates.
+    /// The number of sandboxes to keep ready for each spec, from the current configuration and templates. None while this node
+    /// drains.
     fn wanted(&self) -> HashMap<SandboxSpec, usize> {
         let mut wanted: HashMap<SandboxSpec, usize> = HashMap::new();
+        if self.is_draining() {
+            return wanted;
+        }
         let mut room = MOST;
         let mut want = |spec: &SandboxSpec, number: usize| {
             let number = number.min(MAX_POOL).min(room);

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arenite_control::fake_engine::FakeEngine;
-use arenite_control::nodes::{NodeClaim, NodeFacts, NodeState, NodeStore};
+use arenite_control::nodes::{ImageListing, NodeClaim, NodeFacts, NodeState, NodeStore, PlacementWish};
 use arenite_control::store::{PostgresStore, Store, StoreError, read};
+use arenite_control::tenants::TenantLimits;
 use arenite_control::{Control, ControlConfig, ControlError, Sandbox};
-use arenite_model::{DeathReason, SandboxState};
+use arenite_model::{DeathReason, ErrorCode, SandboxState};
 use support::cluster::Cluster;
 use support::{config, name, named, sandbox, start_on, tenant};
 
@@ -140,4 +141,141 @@ async fn a_node_that_was_given_up_ends_and_takes_over_what_lives_when_it_is_back
     assert!(a.nodes().await.unwrap().iter().all(|node| node.state == NodeState::Up));
     a.stop(false).await;
     b.stop(false).await;
+}
+
+#[tokio::test]
+async fn drains_and_lists_of_images_are_in_the_database() {
+    let cluster = Cluster::start();
+    let data = tempfile::tempdir().unwrap();
+    let (a, b) = (open(&cluster, data.path(), "a").await, open(&cluster, data.path(), "b").await);
+    let (leases_a, leases_b) = (leases(&a), leases(&b));
+    assert!(!leases_a.set_drain(&"c".parse().unwrap(), Some(None)).await.unwrap(), "there is no such node");
+    assert!(leases_a.set_drain(&"b".parse().unwrap(), Some(None)).await.unwrap());
+    let drain = leases_b.nodes().await.unwrap()[1].drain.clone().unwrap();
+    assert_eq!((drain.deadline, drain.is_over), (None, false));
+    leases_a.set_drain(&"b".parse().unwrap(), Some(Some(Duration::from_millis(1)))).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let later = leases_a.nodes().await.unwrap()[1].drain.clone().unwrap();
+    assert_eq!((later.since, later.is_over), (drain.since, true));
+    assert!(later.deadline.unwrap() > drain.since);
+
+    let listing = ImageListing { id: "one".to_owned(), images: "[]".to_owned() };
+    leases_b.put_images(&listing).await.unwrap();
+    assert_eq!(leases_a.nodes().await.unwrap()[1].images, "one");
+    let ids = vec!["one".to_owned(), "two".to_owned()];
+    assert_eq!(leases_a.image_listings(ids).await.unwrap(), [listing]);
+
+    // The next start keeps the drain, and says itself which images it has.
+    b.close().await;
+    let b = open(&cluster, data.path(), "b").await;
+    let node = leases(&b).nodes().await.unwrap().pop().unwrap();
+    assert_eq!((node.drain.unwrap().since, node.images.as_str()), (drain.since, ""));
+    assert!(leases_a.set_drain(&"b".parse().unwrap(), None).await.unwrap());
+    assert_eq!(leases_a.nodes().await.unwrap()[1].drain, None);
+    a.close().await;
+    b.close().await;
+}
+
+#[tokio::test]
+async fn a_node_with_a_newer_schema_joins_nodes_that_run() {
+    let cluster = Cluster::start();
+    let data = tempfile::tempdir().unwrap();
+    let a = open(&cluster, data.path(), "a").await;
+    let earlier =
+        "ALTER TABLE nodes DROP COLUMN drained_at, DROP COLUMN drain_deadline, DROP COLUMN images, DROP COLUMN images_id;
+        DROP TABLE removals, workers;
+        UPDATE arenite_store SET version = 9";
+    cluster.run(earlier).await;
+    let (b, c) = tokio::join!(open(&cluster, data.path(), "b"), open(&cluster, data.path(), "c"));
+    assert_eq!(leases(&a).nodes().await.unwrap().len(), 3);
+    a.insert(&running("of-a")).await.unwrap();
+    for store in [a, b, c] {
+        store.close().await;
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_drains_hands_back_its_pool_and_deletes_what_is_left_at_the_deadline() {
+    let cluster = Cluster::start();
+    let data = tempfile::tempdir().unwrap();
+    let (engine_a, engine_b) = (FakeEngine::new(), FakeEngine::new());
+    let a = server(&cluster, data.path(), "a", &engine_a).await;
+    let pools = vec![("base".to_owned(), 2)];
+    let config_b = ControlConfig { tenants: true, pools: pools.clone(), ..config() };
+    let b = start_on(config_b.clone(), &engine_b, open(&cluster, data.path(), "b").await).await;
+    b.create(&tenant(), named("on-b")).await.unwrap();
+    until(async || engine_b.ids().len() == 3).await;
+    assert!(engine_b.prepares());
+
+    let node = a.drain_node(&"b".parse().unwrap(), None).await.unwrap();
+    assert_eq!((node.name.as_str(), node.drain.unwrap().deadline), ("b", None));
+    until(async || engine_b.ids().len() == 1).await;
+    assert!(b.is_draining() && !engine_b.prepares());
+    let refused = b.create(&tenant(), named("late")).await.unwrap_err();
+    assert_eq!((refused.code(), refused.is_unavailable()), (ErrorCode::Exhausted, true));
+    let wish = PlacementWish::default();
+    for _ in 0..20 {
+        assert_eq!(a.place(&wish, &[]).unwrap(), None, "the only node left");
+        assert_eq!(b.place(&wish, &[]).unwrap(), Some("a".parse().unwrap()));
+    }
+    assert_eq!(b.get(&tenant(), &name("on-b")).await.unwrap().state, SandboxState::Running);
+
+    // Also after a restart, before anything is made ahead.
+    b.stop(false).await;
+    let b = start_on(config_b, &engine_b, open(&cluster, data.path(), "b").await).await;
+    assert!(b.is_draining() && !engine_b.prepares());
+    assert_eq!(engine_b.ids().len(), 1);
+    b.uncordon_node(&"b".parse().unwrap()).await.unwrap();
+    assert!(!b.is_draining() && engine_b.prepares());
+    until(async || engine_b.ids().len() == 3).await;
+
+    let mut events = b.subscribe();
+    a.drain_node(&"b".parse().unwrap(), Some(Duration::ZERO)).await.unwrap();
+    until(async || engine_b.ids().is_empty()).await;
+    until(async || b.get(&tenant(), &name("on-b")).await.is_err()).await;
+    let deleted = events.recv().await.unwrap();
+    assert_eq!(deleted.died.as_ref().map(|died| died.reason), Some(DeathReason::NodeDrained), "{deleted:?}");
+    let unknown = a.drain_node(&"c".parse().unwrap(), None).await.unwrap_err();
+    assert_eq!(unknown.code(), ErrorCode::NotFound);
+    a.stop(false).await;
+    b.stop(false).await;
+}
+
+#[tokio::test]
+async fn a_node_that_leaves_is_down_at_once_and_stays_so() {
+    let cluster = Cluster::start();
+    let data = tempfile::tempdir().unwrap();
+    let engine = FakeEngine::new();
+    let a = server(&cluster, data.path(), "a", &FakeEngine::new()).await;
+    let b = server(&cluster, data.path(), "b", &engine).await;
+    b.leave_cluster().await;
+    let epoch = a.nodes().await.unwrap()[1].epoch;
+    // Longer than two renewals.
+    for _ in 0..10 {
+        assert_eq!(a.nodes().await.unwrap()[1].state, NodeState::Down);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    assert_eq!(b.place(&PlacementWish::default(), &[]).unwrap(), Some("a".parse().unwrap()));
+    // What is under way is still written.
+    b.create(&tenant(), named("under-way")).await.unwrap();
+    b.stop(false).await;
+    assert_eq!(a.nodes().await.unwrap()[1].epoch, epoch);
+    a.stop(false).await;
+}
+
+#[tokio::test]
+async fn two_nodes_that_race_for_the_last_place_of_a_quota() {
+    let cluster = Cluster::start();
+    let data = tempfile::tempdir().unwrap();
+    let (a, b) = (open(&cluster, data.path(), "a").await, open(&cluster, data.path(), "b").await);
+    let limits = TenantLimits { sandboxes: Some(1), ..TenantLimits::default() };
+    for round in 0..100 {
+        let rows = [running(&format!("of-a-{round}")), running(&format!("of-b-{round}"))];
+        let (one, two) = tokio::join!(a.insert_within(&rows[0], &limits), b.insert_within(&rows[1], &limits));
+        assert!(one.is_ok() != two.is_ok(), "{round}: {one:?}, {two:?}");
+        let refused = if one.is_ok() { two } else { one };
+        assert!(matches!(refused, Err(StoreError::Quota(_))), "{refused:?}");
+        a.remove(&rows[0].id).await.unwrap();
+        b.remove(&rows[1].id).await.unwrap();
+    }
 }

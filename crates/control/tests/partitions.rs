@@ -323,7 +323,8 @@ impl World {
         for node in &self.nodes {
             live.extend(node.engine.ids().into_iter().map(|id| (id, node.name.clone())));
         }
-        (ids.sort(), live.sort());
+        ids.sort();
+        live.sort();
         assert_eq!(live, ids, "what runs is not what the database has: {}", self.story());
         for id in &self.deleted {
             assert!(!live.iter().any(|(there, _)| there == id), "{id} was deleted: {}", self.story());

@@ -416,7 +416,7 @@ async fn a_database_of_a_newer_version_is_refused_and_left_alone() {
     assert_eq!(version.get::<_, i64>(0), found);
 }
 
-/// Undoes the migration to version 9.
+/// Undoes the migrations to versions 9 and 10.
 const WITHOUT_NODES: &str = "
     ALTER TABLE sandboxes DROP COLUMN node;
     ALTER TABLE records DROP COLUMN node;

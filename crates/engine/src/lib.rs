@@ -130,6 +130,9 @@ pub trait Engine: Send + Sync + 'static {
         Vec::new()
     }
 
+    /// Whether to prepare anything for sandboxes before they are reserved. If not, what was prepared is released soon.
+    fn keep_prepared(&self, _keep: bool) {}
+
     /// Releases prepared but unused resources before the server stops. Sandboxes stay.
     async fn close(&self);
 }

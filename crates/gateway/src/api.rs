@@ -98,7 +98,7 @@ fn is_tag(text: &str) -> bool {
 /// What there is, for a path that leads to nothing.
 pub(crate) async fn unknown(exchange: &mut Exchange) -> Answered {
     Err(Refusal::not_found(format!("there is no {}", exchange.path.decoded)).hint(
-        "there are info, me, events, webhooks, usage, usage/live, templates, templates/{name}, images, images/pull, images/pulls, images/{name}, registries, registries/{host}, corpora, workers, nodes, quarantine, tenants, keys, audit, groups, groups/{name}/renew, sandboxes and sandboxes/{name}/{extend,pause,resume,start,reset,usage,logs,steps}",
+        "there are info, me, events, webhooks, usage, usage/live, templates, templates/{name}, images, images/pull, images/pulls, images/{name}, registries, registries/{host}, corpora, workers, nodes, nodes/{name}/{drain,uncordon}, quarantine, tenants, keys, audit, groups, groups/{name}/renew, sandboxes and sandboxes/{name}/{extend,pause,resume,start,reset,usage,logs,steps}",
     ))
 }
 
@@ -141,7 +141,7 @@ pub(crate) async fn steps(exchange: &mut Exchange) -> Answered {
 
 pub(crate) async fn step(exchange: &mut Exchange) -> Answered {
     let sandbox = find(exchange).await?;
-    trajectories::serve_step(exchange, sandbox.id.to_string()).await
+    trajectories::step_of_sandbox(exchange, &sandbox).await
 }
 
 pub(crate) async fn pause(exchange: &mut Exchange) -> Answered {
@@ -203,6 +203,7 @@ pub(crate) async fn info(exchange: &mut Exchange) -> Answered {
         warnings.extend(gateway.config.warnings.iter().cloned().chain(gateway.control.warnings()));
         warnings.extend(gateway.config.tls.iter().flat_map(|certificates| certificates.warnings()));
         warnings.extend(gateway.control.problems().await.iter().cloned());
+        warnings.extend(gateway.config.archive.iter().filter_map(|archive| archive.problem()));
     }
     Ok(json_response(
         StatusCode::OK,
@@ -245,6 +246,10 @@ pub(crate) fn shaped(exchange: &Exchange, status: StatusCode) -> impl FnOnce(San
 pub(crate) async fn create(exchange: &mut Exchange) -> Answered {
     let (create, arguments) = exchange.json::<CreateSandbox>().await?;
     let several = Several::read(create.count, create.min)?;
+    // A node that has them has been chosen by now, if there is one.
+    if let Some(selector) = &create.node_selector {
+        exchange.gateway.control.check_selector(selector)?;
+    }
     let request = create.request()?;
     let key = match idempotency::begin(exchange, &arguments, several.map_or(1, |several| several.count)).await? {
         Begun::Create(key) => key,

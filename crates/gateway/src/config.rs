@@ -8,6 +8,7 @@ use std::time::Duration;
 use arenite_mcp::rmcp::model::Tool;
 use arenite_retrieval::library::Library;
 use arenite_synthesis::config::Workers;
+use arenite_trajectory::Archive;
 use ipnet::IpNet;
 use serde::Serialize;
 use tokio_rustls::TlsConnector;
@@ -63,6 +64,8 @@ pub struct GatewayConfig {
     pub outgoing_tls: Option<TlsConnector>,
     /// None: the server is not a node of a cluster.
     pub node: Option<NodeConfig>,
+    /// Object storage for trajectories; none: they stay where they are.
+    pub archive: Option<Arc<Archive>>,
     /// None: requests are not traced.
     pub traces: Option<TraceConfig>,
     /// Warnings from the start of the server, for `/api/v2/info`.
@@ -96,6 +99,7 @@ impl Default for GatewayConfig {
             webhook_ranges: Vec::new(),
             outgoing_tls: None,
             node: None,
+            archive: None,
             traces: None,
             warnings: Vec::new(),
             commit: "unknown",

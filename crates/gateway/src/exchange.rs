@@ -63,6 +63,8 @@ pub(crate) struct Exchange {
     pub(crate) is_navigation: bool,
     /// The same for a browser that does not say so, see [`own_host::is_opened`].
     pub(crate) is_opened: bool,
+    /// Nodes that may have the wanted trajectory, and could not be asked.
+    pub(crate) silent_nodes: Vec<String>,
     /// The port of a sandbox that the request is for.
     preview: Option<Preview>,
     params: Params,
@@ -126,6 +128,7 @@ impl Exchange {
             timing: Timing::start(),
             is_navigation: guard::is_navigation(&parts),
             is_opened: own_host::is_opened(&parts),
+            silent_nodes: Vec::new(),
             parts,
             preview,
             params: found.params,
@@ -240,9 +243,9 @@ impl Exchange {
         std::mem::take(self.body.get_mut().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Gives a body back that was read.
-    pub(crate) fn put_body(&mut self, body: Body) {
-        *self.body.get_mut().unwrap_or_else(PoisonError::into_inner) = body;
+    /// Puts a body that was read back in its place.
+    pub(crate) fn put_body(&mut self, body: bytes::Bytes) {
+        *self.body.get_mut().unwrap_or_else(PoisonError::into_inner) = Body::from(body);
     }
 
     /// The head of the request, for a library that needs all of it.

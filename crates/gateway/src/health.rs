@@ -33,6 +33,9 @@ pub(crate) struct Ready {
     sandboxes: Option<u64>,
     engine: &'static str,
     version: &'static str,
+    /// What does not work, although sandboxes can be created.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<&'static str>,
 }
 
 /// Why no sandbox can be created now.
@@ -43,6 +46,8 @@ pub(crate) struct NotReady {
     reasons: Vec<String>,
 }
 
+/// Without details, since anyone may read it.
+const ARCHIVE_PROBLEM: &str = "trajectories can't be archived now";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub(crate) async fn healthz(_: &mut Exchange) -> Answered {
@@ -62,6 +67,7 @@ pub(crate) async fn ready(exchange: &mut Exchange) -> Answered {
         let body = NotReady { ready: false, status: "not_ready", reasons: problems.to_vec() };
         return Ok(json_response(StatusCode::SERVICE_UNAVAILABLE, &body));
     }
+    let archive = gateway.config.archive.as_ref();
     let synthesis = gateway.synthesis.get();
     let (active_workers, total_sessions) = synthesis.map(|synthesis| synthesis.counts()).unwrap_or_default();
     let sandboxes = gateway.control.counters().sandboxes;
@@ -80,6 +86,7 @@ pub(crate) async fn ready(exchange: &mut Exchange) -> Answered {
             sandboxes: counted.then(|| sandboxes.into_iter().map(live).sum()),
             engine: gateway.control.engine().name(),
             version: VERSION,
+            warnings: archive.and_then(|archive| archive.problem()).map(|_| ARCHIVE_PROBLEM).into_iter().collect(),
         },
     ))
 }

@@ -91,11 +91,24 @@ impl PageQuery {
     where
         P: Ord + Serialize + DeserializeOwned,
     {
+        self.take_from(all, position, false)
+    }
+
+    /// The same from the starts of several lists. `has_more`: one of them goes on after at least a page of entries.
+    pub(crate) fn take_from<T, P>(
+        &self,
+        all: Vec<T>,
+        position: impl Fn(&T) -> P,
+        has_more: bool,
+    ) -> Result<(Vec<T>, Option<String>), Refusal>
+    where
+        P: Ord + Serialize + DeserializeOwned,
+    {
         let after: Option<P> = self.after()?;
         let mut placed: Vec<(P, T)> = all.into_iter().map(|entry| (position(&entry), entry)).collect();
         placed.retain(|(at, _)| after.as_ref().is_none_or(|after| at > after));
         placed.sort_by(|(a, _), (b, _)| a.cmp(b));
-        let has_more = placed.len() > self.limit;
+        let has_more = has_more || placed.len() > self.limit;
         placed.truncate(self.limit);
         let next = placed.last().filter(|_| has_more).map(|(at, _)| self.cursor(at));
         Ok((placed.into_iter().map(|(_, entry)| entry).collect(), next))

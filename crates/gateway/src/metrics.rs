@@ -184,6 +184,9 @@ pub(crate) async fn serve(exchange: &mut Exchange) -> Answered {
         page.single("arenite_webhook_deliveries_waiting", "gauge", help, webhooks.waiting());
     }
     recorder(&mut page, &gateway.recorder.counters());
+    if let Some(archive) = &gateway.config.archive {
+        archived(&mut page, &archive.counters());
+    }
     process(&mut page);
     host(&mut page);
     if let Ok(capacity) = gateway.control.capacity().await {
@@ -258,6 +261,17 @@ fn recorder(page: &mut Page, counters: &arenite_trajectory::Counters) {
         ("arenite_trajectory_log_bytes", "gauge", "Size of all logs.", counters.logs_bytes),
         ("arenite_trajectory_blob_bytes", "gauge", "Size of all kept bodies.", counters.blobs_bytes),
         ("arenite_trajectory_sync_errors_total", "counter", "Failed syncs to the disk.", counters.sync_errors),
+    ] {
+        page.single(name, kind, help, value);
+    }
+}
+
+fn archived(page: &mut Page, counters: &arenite_trajectory::ArchiveCounters) {
+    for (name, kind, help, value) in [
+        ("arenite_trajectory_archived_total", "counter", "Trajectories stored in the archive.", counters.archived),
+        ("arenite_trajectory_archive_failures_total", "counter", "Failed attempts to do so.", counters.failed),
+        ("arenite_trajectory_archive_waiting", "gauge", "Trajectories that wait for the archive.", counters.waiting),
+        ("arenite_trajectory_dropped_total", "counter", "Local logs removed because they are archived.", counters.dropped),
     ] {
         page.single(name, kind, help, value);
     }

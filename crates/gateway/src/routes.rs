@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 
 use arenite_control::Template;
+use arenite_control::nodes::Node;
 use arenite_control::tenants::Role;
 use arenite_model::ErrorCode;
 use arenite_synthesis::ToolInfo;
@@ -14,10 +15,10 @@ use matchit::Router;
 
 use crate::api::types::{
     AdoptSandbox, AuditPage, ChangeTenant, CorpusInfo, CorpusList, CreateAnswer, CreateGroup, CreateKey, CreateSandbox,
-    CreateTenant, DeletedGroup, DeletedSandbox, FoundPassages, GroupInfo, GroupList, ImageList, KeyInfo, KeyList, LiveUsage, Me,
-    NewKeyInfo, NodeList, Nothing, QuarantineList, RemovedSandbox, RemovedTenant, RenewGroup, RotateKey, SandboxInfo,
-    SandboxList, SandboxUsage, SearchCorpus, ServerInfo, SessionList, StepPage, TemplateList, TenantInfo, TenantList,
-    TrajectoryList, UsageReport, WorkerList,
+    CreateTenant, DeletedGroup, DeletedSandbox, DrainNode, FoundPassages, GroupInfo, GroupList, ImageList, KeyInfo, KeyList,
+    LiveUsage, Me, NewKeyInfo, NodeList, Nothing, QuarantineList, RemovedSandbox, RemovedTenant, RenewGroup, RotateKey,
+    SandboxInfo, SandboxList, SandboxUsage, SearchCorpus, ServerInfo, SessionList, StepPage, TemplateList, TenantInfo,
+    TenantList, TrajectoryList, UsageReport, WorkerList,
 };
 use crate::auth::Need;
 use crate::changes::{ChangeSandbox, ExtendSandbox, ResetSandbox};
@@ -439,6 +440,10 @@ static ROUTES: &[Route] = &[
         .doc(Operation::new("groups", "renew_group", "Starts the lease of a group again").takes::<RenewGroup>().answers::<GroupInfo>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/nodes", |e| Box::pin(nodes::list(e))).needs_operator()
         .doc(Operation::new("nodes", "list_nodes", "Lists the nodes of the cluster; none without a cluster").paged(MAX_PAGE).answers::<NodeList>(200)),
+    Route::new(At::Server, &API, POST, "/api/v2/nodes/{name}/drain", |e| Box::pin(nodes::drain(e))).needs_operator()
+        .doc(Operation::new("nodes", "drain_node", "Gives a node no new sandboxes, and deletes those that it has after a deadline").takes::<DrainNode>().answers::<Node>(200)),
+    Route::new(At::Server, &API, POST, "/api/v2/nodes/{name}/uncordon", |e| Box::pin(nodes::uncordon(e))).needs_operator()
+        .doc(Operation::new("nodes", "uncordon_node", "Ends the drain of a node").takes::<Nothing>().answers::<Node>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/quarantine", |e| Box::pin(quarantine::list(e))).needs_operator()
         .doc(Operation::new("quarantine", "list_quarantine", "Lists the sandboxes that the server could not explain when it started").paged(MAX_PAGE).answers::<QuarantineList>(200)),
     Route::new(At::Server, &API, DELETE, "/api/v2/quarantine/{id}", |e| Box::pin(quarantine::remove(e))).needs_operator()

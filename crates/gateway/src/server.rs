@@ -12,7 +12,7 @@ use std::time::Duration;
 use arenite_control::Control;
 use arenite_engine::descriptors::ran_out;
 use arenite_synthesis::{Sandboxes, Setup, Synthesis, remove_plugins};
-use arenite_trajectory::Recorder;
+use arenite_trajectory::{Recorder, TrajectoryKey};
 use axum::body::Body;
 use http::header::{CONNECTION, EXPECT};
 use http::{HeaderValue, Request, Response, StatusCode, Version};
@@ -54,6 +54,8 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 const KEEPALIVE_PROBES: u32 = 4;
 /// Connections that wait in the kernel's accept queue of each address; the kernel's `somaxconn` may lower it.
 const BACKLOG: i32 = 4096;
+/// Time until other nodes know that this one stops.
+const LEAVE: Duration = Duration::from_secs(5);
 /// Pause before the next accept when the process has no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -160,6 +162,12 @@ impl Server {
             gateway.tasks.spawn(Arc::clone(users).follow(gateway.stopping.clone()));
         }
 
+        if let Some(archive) = gateway.config.archive.clone() {
+            let (control, stopping) = (Arc::clone(&gateway.control), gateway.stopping.clone());
+            let is_live = move |key: &TrajectoryKey| key.trajectory().parse().is_ok_and(|id| control.has_id(key.tenant(), &id));
+            gateway.tasks.spawn(async move { stopping.run_until_cancelled(archive.run(is_live)).await });
+        }
+
         // Takes ten milliseconds, which the first call of a sandbox would wait for otherwise.
         let described = Arc::clone(&gateway);
         gateway.tasks.spawn_blocking(move || drop(described.guest_routes().at("/")));
@@ -185,7 +193,10 @@ impl Server {
             () = stop => {}
             () = gateway.shutdown.cancelled() => {}
         }
-        gateway.control.announce_stop().await;
+        // Before other nodes find this one closed.
+        if tokio::time::timeout(LEAVE, gateway.control.announce_stop()).await.is_err() {
+            tracing::warn!("the stop could not be noted in the cluster yet");
+        }
         // Listeners close, so the kernel refuses new connections. Accepted connections are handed over.
         gateway.stopping.cancel();
         gateway.mcp.stop();

@@ -99,7 +99,7 @@ impl SandboxRef {
         }
     }
 
-    fn is_default(&self) -> bool {
+    pub(crate) fn is_default(&self) -> bool {
         matches!(self, Self::Name(name) if name.is_default())
     }
 

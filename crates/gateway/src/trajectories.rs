@@ -2,18 +2,21 @@
 //! Formats are in [`crate::api::types`].
 
 use std::cmp::Reverse;
+use std::collections::HashSet;
 
 use arenite_control::Sandbox;
 use arenite_model::{ErrorCode, TenantId};
-use arenite_trajectory::{Body as Recorded, Filter, Recorder, Summary, TrajectoryError};
+use arenite_trajectory::{Body as Recorded, Filter, Listed, Recorder, Summary, TrajectoryError};
 use axum::body::Body;
 use http::header::{ACCEPT, CONTENT_DISPOSITION, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use jiff::Timestamp;
 
 use crate::api::types::{SessionList, StepPage, TrajectoryList};
 use crate::exchange::{Answered, Exchange};
 use crate::lists::{self, PageQuery};
+use crate::nodes::{self, Theirs};
 use crate::path::query_value;
 use crate::refusal::{Refusal, json_response};
 use crate::target::{self, SandboxRef};
@@ -21,6 +24,8 @@ use crate::tenants::time_in_query;
 use crate::{export, follow};
 
 const DEFAULT_PAGE: usize = 100;
+/// Seconds after which the archive may answer again.
+const RETRY: u64 = 10;
 /// Size of one piece of a body, in bytes.
 const PIECE_BYTES: usize = 64 << 10;
 
@@ -64,16 +69,17 @@ pub(crate) async fn blob(exchange: &mut Exchange) -> Answered {
 }
 
 pub(crate) async fn steps(exchange: &mut Exchange) -> Answered {
-    let (_, _, id) = recorded(exchange).await?;
-    serve_steps(exchange, id).await
+    let (recorder, _, id) = recorded(exchange).await?;
+    serve_steps(exchange, recorder, id).await
 }
 
 pub(crate) async fn step(exchange: &mut Exchange) -> Answered {
-    let (_, _, id) = recorded(exchange).await?;
-    serve_step(exchange, id).await
+    let (recorder, _, id) = recorded(exchange).await?;
+    serve_step(exchange, recorder, id).await
 }
 
-/// The trajectory that the path names. With a bound key, only those of sandboxes that exist within its bounds.
+/// The trajectory that the path names: this node's, or an archived one. With a bound key, only those of sandboxes that exist within
+/// its bounds.
 async fn recorded(exchange: &Exchange) -> Result<(Recorder, TenantId, String), Refusal> {
     let Exchange { gateway, context, .. } = exchange;
     let id = exchange.param("id").to_owned();
@@ -86,7 +92,25 @@ async fn recorded(exchange: &Exchange) -> Result<(Recorder, TenantId, String), R
             return Err(refused(TrajectoryError::NoTrajectory { trajectory: id }));
         }
     }
-    Ok((gateway.recorder.clone(), context.tenant().clone(), id))
+    let (recorder, tenant) = (gateway.recorder.clone(), context.tenant().clone());
+    let (here, owner, wanted) = (recorder.clone(), tenant.clone(), id.clone());
+    if blocking(move || here.has(&owner, &wanted)).await? {
+        return Ok((recorder, tenant, id));
+    }
+    // A node that asks this one reads the archive itself.
+    let archive = gateway.config.archive.as_ref().filter(|_| exchange.passed().is_none());
+    let archived = match archive {
+        Some(archive) => archive.open(&tenant, &id).await.map_err(refused)?,
+        None => None,
+    };
+    match archived {
+        Some(recorder) => Ok((recorder, tenant, id)),
+        None => {
+            let refusal = refused(TrajectoryError::NoTrajectory { trajectory: id });
+            let silent = exchange.silent_nodes.join(", ");
+            Err(if silent.is_empty() { refusal } else { refusal.hint(format!("nodes that may have it do not answer: {silent}")) })
+        }
+    }
 }
 
 /// The filter that `origin`, `result` and `class` request; `usual` is the default for `origin`.
@@ -111,24 +135,83 @@ pub(crate) async fn list(exchange: &mut Exchange) -> Answered {
     let (since, until) = (time_in_query(exchange, "since")?, time_in_query(exchange, "until")?);
     let page = PageQuery::read(exchange)?;
     let (recorder, tenant) = (exchange.gateway.recorder.clone(), exchange.context.tenant().clone());
-    let mut listed = blocking(move || recorder.list(&tenant)).await?;
-    let fits = |wanted: &Option<String>, found: &Option<String>| wanted.is_none() || wanted == found;
-    listed.retain(|summary| {
-        let of_sandbox = |wanted: &String| *wanted == summary.trajectory || *wanted == summary.sandbox_name;
-        fits(&worker, &summary.worker)
-            && fits(&task, &summary.task)
-            && sandbox.as_ref().is_none_or(of_sandbox)
-            && since.is_none_or(|since| summary.last_at >= since)
-            && until.is_none_or(|until| summary.first_at <= until)
-    });
+    let selection = Selection { sandbox, worker, task, since, until };
+    let fits = |summary: &Summary| selection.takes(summary);
+    let after = page.after::<Position>()?;
+    let (archive, owner) = (archived(exchange, after, page.limit, &fits), tenant.clone());
+    let here = blocking(move || recorder.list(&owner));
+    let (here, theirs, archive) = tokio::join!(here, nodes::list_trajectories(exchange), archive);
+    let Theirs { summaries, mut has_more, mut warnings } = theirs;
+    let mut listed = here?;
+    listed.retain(fits);
     if exchange.context.principal.is_bound() {
         let sandboxes = target::list(&exchange.gateway.control, &exchange.context).await?;
         listed.retain(|summary| sandboxes.iter().any(|sandbox| sandbox.id.as_str() == summary.trajectory));
     }
-    // The time of the last step changes, so it is no position.
-    let position = |summary: &Summary| Reverse((summary.first_at.as_microsecond(), summary.trajectory.clone()));
-    let (trajectories, next_cursor) = page.take(listed, position)?;
-    Ok(json_response(StatusCode::OK, &TrajectoryList { trajectories, next_cursor }))
+    listed.extend(summaries);
+    let archive = archive.unwrap_or_else(|error| {
+        tracing::warn!(%error, "archived trajectories are missing in a list");
+        warnings.push("the archive can't be read: trajectories that only it has are missing".to_owned());
+        Listed::default()
+    });
+    // What a node still has is newer than its copy in the archive.
+    listed.extend(archive.summaries);
+    let mut known = HashSet::new();
+    listed.retain(|summary| known.insert(position(summary)));
+    let end = archive.until.map(|(first_at, id)| (Reverse(first_at), id));
+    if let Some(end) = &end {
+        // It may have more after this, and the other nodes are read that far.
+        listed.retain(|summary| position(summary) <= *end);
+        has_more = true;
+    }
+    let (trajectories, mut next_cursor) = page.take_from(listed, position, has_more)?;
+    if trajectories.len() < page.limit
+        && let Some(end) = end
+    {
+        next_cursor = Some(page.cursor(&end));
+    }
+    Ok(json_response(StatusCode::OK, &TrajectoryList { trajectories, next_cursor, warnings }))
+}
+
+/// The trajectories of a list.
+struct Selection {
+    sandbox: Option<String>,
+    worker: Option<String>,
+    task: Option<String>,
+    since: Option<Timestamp>,
+    until: Option<Timestamp>,
+}
+
+impl Selection {
+    fn takes(&self, summary: &Summary) -> bool {
+        let fits = |wanted: &Option<String>, found: &Option<String>| wanted.is_none() || wanted == found;
+        let of_sandbox = |wanted: &String| *wanted == summary.trajectory || *wanted == summary.sandbox_name;
+        fits(&self.worker, &summary.worker)
+            && fits(&self.task, &summary.task)
+            && self.sandbox.as_ref().is_none_or(of_sandbox)
+            && self.since.is_none_or(|since| summary.last_at >= since)
+            && self.until.is_none_or(|until| summary.first_at <= until)
+    }
+}
+
+/// Archived trajectories of a list. A node that is asked by another one lists its own, and a bound key sees sandboxes that exist.
+async fn archived(
+    exchange: &Exchange,
+    after: Option<Position>,
+    most: usize,
+    fits: impl Fn(&Summary) -> bool,
+) -> Result<Listed, TrajectoryError> {
+    let is_here = exchange.passed().is_some() || exchange.context.principal.is_bound();
+    let Some(archive) = exchange.gateway.config.archive.as_ref().filter(|_| !is_here) else { return Ok(Listed::default()) };
+    let after = after.map(|(Reverse(first_at), id)| (first_at, id));
+    archive.list(exchange.context.tenant(), after.as_ref(), most, fits).await
+}
+
+type Position = (Reverse<i64>, String);
+
+/// Where a list has a trajectory. The time of its last step changes, so it is no position.
+fn position(summary: &Summary) -> Position {
+    (Reverse(summary.first_at.as_microsecond()), summary.trajectory.clone())
 }
 
 /// `/steps` of a sandbox: under its prefix, or on its own host, where no route reveals other sandboxes. It contains only what the
@@ -141,7 +224,7 @@ pub(crate) async fn own_steps(exchange: &mut Exchange) -> Answered {
 /// The arguments or the observation of one of them.
 pub(crate) async fn own_step(exchange: &mut Exchange) -> Answered {
     let sandbox = own_sandbox(exchange).await?;
-    serve_step(exchange, sandbox.id.to_string()).await
+    step_of_sandbox(exchange, &sandbox).await
 }
 
 async fn own_sandbox(exchange: &Exchange) -> Result<Sandbox, Refusal> {
@@ -151,11 +234,11 @@ async fn own_sandbox(exchange: &Exchange) -> Result<Sandbox, Refusal> {
 
 /// The steps of a sandbox that exists. It may not have been called yet: then it has none.
 pub(crate) async fn steps_of_sandbox(exchange: &Exchange, sandbox: &Sandbox) -> Answered {
-    let id = sandbox.id.to_string();
-    match serve_steps(exchange, id.clone()).await {
+    let (recorder, id) = (exchange.gateway.recorder.clone(), sandbox.id.to_string());
+    match serve_steps(exchange, recorder.clone(), id.clone()).await {
         Err(refusal) if refusal.code == ErrorCode::NotFound => {
             if follow::is_wanted(&exchange.parts) {
-                return begin_to_follow(exchange, id).await;
+                return begin_to_follow(exchange, recorder, id).await;
             }
             Ok(json_response(StatusCode::OK, &StepPage { trajectory: id, steps: Vec::new(), next_after: None }))
         }
@@ -163,33 +246,36 @@ pub(crate) async fn steps_of_sandbox(exchange: &Exchange, sandbox: &Sandbox) -> 
     }
 }
 
+/// The arguments or the observation of a step of a sandbox that exists.
+pub(crate) async fn step_of_sandbox(exchange: &Exchange, sandbox: &Sandbox) -> Answered {
+    serve_step(exchange, exchange.gateway.recorder.clone(), sandbox.id.to_string()).await
+}
+
 /// The steps of a trajectory: a page of them, a file, or events as they come.
-async fn serve_steps(exchange: &Exchange, id: String) -> Answered {
-    let (recorder, tenant) = (exchange.gateway.recorder.clone(), exchange.context.tenant().clone());
+async fn serve_steps(exchange: &Exchange, recorder: Recorder, id: String) -> Answered {
+    let tenant = exchange.context.tenant().clone();
     if follow::is_wanted(&exchange.parts) {
-        let trajectory = id.clone();
-        blocking(move || recorder.steps(&tenant, &trajectory, 0, 1)).await?;
-        return begin_to_follow(exchange, id).await;
+        let (from, trajectory) = (recorder.clone(), id.clone());
+        blocking(move || from.steps(&tenant, &trajectory, 0, 1)).await?;
+        return begin_to_follow(exchange, recorder, id).await;
     }
     page(exchange, recorder, tenant, id).await
 }
 
-/// The arguments or the observation of a step.
-pub(crate) async fn serve_step(exchange: &Exchange, id: String) -> Answered {
+async fn serve_step(exchange: &Exchange, recorder: Recorder, id: String) -> Answered {
     let (number, part) = (exchange.param("number"), exchange.param("part"));
     if !matches!(part, "arguments" | "observation") {
         return Err(Refusal::not_found("a step has arguments and an observation, nothing else"));
     }
     let number: u64 = number.parse().map_err(|_| Refusal::bad_request(format!("step {number:?} is not a number")))?;
-    let (recorder, tenant) = (exchange.gateway.recorder.clone(), exchange.context.tenant().clone());
-    step_body(recorder, tenant, id, number, part == "observation").await
+    step_body(recorder, exchange.context.tenant().clone(), id, number, part == "observation").await
 }
 
-async fn begin_to_follow(exchange: &Exchange, id: String) -> Answered {
+async fn begin_to_follow(exchange: &Exchange, recorder: Recorder, id: String) -> Answered {
     let Exchange { gateway, context, parts, .. } = exchange;
     let after = follow::last_event(parts).map_or_else(|| number(parts, "after", 0), Ok)?;
     let tail = query_value(parts.uri.query(), "tail").map(|_| number(parts, "tail", 0)).transpose()?;
-    let (recorder, tenant) = (gateway.recorder.clone(), context.tenant().clone());
+    let tenant = context.tenant().clone();
     let begun = blocking(move || recorder.follow(&tenant, &id, after, tail)).await?;
     Ok(follow::steps(gateway, begun))
 }
@@ -206,7 +292,13 @@ pub(crate) async fn blocking<T: Send + 'static>(
 
 /// The error, without the server's internals.
 pub(crate) fn refused(error: TrajectoryError) -> Refusal {
-    let is_told = matches!(error, TrajectoryError::DamagedBlob { .. });
+    if let TrajectoryError::Archive { .. } = error {
+        tracing::warn!(%error, "an archived trajectory could not be read");
+        let refusal =
+            Refusal::new(ErrorCode::Internal, "the archive of trajectories can't be read now; the server's log says why");
+        return Refusal { status: StatusCode::SERVICE_UNAVAILABLE, retry_after: Some(RETRY), ..refusal };
+    }
+    let is_told = matches!(error, TrajectoryError::DamagedBlob { .. } | TrajectoryError::DamagedObject { .. });
     let mut refusal = Refusal::from(error);
     if refusal.code == ErrorCode::Internal && !is_told {
         refusal.message = "the trajectory could not be read; the server's log says why".to_owned();

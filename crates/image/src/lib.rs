@@ -58,5 +58,5 @@ pub use registry::{
 };
 pub use removal::remove_tree;
 pub use root::{Entry, Resolved, RootView};
-pub use store::{ImageStore, LayerStorage, PlainDirectories, Removed};
+pub use store::{ImageStore, LayerStorage, NamedImage, PlainDirectories, Removed};
 pub use tree::sha256_tree;

@@ -100,6 +100,16 @@ pub(crate) struct Manifest {
     created_at: Timestamp,
 }
 
+/// An image without its layers.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct NamedImage {
+    pub name: ImageName,
+    /// None: it belongs to all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<TenantId>,
+    pub digest: String,
+}
+
 /// A manifest's file and its content, or why it is unreadable.
 pub(crate) type FoundManifest = (PathBuf, Result<Manifest, ImageError>);
 
@@ -258,6 +268,12 @@ impl ImageStore {
         }
         images.sort_by(|a, b| (&a.name, &a.owner).cmp(&(&b.name, &b.owner)));
         Ok(images)
+    }
+
+    /// The names of all images of all owners, in any order. Damaged ones are left out.
+    pub fn names(&self) -> Result<Vec<NamedImage>, ImageError> {
+        let readable = self.manifests()?.into_iter().filter_map(|(_, manifest)| manifest.ok());
+        Ok(readable.map(|Manifest { name, owner, digest, .. }| NamedImage { name, owner, digest }).collect())
     }
 
     /// Removes an image of all and those of its layers that no other image uses. A layer for which `in_use` is true, because a

@@ -77,6 +77,28 @@ impl Layout {
     }
 }
 
+/// Moves this process to the roots of the hierarchies in which sandboxes have no cgroups, and with it those that it forks. On
+/// hosts with version 1, the end of the server's container would end all processes in any of the container's cgroups. With
+/// version 2, a sandbox's cgroup is its only one.
+pub(crate) fn leave_other_hierarchies() {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    if let Ok(layout @ Layout::V1 { .. }) = Layout::parse(&mounts) {
+        for root in other_hierarchies(&layout, &mounts) {
+            // Best effort: one that is read-only here, or of another kind, keeps the process.
+            let _ = fs::write(root.join("cgroup.procs"), "0");
+        }
+    }
+}
+
+/// The mounts of hierarchies that are not among the layout's.
+fn other_hierarchies(layout: &Layout, mounts: &str) -> Vec<PathBuf> {
+    let cgroups = Cgroups::existing(layout.clone(), "");
+    let fields = mounts.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
+    let all = fields.filter(|fields| matches!(fields.get(2), Some(&("cgroup" | "cgroup2"))));
+    let roots = all.filter_map(|fields| fields.get(1).map(PathBuf::from));
+    roots.filter(|root| !cgroups.roots().iter().any(|ours| ours.starts_with(root))).collect()
+}
+
 /// All cgroups of one installation: those below `prefix`.
 #[derive(Debug, Clone)]
 pub struct Cgroups {
@@ -388,7 +410,10 @@ mod tests {
     fn layouts_are_told_apart() {
         let v1 = "cgroup /c/cpu cgroup rw,cpu 0 0\ncgroup /c/acct cgroup rw,cpuacct 0 0\ncgroup /c/m cgroup rw,memory 0 0\n\
                   cgroup /c/f cgroup rw,freezer 0 0\ncgroup /c/p cgroup rw,pids 0 0\ncgroup2 /c/unified cgroup2 rw 0 0\n";
-        assert_eq!(Layout::parse(v1).unwrap().version(), 1);
+        let layout = Layout::parse(v1).unwrap();
+        assert_eq!(layout.version(), 1);
+        let others = format!("cgroup /c/devices cgroup rw,devices 0 0\ntmpfs /c tmpfs rw 0 0\n{v1}");
+        assert_eq!(other_hierarchies(&layout, &others), [Path::new("/c/devices"), Path::new("/c/unified")]);
         let dir = std::env::temp_dir().join(format!("arenite-cgroup-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         let v2 = format!("cgroup2 {} cgroup2 rw 0 0\n", dir.display());

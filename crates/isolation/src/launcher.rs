@@ -30,6 +30,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::cgroup;
 use crate::descriptors::{self, MAX_MESSAGE};
 use crate::devices;
 use crate::mounts::{leave_old_root, mount, pivot_here};
@@ -274,6 +275,7 @@ pub fn main() -> ! {
         let bytes = serde_json::to_vec(answer).unwrap_or_default();
         descriptors::send(socket.as_fd(), &bytes, given)
     };
+    cgroup::leave_other_hierarchies();
     let host_net = match own_set_up() {
         Ok(made) => {
             if reply(&Answer::Ready, &[]).is_err() {

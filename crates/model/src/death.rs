@@ -48,12 +48,14 @@ pub enum DeathReason {
     GroupEnded,
     /// The sandbox with the agent that created it ended.
     ParentEnded,
+    /// Its node was drained, and the drain's deadline was over.
+    NodeDrained,
     /// The server stopped, and was asked to remove all sandboxes.
     ServerStopped,
 }
 
 impl DeathReason {
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Oom,
         Self::Exit,
         Self::Killed,
@@ -67,6 +69,7 @@ impl DeathReason {
         Self::Idle,
         Self::GroupEnded,
         Self::ParentEnded,
+        Self::NodeDrained,
         Self::ServerStopped,
     ];
 
@@ -85,6 +88,7 @@ impl DeathReason {
             Self::Idle => "idle",
             Self::GroupEnded => "group_ended",
             Self::ParentEnded => "parent_ended",
+            Self::NodeDrained => "node_drained",
             Self::ServerStopped => "server_stopped",
         }
     }
@@ -92,7 +96,13 @@ impl DeathReason {
     /// Whether the server ended it to remove it: until then it lived.
     pub fn is_removal(self) -> bool {
         match self {
-            Self::Deleted | Self::Expired | Self::Idle | Self::GroupEnded | Self::ParentEnded | Self::ServerStopped => true,
+            Self::Deleted
+            | Self::Expired
+            | Self::Idle
+            | Self::GroupEnded
+            | Self::ParentEnded
+            | Self::NodeDrained
+            | Self::ServerStopped => true,
             Self::Oom
             | Self::Exit
             | Self::Killed
@@ -119,6 +129,7 @@ impl DeathReason {
             Self::Idle => "it was idle",
             Self::GroupEnded => "its group ended",
             Self::ParentEnded => "the sandbox that created it ended",
+            Self::NodeDrained => "its node was drained",
             Self::ServerStopped => "the server stopped and removed all sandboxes",
         }
     }

@@ -104,11 +104,11 @@ text_id!(
 );
 
 text_id!(
-    /// A server of a cluster: a DNS label.
+    /// A server of a cluster: a host name, as Kubernetes names its nodes.
     NodeName,
     "node name",
-    "use 1 to 63 lower-case letters, digits and inner hyphens",
-    is_dns_label
+    "use a host name: lower-case letters, digits, inner hyphens and dots, at most 253",
+    |t| t.len() <= 253 && t.split('.').all(is_dns_label)
 );
 
 text_id!(
@@ -254,6 +254,12 @@ mod tests {
     fn names_that_could_leave_a_path_or_a_label_are_refused() {
         for bad in ["", "-a", "a-", "A", "a.b", "a/b", "..", "a b", &"x".repeat(64), "naïve", "a\0b"] {
             assert!(bad.parse::<SandboxName>().is_err(), "{bad:?}");
+        }
+        for good in ["red", "ip-10-0-0-1.eu-west-1.compute.internal", &["x".repeat(63).as_str(); 3].join(".")] {
+            assert!(good.parse::<NodeName>().is_ok(), "{good:?}");
+        }
+        for bad in ["", ".a", "a.", "a..b", "a.-b", "A", "a/b", "a_b", &"x".repeat(64), &["x".repeat(63).as_str(); 4].join(".")] {
+            assert!(bad.parse::<NodeName>().is_err(), "{bad:?}");
         }
         let digest = "0".repeat(64);
         for bad in [

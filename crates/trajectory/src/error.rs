@@ -47,6 +47,13 @@ pub enum TrajectoryError {
     TooManyBranches { trajectory: String, branches: usize },
     #[error("trajectory {trajectory} has calls under way, so it can't be removed")]
     Busy { trajectory: String },
+    #[error("trajectory {trajectory} is archived, so nothing can be added to it")]
+    Archived { trajectory: String },
+    /// The object store does not answer, or refuses.
+    #[error("the archive of trajectories at {place} can't be used: {reason}")]
+    Archive { place: String, reason: String },
+    #[error("the archived object {name} is damaged: {what}")]
+    DamagedObject { name: String, what: String },
 }
 
 impl TrajectoryError {
@@ -57,7 +64,11 @@ impl TrajectoryError {
     /// The stable error code.
     pub fn code(&self) -> ErrorCode {
         match self {
-            Self::Io { .. } | Self::InUse { .. } | Self::DamagedBlob { .. } => ErrorCode::Internal,
+            Self::Io { .. }
+            | Self::InUse { .. }
+            | Self::DamagedBlob { .. }
+            | Self::Archive { .. }
+            | Self::DamagedObject { .. } => ErrorCode::Internal,
             Self::BadTrajectory { .. }
             | Self::BadDigest { .. }
             | Self::BadFormat { .. }
@@ -70,7 +81,7 @@ impl TrajectoryError {
             | Self::DiskFull
             | Self::TooManyOpen { .. }
             | Self::TooManyFollowers { .. } => ErrorCode::Exhausted,
-            Self::Busy { .. } => ErrorCode::Conflict,
+            Self::Busy { .. } | Self::Archived { .. } => ErrorCode::Conflict,
         }
     }
 
@@ -85,6 +96,7 @@ impl TrajectoryError {
             Self::TooManyBranches { .. } => "agentflow-synthesis, atif and jsonl have each step once",
             Self::InUse { .. } => "stop the other server, or give this one its own data directory",
             Self::NoBlob { .. } => "a body over the limit, or met while the blob store was full, has only its hash kept",
+            Self::DamagedObject { .. } => "restore an older version of the object, if its store keeps versions",
             Self::DamagedBlob { .. } => "see what else is with: arenite trajectory verify; the disk may be failing",
             _ => return None,
         };

@@ -23,6 +23,7 @@
 //! reserve                          space for outcomes of accepted calls when the disk is full
 //! logs/TENANT/TRAJECTORY.jsonl     append-only; one JSON line for an intent, one for an outcome, one for a session's start or
 //!                                  end, one for the end
+//! logs/TENANT/TRAJECTORY.archived  says that the log is in the archive
 //! blobs/ab/cdef…                   bodies too large for a line, named by their BLAKE3
 //! blobs/tmp/                       bodies that are still arriving; emptied at start
 //! ```
@@ -43,6 +44,7 @@
 
 #![forbid(unsafe_code)]
 
+mod archive;
 mod blob;
 mod class;
 mod error;
@@ -62,6 +64,7 @@ mod sync;
 mod tap;
 mod verdict;
 
+pub use archive::{Archive, ArchiveCounters, Content, Listed, Object, ObjectError, Objects, Pieces, Settings as ArchiveSettings};
 pub use blob::{BlobStore, BlobWriter, FileBlobs};
 pub use class::FailureClass;
 pub use error::TrajectoryError;

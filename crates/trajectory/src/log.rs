@@ -1,6 +1,7 @@
 //! The log of steps, and its implementation with a file for each trajectory.
 
 mod read;
+mod receipt;
 mod recover;
 
 use std::collections::{BTreeSet, HashMap};
@@ -10,6 +11,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
+
+pub(crate) use read::{refers, sessions, steps, verify};
+pub(crate) use receipt::Receipt;
 
 use arenite_model::TenantId;
 use jiff::Timestamp;
@@ -23,6 +27,9 @@ use crate::{
     BlobRef, FORMAT_VERSION, IntentRecord, Kind, Limits, OutcomeRecord, SessionEvent, Step, Summary, TrajectoryError,
     Verification,
 };
+
+/// How the ids of workers' trajectories start.
+const WORKER: &str = "w-";
 
 /// Identifies one trajectory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -49,6 +56,11 @@ impl TrajectoryKey {
     pub fn trajectory(&self) -> &str {
         &self.trajectory
     }
+
+    /// Whether it is of a worker, and of no sandbox.
+    pub(crate) fn is_of_worker(&self) -> bool {
+        self.trajectory.starts_with(WORKER)
+    }
 }
 
 /// A log of steps.
@@ -60,7 +72,8 @@ pub trait StepLog: Send + Sync {
     fn finish(&self, key: &TrajectoryKey, outcome: OutcomeRecord) -> Result<(), TrajectoryError>;
     /// Records that the trajectory's sandbox was deleted.
     fn end(&self, key: &TrajectoryKey) -> Result<(), TrajectoryError>;
-    fn remove(&self, key: &TrajectoryKey) -> Result<(), TrajectoryError>;
+    /// Removes a log without open steps; with `bytes`, only one of this length.
+    fn remove(&self, key: &TrajectoryKey, bytes: Option<u64>) -> Result<(), TrajectoryError>;
     /// A tenant's trajectories, the most recently used first.
     fn list(&self, tenant: &TenantId) -> Result<Vec<Summary>, TrajectoryError>;
     /// Up to `limit` steps after the given one, in order.
@@ -78,6 +91,8 @@ pub trait StepLog: Send + Sync {
     ) -> Result<(), TrajectoryError>;
     /// Whether a step refers to the body.
     fn refers(&self, key: &TrajectoryKey, digest: &str) -> Result<bool, TrajectoryError>;
+    /// Whether there is a log.
+    fn has(&self, key: &TrajectoryKey) -> bool;
     /// The number of the last step, and whether the end was recorded; `(0, false)` without a log.
     fn stand(&self, key: &TrajectoryKey) -> Result<(u64, bool), TrajectoryError>;
     /// Calls `see` with each digest that any record of any tenant refers to.
@@ -479,7 +494,7 @@ impl StepLog for FileLog {
         }
     }
 
-    fn remove(&self, key: &TrajectoryKey) -> Result<(), TrajectoryError> {
+    fn remove(&self, key: &TrajectoryKey, bytes: Option<u64>) -> Result<(), TrajectoryError> {
         let mut logs = self.logs();
         let log = logs.get(key).cloned();
         let mut state = log.as_ref().map(|log| log.state());
@@ -488,10 +503,14 @@ impl StepLog for FileLog {
         }
         let path = self.path(key);
         let len = fs::metadata(&path).map_or(0, |meta| meta.len());
+        if bytes.is_some_and(|bytes| bytes != len) {
+            return Err(TrajectoryError::Busy { trajectory: key.trajectory.clone() });
+        }
         fs::remove_file(&path).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => TrajectoryError::NoTrajectory { trajectory: key.trajectory.clone() },
             _ => TrajectoryError::io("remove", &path, error),
         })?;
+        receipt::remove(&path);
         self.used.subtract(&key.tenant, len);
         logs.remove(key);
         if let Some(state) = &mut state {
@@ -549,6 +568,10 @@ impl StepLog for FileLog {
 
     fn refers(&self, key: &TrajectoryKey, digest: &str) -> Result<bool, TrajectoryError> {
         self.read(key, |file, len| read::refers(file, len, digest))
+    }
+
+    fn has(&self, key: &TrajectoryKey) -> bool {
+        self.path(key).exists()
     }
 
     fn stand(&self, key: &TrajectoryKey) -> Result<(u64, bool), TrajectoryError> {

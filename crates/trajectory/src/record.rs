@@ -289,15 +289,15 @@ pub struct Step {
 }
 
 /// A summary of one trajectory.
-#[derive(Debug, Clone, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(as = TrajectorySummary)]
 pub struct Summary {
     pub trajectory: String,
     pub sandbox_name: String,
     /// Of a worker's trajectory: the worker, and its task if it has one.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
     pub first_at: Timestamp,
     pub last_at: Timestamp,
@@ -306,6 +306,9 @@ pub struct Summary {
     pub bytes: u64,
     /// Its sandbox was deleted.
     pub ended: bool,
+    /// It is in object storage.
+    #[serde(default)]
+    pub archived: bool,
 }
 
 /// What was recorded and what could not be, since the recorder was opened.

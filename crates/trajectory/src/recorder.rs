@@ -14,6 +14,7 @@ use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use serde_json::Value;
 use serde_json::value::to_raw_value;
+use tokio::sync::mpsc;
 
 use crate::class::FailureClass;
 use crate::follow::{Change, Followers};
@@ -46,10 +47,13 @@ pub struct Recorder {
 
 struct Inner {
     log: Arc<dyn StepLog>,
+    /// The same, if it is on this disk.
+    files: Option<Arc<FileLog>>,
     blobs: Arc<dyn BlobStore>,
     followers: Arc<Followers>,
     limits: Limits,
     tenant_limit: OnceLock<TenantLimit>,
+    ends: OnceLock<mpsc::Sender<TrajectoryKey>>,
     begun: AtomicU64,
     finished: AtomicU64,
     refused: AtomicU64,
@@ -70,24 +74,32 @@ impl Recorder {
         let reserve = Arc::new(Reserve::open(dir.join("reserve"), limits.reserve_bytes));
         let blobs = FileBlobs::open(dir.join("blobs"), limits.blobs_bytes, Arc::clone(&reserve))?;
         let count = blobs.count(SystemTime::now());
-        let log = FileLog::open(dir.join("logs"), limits.clone(), reserve, count)?;
-        Ok(Self::build(Arc::new(log), Arc::new(blobs), limits, Some(lock)))
+        let log = Arc::new(FileLog::open(dir.join("logs"), limits.clone(), reserve, count)?);
+        Ok(Self::build(Arc::clone(&log) as _, Some(log), Arc::new(blobs), limits, Some(lock)))
     }
 
     /// Creates a recorder with the given log and store.
     pub fn with(log: Arc<dyn StepLog>, blobs: Arc<dyn BlobStore>, limits: Limits) -> Self {
-        Self::build(log, blobs, limits, None)
+        Self::build(log, None, blobs, limits, None)
     }
 
-    fn build(log: Arc<dyn StepLog>, blobs: Arc<dyn BlobStore>, mut limits: Limits, lock: Option<File>) -> Self {
+    fn build(
+        log: Arc<dyn StepLog>,
+        files: Option<Arc<FileLog>>,
+        blobs: Arc<dyn BlobStore>,
+        mut limits: Limits,
+        lock: Option<File>,
+    ) -> Self {
         limits.inline_bytes = limits.inline_bytes.min(MAX_INLINE);
         Self {
             inner: Arc::new(Inner {
                 log,
+                files,
                 blobs,
                 followers: Arc::default(),
                 limits,
                 tenant_limit: OnceLock::new(),
+                ends: OnceLock::new(),
                 begun: AtomicU64::new(0),
                 finished: AtomicU64::new(0),
                 refused: AtomicU64::new(0),
@@ -101,6 +113,16 @@ impl Recorder {
     /// Limits the bytes of each tenant's logs. Applies to what begins from then on; a second call does nothing.
     pub fn limit_tenants(&self, limit: impl Fn(&TenantId) -> Option<u64> + Send + Sync + 'static) {
         let _ = self.inner.tenant_limit.set(Box::new(limit));
+    }
+
+    /// Sends the ends of trajectories there, unless the channel is full. A second call does nothing.
+    pub(crate) fn report_ends(&self, ends: mpsc::Sender<TrajectoryKey>) {
+        let _ = self.inner.ends.set(ends);
+    }
+
+    /// The log, if it is on this disk.
+    pub(crate) fn files(&self) -> Option<Arc<FileLog>> {
+        self.inner.files.clone()
     }
 
     /// Bytes of a tenant's logs. Those from before the start are counted in the background.
@@ -211,6 +233,14 @@ impl Recorder {
     /// A tenant's trajectories, the most recently used first. Two small reads for each.
     pub fn list(&self, tenant: &TenantId) -> Result<Vec<Summary>, TrajectoryError> {
         self.inner.log.list(tenant)
+    }
+
+    /// Whether it has a trajectory. Looks at the disk.
+    ///
+    /// # Errors
+    /// [`TrajectoryError::BadTrajectory`] if the id is not valid.
+    pub fn has(&self, tenant: &TenantId, trajectory: &str) -> Result<bool, TrajectoryError> {
+        Ok(self.inner.log.has(&TrajectoryKey::new(tenant, trajectory)?))
     }
 
     /// Up to `limit` (at most 1,000) steps after the given one, in order; 0 is before the first.
@@ -373,6 +403,10 @@ impl Recorder {
         let result = TrajectoryKey::new(tenant, trajectory).and_then(|key| {
             self.inner.log.end(&key)?;
             self.inner.followers.tell(&key, Change::End);
+            if let Some(ends) = self.inner.ends.get() {
+                // Without space, the next look at all logs finds it.
+                let _ = ends.try_send(key);
+            }
             Ok(())
         });
         if let Err(error) = result {
@@ -382,7 +416,7 @@ impl Recorder {
 
     /// Removes a trajectory's log. Other trajectories may share its blobs: [`Recorder::sweep`] removes those that none uses.
     pub fn remove(&self, tenant: &TenantId, trajectory: &str) -> Result<(), TrajectoryError> {
-        self.inner.log.remove(&TrajectoryKey::new(tenant, trajectory)?)
+        self.inner.log.remove(&TrajectoryKey::new(tenant, trajectory)?, None)
     }
 
     /// Removes blobs older than an hour that no record refers to, and returns the bytes freed. Reads every log.

@@ -70,6 +70,20 @@ impl Row {
         }
     }
 
+    /// At most `most` milliseconds more than its floor, by their medians.
+    pub(super) fn added(name: &str, ours: &[Duration], floor: &[Duration], most: f64) -> Self {
+        let value = quantile(ours, 0.5).as_secs_f64() * 1e3;
+        let floor = quantile(floor, 0.5).as_secs_f64() * 1e3;
+        Self {
+            floor: Some(floor),
+            ratio: Some(value / floor),
+            budget: Some(format!("≤ {most} ms more")),
+            ok: Some(value - floor <= most),
+            samples: ours.len(),
+            ..Self::new(name, value, "ms")
+        }
+    }
+
     /// At least `least` times as fast as the other, by their medians.
     pub(super) fn faster(name: &str, ours: &[Duration], other: &[Duration], least: f64) -> Self {
         let value = quantile(ours, 0.5).as_secs_f64() * 1e3;
@@ -245,6 +259,8 @@ mod tests {
         let (slow, fast) = (milliseconds(&[10]), milliseconds(&[2]));
         assert_eq!(Row::ratio("", &slow, 0.5, &fast, 0.5, 4.0).ok, Some(false));
         assert_eq!(Row::ratio("", &fast, 0.5, &slow, 0.5, 4.0).ok, Some(true));
+        assert_eq!(Row::added("", &slow, &fast, 8.0).ok, Some(true));
+        assert_eq!(Row::added("", &slow, &fast, 7.9).ok, Some(false));
         assert_eq!(Row::faster("", &fast, &slow, 3.0).ok, Some(true));
         assert_eq!(Row::faster("", &slow, &fast, 1.0).ok, Some(false));
         assert_eq!(Row::throughput("", 7.0, 10.0, "", 0.8).ok, Some(false));

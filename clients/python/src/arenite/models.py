@@ -36,6 +36,7 @@ DeathReason: TypeAlias = Literal[
     "idle",
     "group_ended",
     "parent_ended",
+    "node_drained",
     "server_stopped",
 ] | str
 """The kind of an end: stable across versions, for programs to match on."""
@@ -104,7 +105,7 @@ NetworkMode: TypeAlias = Literal["none", "open"] | str
 """Network access of a sandbox."""
 
 NodeName: TypeAlias = str
-"""A server of a cluster: a DNS label."""
+"""A server of a cluster: a host name, as Kubernetes names its nodes."""
 
 NodeState: TypeAlias = Literal["up", "down", "lost"] | str
 """Whether a node runs sandboxes."""
@@ -616,16 +617,24 @@ class NodeFacts(Model):
     """Where other nodes reach it: `HOST:PORT`."""
     disk_available_bytes: int = 0
     disk_total_bytes: int = 0
+    labels: dict[str, str] | None = None
+    """For `node_selector` of creates."""
     memory_available_bytes: int = 0
     memory_total_bytes: int = 0
+    room: int | None = None
+    """The number of sandboxes that its own limits still admit; null: unknown."""
     sandboxes: int = 0
     """Its sandboxes, in any state."""
+    tiers: list[Tier] | None = None
+    """The tiers that it has; null: unknown."""
     version: str = ''
     """The version of its server."""
 
 
 class Node(NodeFacts):
     """A node as the database has it."""
+    drain: NodeDrain | None = None
+    """Set while it gets no new sandboxes."""
     epoch: int
     """Raised by each start of its server, and when the others give it up."""
     name: NodeName
@@ -633,6 +642,14 @@ class Node(NodeFacts):
     """By the database's clock."""
     started_at: datetime
     state: NodeState
+
+
+class NodeDrain(Model):
+    """That a node gets no new sandboxes."""
+    deadline: datetime | None = None
+    """When its sandboxes are deleted, by the database's clock; null: they stay until their own ends."""
+    since: datetime
+    """By the database's clock."""
 
 
 class NodeList(Model):
@@ -1026,10 +1043,14 @@ class TrajectoryList(Model):
     next_cursor: str | None = None
     """`cursor` of the next page; null at the end."""
     trajectories: list[TrajectorySummary]
+    warnings: list[str] | None = None
+    """Why trajectories are missing, such as a node that does not answer. Absent if none is."""
 
 
 class TrajectorySummary(Model):
     """A summary of one trajectory."""
+    archived: bool | None = None
+    """It is in object storage."""
     bytes: int
     """Bytes of its log, without blobs."""
     ended: bool

@@ -148,6 +148,8 @@ class CreateSandbox(TypedDict, total=False):
     name: SandboxName | None
     """Absent: the sandbox's id."""
     network: NetworkMode | None
+    node_selector: dict[str, str] | None
+    """Labels of the node on which it is created, in a cluster. The create fails if no node has them."""
     ports: list[int] | None
     resources: ResourcesOverlay | None
     template: str | None
@@ -174,6 +176,12 @@ class CreateWebhook(TypedDict, total=False):
     """The events that it gets; absent or empty: all."""
     url: str | None
     """An http or https URL with a public address."""
+
+
+class DrainNode(TypedDict, total=False):
+    """Gives a node no new sandboxes."""
+    deadline_seconds: int | None
+    """Time until the sandboxes that it still has are deleted, at most 2592000. Absent: they stay until their own ends."""
 
 
 class ExtendSandbox(TypedDict, total=False):

@@ -37,7 +37,7 @@ async fn ls(args: TrajectoryLsArgs) -> Outcome {
         output::json(&client.get_all::<Value>(&path, "trajectories").await?);
         return Ok(ExitCode::SUCCESS);
     }
-    let mut list: wire::Trajectories = client.get_all(&path, "trajectories").await?;
+    let mut list = list(&client, &path).await?;
     if list.trajectories.is_empty() && !query.is_empty() {
         eprintln!("nothing was recorded of that worker and task");
         return Ok(ExitCode::SUCCESS);
@@ -62,7 +62,11 @@ async fn ls(args: TrajectoryLsArgs) -> Outcome {
             Size(item.bytes).short(),
             format!("{} ago", output::distance(item.first_at, now)),
             format!("{} ago", output::distance(item.last_at, now)),
-            if item.ended { "ended".to_owned() } else { String::new() },
+            match (item.archived, item.ended) {
+                (true, _) => "archived".to_owned(),
+                (false, true) => "ended".to_owned(),
+                (false, false) => String::new(),
+            },
         ];
         if workers {
             let told = [&item.worker, &item.task].map(|text| output::harmless(text.as_deref().unwrap_or_default()));
@@ -219,18 +223,27 @@ async fn export(args: TrajectoryExportArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
+/// All pages of a list. Says what is missing.
+async fn list(client: &Client, path: &str) -> Result<wire::Trajectories, Failure> {
+    let list: wire::Trajectories = client.get_all(path, "trajectories").await?;
+    for warning in &list.warnings {
+        eprintln!("warning: {}", output::harmless(warning));
+    }
+    Ok(list)
+}
+
 /// The id of the wanted trajectory, or those of all.
 async fn ids(client: &Client, wanted: Option<&str>) -> Result<Vec<String>, Failure> {
     if let Some(wanted) = wanted {
         return Ok(vec![find(client, wanted).await?]);
     }
-    let list: wire::Trajectories = client.get_all(TRAJECTORIES, "trajectories").await?;
+    let list = list(client, TRAJECTORIES).await?;
     Ok(list.trajectories.into_iter().map(|item| item.trajectory).collect())
 }
 
 /// The id of a trajectory; [`found`] resolves the name.
 pub(super) async fn find(client: &Client, wanted: &str) -> Result<String, Failure> {
-    let list: wire::Trajectories = client.get_all(TRAJECTORIES, "trajectories").await?;
+    let list = list(client, TRAJECTORIES).await?;
     match found(&list.trajectories, wanted)[..] {
         [id] => Ok(id.to_owned()),
         [] => Err(Failure::new(format!(

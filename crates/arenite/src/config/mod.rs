@@ -4,6 +4,7 @@
 //! `--prepared-slots`, `ARENITE_PREPARED_SLOTS` and `prepared_slots`. [`Settings::resolve`] returns the complete [`Config`].
 
 mod kubernetes;
+mod trajectories;
 pub(crate) mod values;
 
 use std::fmt::Write as _;
@@ -23,9 +24,10 @@ use clap::{ArgMatches, Args};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+pub(crate) use trajectories::TrajectoryStore;
 use values::{
     AddressRange, AgentSandboxVersion, ClassOf, EngineKind, ImageMirror, ImageOf, ImagePull, ImageRegistry, LimitOf, LogFormat,
-    OptionalListen, PoolOf, Resolver, Secret, Size, VolumeOf,
+    NodeLabel, OptionalListen, PoolOf, Resolver, Secret, Size, VolumeOf,
 };
 
 /// The configuration file, unless another is named.
@@ -65,6 +67,8 @@ pub(crate) enum ConfigError {
     AgentFlow(#[from] arenite_synthesis::config::ConfigError),
     #[error("{setting} names {}, which can't be read: {source}", path.display())]
     NoFile { setting: &'static str, path: PathBuf, source: std::io::Error },
+    #[error("trajectory_store: {0}")]
+    TrajectoryStore(String),
     #[error("tls_cert and tls_key: {0}")]
     Tls(#[from] TlsError),
 }
@@ -89,6 +93,14 @@ impl ConfigError {
                 "without it, or with the value sqlite, the store is control.sqlite in the data directory".to_owned()
             }
             Self::Tls(_) => "both are PEM files: the chain with the server's own certificate first, and its key".to_owned(),
+            Self::TrajectoryStore(_) if !cfg!(feature = "object-storage") => {
+                "the packages have it; cargo xtask dist builds them, and cargo xtask up leaves it out, since it takes a while to compile"
+                    .to_owned()
+            }
+            Self::TrajectoryStore(_) => {
+                "credentials are in the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, GOOGLE_SERVICE_ACCOUNT, or AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"
+                    .to_owned()
+            }
             Self::Refused { .. } | Self::NoFile { .. } | Self::AgentFlow(_) => return None,
         })
     }
@@ -347,6 +359,16 @@ settings! {
     /// Host and port by which the other nodes reach it [default: the address on which it listens for them]
     #[arg(long, env = "ARENITE_NODE_ADDRESS", value_name = "HOST:PORT")]
     node_address: String,
+    /// Label of this node, by which creates can select it (node_selector); repeatable
+    #[arg(long, env = "ARENITE_NODE_LABEL", value_name = "KEY=VALUE", value_delimiter = ',')]
+    node_label: Vec<NodeLabel>,
+    /// Object storage to which trajectories are copied when they end: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX
+    /// or file:///DIRECTORY. Credentials are in the environment [default: none]
+    #[arg(long, env = "ARENITE_TRAJECTORY_STORE", value_name = "URL")]
+    trajectory_store: String,
+    /// Remove a trajectory here this many days after its last step, once it is in object storage [default: never]
+    #[arg(long, env = "ARENITE_TRAJECTORY_LOCAL_DAYS", value_name = "DAYS")]
+    trajectory_local_days: u32,
     /// Proxies to trust X-Forwarded headers from
     #[arg(long, env = "ARENITE_TRUSTED_PROXY", value_name = "IP", value_delimiter = ',')]
     trusted_proxy: Vec<IpAddr>,
@@ -433,6 +455,11 @@ pub(crate) struct Config {
     pub(crate) node: Option<NodeName>,
     pub(crate) node_listen: SocketAddr,
     pub(crate) node_address: Option<String>,
+    pub(crate) node_label: Vec<NodeLabel>,
+    /// None: trajectories stay here.
+    pub(crate) trajectory_store: Option<TrajectoryStore>,
+    /// None: for ever.
+    pub(crate) trajectory_local_days: Option<u32>,
     pub(crate) trusted_proxy: Vec<IpAddr>,
     pub(crate) remove_sandboxes: bool,
     pub(crate) log: String,
@@ -531,6 +558,9 @@ impl Settings {
             node: None,
             node_listen: Some(SocketAddr::from(([127, 0, 0, 1], 8902))),
             node_address: None,
+            node_label: Some(Vec::new()),
+            trajectory_store: None,
+            trajectory_local_days: None,
             trusted_proxy: Some(Vec::new()),
             remove_sandboxes: Some(false),
             log: Some("info".to_owned()),
@@ -696,6 +726,14 @@ impl Settings {
                 return Err(ConfigError::Refused { setting, given, rule: "the engine docker does not have it" });
             }
         }
+        let trajectory_store = match all.trajectory_store {
+            Some(given) => Some(TrajectoryStore::parse(&given).map_err(ConfigError::TrajectoryStore)?),
+            None => None,
+        };
+        if let (None, Some(days)) = (&trajectory_store, all.trajectory_local_days) {
+            let rule = "trajectory_store has to be set, too: nothing else would have them";
+            return Err(ConfigError::Refused { setting: "trajectory_local_days", given: days.to_string(), rule });
+        }
         let config = Config {
             listen: all.listen.expect(complete),
             agentflow_listen: all.agentflow_listen.expect(complete),
@@ -749,6 +787,9 @@ impl Settings {
             node: all.node,
             node_listen: all.node_listen.expect(complete),
             node_address: all.node_address,
+            node_label: all.node_label.expect(complete),
+            trajectory_store,
+            trajectory_local_days: all.trajectory_local_days,
             trusted_proxy: all.trusted_proxy.expect(complete),
             remove_sandboxes: all.remove_sandboxes.expect(complete),
             log: all.log.expect(complete),
@@ -816,6 +857,12 @@ impl Config {
             if self.volume[..number].iter().any(|other| other.name == volume.name) {
                 let rule = "each name is declared once";
                 return Err(ConfigError::Refused { setting: "volume", given: volume.to_string(), rule });
+            }
+        }
+        for (number, label) in self.node_label.iter().enumerate() {
+            if self.node_label[..number].iter().any(|other| other.key == label.key) {
+                let rule = "each label is given once";
+                return Err(ConfigError::Refused { setting: "node_label", given: label.to_string(), rule });
             }
         }
         if self.docker_gvisor_runtime.is_empty() {
@@ -916,6 +963,7 @@ mod tests {
         for (text, setting) in [
             ("max_sandboxes = 0", "max_sandboxes"),
             ("prepared_slots = 10000", "prepared_slots"),
+            ("node_label = [\"zone=a\", \"zone=b\"]", "node_label"),
             ("subnet = \"fd00::/16\"", "subnet"),
             ("subnet = \"10.0.0.0/8\"", "subnet"),
             ("listen = []", "listen"),

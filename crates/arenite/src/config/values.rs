@@ -319,6 +319,40 @@ impl fmt::Display for VolumeOf {
     }
 }
 
+/// A label of a node: `zone=a`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) struct NodeLabel {
+    pub(crate) key: String,
+    pub(crate) value: String,
+}
+
+as_text!(NodeLabel);
+
+impl FromStr for NodeLabel {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || {
+            format!("{text:?} is no label: write a key and a value of up to 63 letters, digits, -, _, . and /, such as zone=a")
+        };
+        let (key, value) = text.trim().split_once('=').ok_or_else(bad)?;
+        let is_part = |part: &str| {
+            let is_allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'/');
+            (1..=63).contains(&part.len()) && part.bytes().all(is_allowed)
+        };
+        if !is_part(key) || !is_part(value) {
+            return Err(bad());
+        }
+        Ok(Self { key: key.to_owned(), value: value.to_owned() })
+    }
+}
+
+impl fmt::Display for NodeLabel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.key, self.value)
+    }
+}
+
 /// A length of time, written as a number with an optional unit: `90s`, `10m`, `2h`, `1d`; seconds without one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Span(pub(crate) Duration);
@@ -545,6 +579,16 @@ mod tests {
             "timeout=0",
         ] {
             assert!(bad.parse::<LimitOf>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn labels_of_nodes_read_back_as_written() {
+        for text in ["zone=a", "example.com/gpu=h100_80", "a=1"] {
+            assert_eq!(text.parse::<NodeLabel>().unwrap().to_string(), text);
+        }
+        for bad in ["", "zone", "zone=", "=a", "zone=a b", "zone=a=b"] {
+            assert!(bad.parse::<NodeLabel>().is_err(), "{bad}");
         }
     }
 

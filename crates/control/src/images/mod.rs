@@ -178,13 +178,22 @@ pub(crate) struct Images {
 }
 
 /// The owner of a tenant's pulls.
-fn owner_of(tenant: &TenantId) -> Option<TenantId> {
+pub(crate) fn owner_of(tenant: &TenantId) -> Option<TenantId> {
     (*tenant != TenantId::default_tenant()).then(|| tenant.clone())
 }
 
 impl Images {
     pub(crate) fn new(config: ImagesConfig) -> Self {
         Self { config, pulls: Arc::default(), builds: Builds::default() }
+    }
+
+    pub(crate) fn store(&self) -> &ImageStore {
+        &self.config.store
+    }
+
+    /// Whether a tenant's create may pull an image.
+    pub(crate) fn may_pull(&self, tenant: &TenantId, name: &ImageName) -> bool {
+        self.config.policy.may_pull(tenant, name)
     }
 
     pub(crate) fn close(&self) {

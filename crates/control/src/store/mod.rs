@@ -139,7 +139,7 @@ fn number(amount: u64) -> i64 {
     i64::try_from(amount).unwrap_or(i64::MAX)
 }
 
-fn to_json(value: &impl serde::Serialize) -> Result<String, StoreError> {
+pub(crate) fn to_json(value: &impl serde::Serialize) -> Result<String, StoreError> {
     serde_json::to_string(value).map_err(|e| StoreError::Database(e.to_string()))
 }
 

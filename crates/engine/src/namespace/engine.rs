@@ -61,6 +61,8 @@ pub(super) struct EngineState {
     /// What a recovery could not explain, with the ids and addresses that it occupies.
     pub(super) quarantined: HashMap<SandboxId, Occupied>,
     closed: bool,
+    /// No slots are prepared.
+    is_idle: bool,
 }
 
 /// A sandbox with a running program.
@@ -133,13 +135,19 @@ impl EngineShared {
     pub(super) async fn keep_prepared(self: Arc<Self>) {
         let mut pause = Duration::from_millis(100);
         loop {
-            let (ready, wanted) = {
-                let state = self.state();
+            let (ready, wanted, released) = {
+                let mut state = self.state();
                 if state.closed {
                     return;
                 }
-                (state.ready.len(), self.host.config.prepared_slots)
+                match state.is_idle {
+                    true => (0, 0, std::mem::take(&mut state.ready)),
+                    false => (state.ready.len(), self.host.config.prepared_slots, VecDeque::new()),
+                }
             };
+            for slot in released {
+                self.discard(slot).await;
+            }
             if ready >= wanted {
                 self.taken.notified().await;
                 continue;
@@ -707,6 +715,11 @@ impl Engine for NamespaceEngine {
             problems
         });
         problems.await.unwrap_or_else(|error| vec![format!("the engine could not be asked: {error}")])
+    }
+
+    fn keep_prepared(&self, keep: bool) {
+        self.shared.state().is_idle = !keep;
+        self.shared.taken.notify_one();
     }
 
     async fn close(&self) {

@@ -25,6 +25,7 @@ use super::death;
 use super::descriptors;
 use super::engine::{EngineShared, Live, NamespaceEngine, blocking};
 use super::kvm::has_vm;
+use super::network::Network;
 use super::record::{Reading, Record, Records, boot_id};
 use super::slot::{IdRanges, start_time, wait_end};
 use super::storage::{LayerUse, StorageError};
@@ -396,12 +397,44 @@ impl NamespaceEngine {
         } else {
             network.adopt(&settled.nets).await;
         }
+        self.reconnect(network).await;
         for (id, pidfd) in settled.live {
             self.shared.watch(id, pidfd);
         }
         tokio::spawn(self.shared.clone().keep_prepared());
         tokio::spawn(self.shared.clone().watch_launcher());
         Ok(settled.recovery)
+    }
+
+    /// Connects running sandboxes that have lost their link: the network namespace of a server in a container ends with it.
+    async fn reconnect(&self, network: &Network) {
+        let running: HashMap<u32, (i32, Arc<OwnedFd>)> = {
+            let state = self.shared.state();
+            let of_live = |live: &Live| Some((live.record.net_index?, (live.record.pid, live.pidfd.clone())));
+            state.live.values().filter_map(of_live).collect()
+        };
+        let lost = network.unconnected(running.keys().copied().collect()).await;
+        let lost = lost.inspect_err(|error| tracing::warn!(%error, "links of running sandboxes could not be checked"));
+        let mut connected = 0;
+        for index in lost.unwrap_or_default() {
+            let (pid, pidfd) = &running[&index];
+            let netns = std::fs::File::open(format!("/proc/{pid}/ns/net"));
+            // Opened first, checked after: the pid can't be reused between the two.
+            if wait_end(pidfd, Duration::ZERO) {
+                continue;
+            }
+            let done = match netns {
+                Ok(netns) => network.reconnect(index, netns.into()).await.map_err(|error| error.to_string()),
+                Err(error) => Err(error.to_string()),
+            };
+            match done {
+                Ok(()) => connected += 1,
+                Err(error) => tracing::warn!(index, %error, "a running sandbox could not be connected again; it has no network"),
+            }
+        }
+        if connected > 0 {
+            tracing::info!(connected, "connected running sandboxes that had lost their network link");
+        }
     }
 
     pub(super) async fn set_apart(&self, id: &SandboxId, reason: &str) -> Result<jiff::Timestamp, EngineError> {

@@ -60,6 +60,38 @@ fn installations_share_a_host_and_come_back_to_their_own() {
 }
 
 #[test]
+fn a_sandbox_without_a_link_is_connected_again() {
+    let tag = "back5";
+    // The host that it had before, with both ends of its link.
+    let mut left = None;
+    on_a_host(|_outside| {
+        let left = &mut left;
+        async move {
+            let network = Network::open(config(tag)).await.unwrap();
+            let net = network.prepare().await.unwrap();
+            assert!(network.unconnected(vec![net.index]).await.unwrap().is_empty());
+            *left = Some(net);
+        }
+    });
+    let net = left.unwrap();
+    on_a_host(|_outside| async move {
+        let network = Network::open(config(tag)).await.unwrap();
+        network.adopt(&[net.index]).await;
+        assert_eq!(network.unconnected(vec![net.index]).await.unwrap(), [net.index]);
+        let out = || in_net(&net.netns, || ask_address((OUTSIDE, PORT)));
+        // First instead of a link into the other host, then without any.
+        for _ in 0..2 {
+            network.reconnect(net.index, net.netns.try_clone().unwrap()).await.unwrap();
+            assert!(network.unconnected(vec![net.index]).await.unwrap().is_empty());
+            assert_eq!(out().unwrap(), WAN);
+            run("ip", &["link", "delete", &links(tag).into_iter().find(|name| !name.ends_with("gw")).unwrap()]);
+            out().unwrap_err();
+        }
+        network.close(true).await;
+    });
+}
+
+#[test]
 fn a_subnet_that_the_host_uses_is_passed_over() {
     on_a_host(|_outside| async move {
         ip("route add 10.209.128.0/17 via 198.51.100.1");

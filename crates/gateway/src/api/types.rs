@@ -56,6 +56,8 @@ pub(crate) struct CreateSandbox {
     pub(super) group: Option<GroupName>,
     /// Gives the sandbox a token, with which its agent creates others from inside, within this budget.
     pub(super) child_budget: Option<ChildBudget>,
+    /// Labels of the node on which it is created, in a cluster. The create fails if no node has them.
+    pub(super) node_selector: Option<BTreeMap<String, String>>,
     /// Creates this number of equal sandboxes, from 1 to 100, named `NAME-0` and so on. The answer is then a `CreatedSandboxes`.
     pub(super) count: Option<usize>,
     /// If fewer than this number can be created, none are; by default all must be.
@@ -472,6 +474,14 @@ pub(crate) struct AuditPage {
     pub(crate) next_cursor: Option<String>,
 }
 
+/// Gives a node no new sandboxes.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct DrainNode {
+    /// Time until the sandboxes that it still has are deleted, at most 2592000. Absent: they stay until their own ends.
+    pub(crate) deadline_seconds: Option<u64>,
+}
+
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct NodeList {
     pub(crate) nodes: Vec<Node>,
@@ -552,6 +562,9 @@ pub(crate) struct TrajectoryList {
     pub(crate) trajectories: Vec<Summary>,
     /// `cursor` of the next page; null at the end.
     pub(crate) next_cursor: Option<String>,
+    /// Why trajectories are missing, such as a node that does not answer. Absent if none is.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) warnings: Vec<String>,
 }
 
 /// A page of steps.

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
+use arenite_control::CreateRequest;
 use arenite_control::tenants::Principal;
 use arenite_model::{ErrorCode, NodeName, SandboxName};
 use axum::body::Body;
@@ -19,7 +20,7 @@ use crate::guard::{Host, HostKind};
 use crate::refusal::Refusal;
 use crate::target::{SandboxRef, Target};
 
-use super::pass::{Passed, send_to};
+use super::pass::{Attempt, Passed, send_to};
 
 /// Largest answer about a sandbox, in bytes.
 const MAX_ANSWER: usize = 1 << 20;
@@ -36,6 +37,7 @@ impl Passed {
             client: client.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)),
             is_https: scheme == "https",
             prefix: context.outer_path().to_owned(),
+            is_repeat: false,
             is_mcp: context.dialect == dialect::mcp::DIALECT,
         }
     }
@@ -56,7 +58,7 @@ pub(crate) async fn call_guest(
     *passed.method_mut() = request.method().clone();
     *passed.uri_mut() = uri.parse().map_err(|_| Refusal::bad_request("the path can't be read"))?;
     passed.headers_mut().clone_from(request.headers());
-    let answer = send_to(gateway, &node, &Passed::from_context(context), passed).await?;
+    let answer = send_to(gateway, &node, &Passed::from_context(context), passed, Attempt::Wait).await?;
     if answer.status() == StatusCode::NOT_FOUND {
         gateway.control.forget_owner(context.tenant(), &target.sandbox_ref.key());
     }
@@ -84,7 +86,9 @@ pub(crate) async fn create(
     if context.principal.inside.is_some() {
         return Ok(None);
     }
-    let Some(node) = gateway.control.place(None) else { return Ok(None) };
+    let template = arguments["environment"].as_str().map(str::to_owned);
+    let wish = gateway.control.placement_wish(context.tenant(), &CreateRequest { template, ..CreateRequest::default() });
+    let Some(node) = gateway.control.place(&wish, &[])? else { return Ok(None) };
     send_json(gateway, context, &node, Method::POST, path, Some(arguments)).await.map(Some)
 }
 
@@ -101,7 +105,7 @@ async fn send_json(
     *request.method_mut() = method;
     *request.uri_mut() = path.parse().map_err(|_| Refusal::bad_request("the path can't be read"))?;
     request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    let (head, body) = send_to(gateway, node, &Passed::from_context(context), request).await?.into_parts();
+    let (head, body) = send_to(gateway, node, &Passed::from_context(context), request, Attempt::Wait).await?.into_parts();
     let broken = |_| Refusal::new(ErrorCode::SandboxFailed, format!("the answer of the node {node} broke off"));
     let bytes = Limited::new(body, MAX_ANSWER).collect().await.map_err(broken)?.to_bytes();
     let answer: Value = serde_json::from_slice(&bytes).unwrap_or_default();

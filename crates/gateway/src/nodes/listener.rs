@@ -1,7 +1,7 @@
 //! Serves requests that other nodes pass on.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +13,7 @@ use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
@@ -53,6 +54,10 @@ pub(crate) async fn accept(gateway: Arc<Gateway>, listener: TcpListener, accepto
                 tokio::time::sleep(PAUSE).await;
             }
         }
+    }
+    // Other nodes' connections are refused from now on, instead of waiting in the kernel's queue: this socket has copies.
+    if let Err(error) = SockRef::from(&listener).shutdown(Shutdown::Both) {
+        tracing::debug!(%error, "the listener for other nodes could not be closed");
     }
     let ended = async { while open.join_next().await.is_some() {} };
     gateway.cut.run_until_cancelled(ended).await;

@@ -34,6 +34,7 @@ use tokio::time::{Instant, timeout};
 use tokio_rustls::client::TlsStream;
 use tower_service::Service;
 
+use super::create;
 use crate::auth::{Credential, Identity};
 use crate::dialect::agentflow;
 use crate::exchange::Exchange;
@@ -43,12 +44,17 @@ use crate::proxy;
 use crate::refusal::Refusal;
 use crate::target::{self, SandboxRef, named};
 
+use super::trajectories::{self, Whereabouts};
+
 /// What a node says of a request that it passes on, as JSON.
 pub(super) const NODE: HeaderName = HeaderName::from_static("x-arenite-node");
 /// Time to connect to a node and to prove both keys.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// Interval of probes of an idle connection: the node's host may be gone.
 const KEEPALIVE: Duration = Duration::from_secs(4);
+/// What the dialer does if it can't connect, as a port in the address of a request: nodes are addressed by name.
+const ONCE: u16 = 1;
+const WAIT: u16 = 2;
 /// Pause between attempts to connect.
 const AGAIN: Duration = Duration::from_millis(100);
 /// How long an idle connection to a node is kept.
@@ -61,8 +67,6 @@ const HERE: [&str; 2] = ["/tickets", "/auth"];
 const OF_ROWS: [&str; 2] = ["/api/v2/sandboxes/{name}", "/api/v1/sandbox/{name}"];
 /// Longest name of a worker that has a node of the cluster, in bytes. Others are the node's that the client calls.
 const MAX_WORKER: usize = 256;
-/// Paths that create sandboxes.
-const CREATES: [&str; 2] = ["/api/v2/sandboxes", "/api/v1/sandbox"];
 
 /// A request that another node has passed on: what that node found out about it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -75,12 +79,29 @@ pub(crate) struct Passed {
     pub(crate) is_https: bool,
     /// The path under which a trusted proxy serves the cluster.
     pub(crate) prefix: String,
+    /// The create has an idempotency key that this node has begun.
+    #[serde(default)]
+    pub(crate) is_repeat: bool,
     /// A call of a tool of MCP.
     #[serde(default)]
     pub(crate) is_mcp: bool,
 }
 
 impl Passed {
+    pub(super) fn from_exchange(exchange: &Exchange) -> Self {
+        Self {
+            principal: Principal::clone(&exchange.context.principal),
+            shown: exchange.caller.shown,
+            by_ticket: exchange.caller.by_ticket,
+            host: exchange.host.clone(),
+            client: exchange.client,
+            is_https: exchange.context.outer_origin().starts_with("https:"),
+            prefix: exchange.context.outer_path().to_owned(),
+            is_repeat: false,
+            is_mcp: false,
+        }
+    }
+
     pub(crate) fn caller(&self) -> Identity {
         Identity { principal: Arc::new(self.principal.clone()), until: None, shown: self.shown, by_ticket: self.by_ticket }
     }
@@ -91,14 +112,17 @@ impl Passed {
 }
 
 /// Connections to the other nodes.
-pub(crate) struct Peers(Client<Dialer, Body>);
+pub(crate) struct Peers {
+    client: Client<Dialer, Body>,
+    pub(super) whereabouts: Whereabouts,
+}
 
 impl Peers {
     pub(crate) fn new(keys: &Keys, control: Arc<Control>) -> io::Result<Self> {
         let dialer = Dialer { connector: Connector::new(keys)?, control };
         let mut client = Client::builder(TokioExecutor::new());
         client.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE).pool_max_idle_per_host(MAX_IDLE);
-        Ok(Self(client.build(dialer)))
+        Ok(Self { client: client.build(dialer), whereabouts: Whereabouts::default() })
     }
 }
 
@@ -110,13 +134,13 @@ struct Dialer {
 }
 
 impl Dialer {
-    async fn dial(self, name: &str) -> io::Result<NodeStream> {
+    async fn dial(self, name: &str, attempt: u16) -> io::Result<NodeStream> {
         let begun = Instant::now();
         loop {
             match self.dial_known(name).await {
                 Ok(stream) => return Ok(stream),
                 // It may restart, or have moved.
-                Err(_) if begun.elapsed() < RESTART && self.may_answer(name) => {
+                Err(_) if attempt == WAIT && begun.elapsed() < RESTART && self.may_answer(name) => {
                     tokio::time::sleep(AGAIN).await;
                     self.control.read_peers().await;
                 }
@@ -158,7 +182,9 @@ impl Service<Uri> for Dialer {
 
     fn call(&mut self, uri: Uri) -> Self::Future {
         let dialer = self.clone();
-        Box::pin(async move { dialer.dial(uri.host().unwrap_or_default()).await.map(TokioIo::new) })
+        Box::pin(
+            async move { dialer.dial(uri.host().unwrap_or_default(), uri.port_u16().unwrap_or(ONCE)).await.map(TokioIo::new) },
+        )
     }
 }
 
@@ -194,23 +220,33 @@ impl AsyncWrite for NodeStream {
 /// The answer of the node that a request is for. None: it is this one.
 pub(crate) async fn pass_on(exchange: &mut Exchange) -> Result<Option<Response<Body>>, Refusal> {
     let gateway = Arc::clone(&exchange.gateway);
-    if gateway.peers.is_none() || exchange.passed().is_some() || HERE.contains(&exchange.route.pattern) {
+    if gateway.peers.is_none() {
         return Ok(None);
     }
-    let sandbox = sandbox_of(exchange);
-    let node = match &sandbox {
-        Some(sandbox) => gateway.control.owner(exchange.context.tenant(), sandbox.key()).await?,
-        None if exchange.parts.method == Method::POST && CREATES.contains(&exchange.path.decoded.as_str()) => {
-            // An agent's children are made beside it.
-            let key = exchange.parts.headers.get("idempotency-key").and_then(|key| key.to_str().ok());
-            if exchange.context.principal.inside.is_some() { None } else { gateway.control.place(key) }
+    if exchange.passed().is_some() {
+        return Ok(create::refuse_placed(exchange));
+    }
+    if HERE.contains(&exchange.route.pattern) {
+        return Ok(None);
+    }
+    if trajectories::are_wanted(exchange) {
+        return trajectories::pass_on(exchange).await;
+    }
+    let Some(sandbox) = sandbox_of(exchange) else {
+        // An agent's children are made beside it.
+        if create::is_create(exchange) && exchange.context.principal.inside.is_none() {
+            return create::place(exchange).await;
         }
-        None => match worker_of(exchange).await? {
-            Some(worker) => gateway.control.node_of_worker(exchange.context.tenant(), &worker).await?,
-            None => None,
-        },
+        let Some(worker) = worker_of(exchange).await? else { return Ok(None) };
+        let node = gateway.control.node_of_worker(exchange.context.tenant(), &worker).await?;
+        return match node {
+            Some(node) => pass(exchange, &node).await.map(Some),
+            None => Ok(None),
+        };
     };
-    let Some(node) = node else { return Ok(None) };
+    let Some(node) = gateway.control.owner(exchange.context.tenant(), sandbox.key()).await? else {
+        return if sandbox.is_default() { create::place_default(exchange, &sandbox).await } else { Ok(None) };
+    };
     if !gateway.control.may_answer(&node) {
         // It may be back.
         gateway.control.read_peers().await;
@@ -219,14 +255,20 @@ pub(crate) async fn pass_on(exchange: &mut Exchange) -> Result<Option<Response<B
     if is_of_row && !gateway.control.may_answer(&node) {
         return Ok(None);
     }
-    let answer = match send(exchange, &node).await {
+    let answer = match pass(exchange, &node).await {
         Err(_) if is_of_row => return Ok(None),
         answer => answer?,
     };
-    if let Some(sandbox) = sandbox.filter(|_| answer.status() == StatusCode::NOT_FOUND) {
+    if answer.status() == StatusCode::NOT_FOUND {
         gateway.control.forget_owner(exchange.context.tenant(), &sandbox.key());
     }
     Ok(Some(answer))
+}
+
+/// The answer of a node to the request.
+pub(super) async fn pass(exchange: &mut Exchange, node: &NodeName) -> Result<Response<Body>, Refusal> {
+    let body = exchange.take_body();
+    Ok(send(exchange, node, body, Attempt::Wait).await?)
 }
 
 /// The worker of AgentFlow that a request names.
@@ -241,7 +283,7 @@ async fn worker_of(exchange: &mut Exchange) -> Result<Option<String>, Refusal> {
     let body = exchange.take_body();
     let (bytes, permit) = proxy::read_whole(&exchange.gateway, &exchange.parts, body).await?;
     let named = serde_json::from_slice::<Named>(&bytes).ok().and_then(|named| named.worker_id);
-    exchange.put_body(bytes.into());
+    exchange.put_body(bytes);
     // The next reader takes another.
     drop(permit);
     let header = exchange.parts.headers.get(agentflow::WORKER).and_then(|worker| worker.to_str().ok());
@@ -266,19 +308,45 @@ fn sandbox_of(exchange: &Exchange) -> Option<SandboxRef> {
     exchange.parts.headers.contains_key(target::HEADER).then(|| named(&exchange.parts.headers).ok()).flatten()
 }
 
-async fn send(exchange: &mut Exchange, node: &NodeName) -> Result<Response<Body>, Refusal> {
-    let passed = Passed {
-        principal: Principal::clone(&exchange.context.principal),
-        shown: exchange.caller.shown,
-        by_ticket: exchange.caller.by_ticket,
-        host: exchange.host.clone(),
-        client: exchange.client,
-        is_https: exchange.context.outer_origin().starts_with("https:"),
-        prefix: exchange.context.outer_path().to_owned(),
-        is_mcp: false,
-    };
+/// Why a request got no answer.
+pub(super) enum Unsent {
+    /// The node has nothing of it.
+    NotConnected(Refusal),
+    /// The node may have carried it out.
+    BrokenOff(Refusal),
+    /// It can't be passed on.
+    Refused(Refusal),
+}
+
+impl From<Unsent> for Refusal {
+    fn from(unsent: Unsent) -> Self {
+        match unsent {
+            Unsent::NotConnected(refusal) | Unsent::BrokenOff(refusal) | Unsent::Refused(refusal) => refusal,
+        }
+    }
+}
+
+/// How a request is sent to a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Attempt {
+    /// Waits for a node that restarts.
+    Wait,
+    /// The same for a create: see [`Passed::is_repeat`].
+    Repeat,
+    /// Another node can do it.
+    Once,
+}
+
+/// Sends a request to a node, with this body.
+pub(super) async fn send(
+    exchange: &mut Exchange,
+    node: &NodeName,
+    body: Body,
+    attempt: Attempt,
+) -> Result<Response<Body>, Unsent> {
+    let passed = Passed { is_repeat: attempt == Attempt::Repeat, ..Passed::from_exchange(exchange) };
     let client = exchange.parts.extensions.remove::<OnUpgrade>();
-    let mut request = Request::new(exchange.take_body());
+    let mut request = Request::new(body);
     *request.method_mut() = exchange.parts.method.clone();
     *request.uri_mut() = exchange.parts.uri.clone();
     *request.headers_mut() = exchange.parts.headers.clone();
@@ -286,7 +354,7 @@ async fn send(exchange: &mut Exchange, node: &NodeName) -> Result<Response<Body>
     if client.is_none() {
         request.headers_mut().remove(CONNECTION);
     }
-    let mut answer = send_to(&exchange.gateway, node, &passed, request).await?;
+    let mut answer = send_to(&exchange.gateway, node, &passed, request, attempt).await?;
     if answer.status() == StatusCode::SWITCHING_PROTOCOLS
         && let Some(client) = client
     {
@@ -306,27 +374,34 @@ pub(super) async fn send_to(
     node: &NodeName,
     passed: &Passed,
     mut request: Request<Body>,
-) -> Result<Response<Body>, Refusal> {
+    attempt: Attempt,
+) -> Result<Response<Body>, Unsent> {
     let unreachable = |why: &dyn std::fmt::Display| {
         tracing::warn!(%node, %why, "a request could not be passed on");
         Refusal::new(ErrorCode::SandboxFailed, format!("the node {node} does not answer"))
             .hint("the sandbox's node is down or unreachable: arenite node ls shows its state")
     };
-    let peers = gateway.peers.as_ref().ok_or_else(|| unreachable(&"this server is no node"))?;
+    let peers = gateway.peers.as_ref().ok_or_else(|| Unsent::NotConnected(unreachable(&"this server is no node")))?;
     let said = serde_json::to_string(passed).ok().and_then(|text| HeaderValue::try_from(text).ok());
-    let said = said.ok_or_else(|| Refusal::new(ErrorCode::Internal, "the request can't be described for its node"))?;
+    let internal = || Unsent::Refused(Refusal::new(ErrorCode::Internal, "the request can't be described for its node"));
+    let said = said.ok_or_else(internal)?;
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
-    *request.uri_mut() = format!("http://{node}{path}").parse().map_err(|_| Refusal::bad_request("the path can't be read"))?;
+    let port = if attempt == Attempt::Once { ONCE } else { WAIT };
+    let unreadable = |_| Unsent::Refused(Refusal::bad_request("the path can't be read"));
+    *request.uri_mut() = format!("http://{node}:{port}{path}").parse().map_err(unreadable)?;
     if let Ok(host) = HeaderValue::try_from(passed.host.authority.as_str()) {
         request.headers_mut().insert(http::header::HOST, host);
     }
     request.headers_mut().insert(NODE, said);
-    let answered = tokio::select! {
-        answered = peers.0.request(request) => answered.map_err(|error| with_cause(&error)),
+    tokio::select! {
+        answered = peers.client.request(request) => match answered {
+            Ok(answer) => Ok(answer.map(Body::new)),
+            Err(error) if error.is_connect() => Err(Unsent::NotConnected(unreachable(&with_cause(&error)))),
+            Err(error) => Err(Unsent::BrokenOff(unreachable(&with_cause(&error)))),
+        },
         // One that hangs keeps its connections.
-        () = gateway.control.until_lost(node) => Err("it was given up".to_owned()),
-    };
-    Ok(answered.map_err(|why| unreachable(&why))?.map(Body::new))
+        () = gateway.control.until_lost(node) => Err(Unsent::BrokenOff(unreachable(&"it was given up"))),
+    }
 }
 
 async fn tunnel(client: OnUpgrade, owner: OnUpgrade) {

@@ -15,7 +15,7 @@ const SEARCH_ABOVE: u64 = 128 << 10;
 
 /// Up to `limit` steps after the given one. `open` are the open ones; others without an outcome were interrupted, or their
 /// outcome is damaged. Numbers have no gaps, so an unreadable step is returned as damaged.
-pub(super) fn steps(file: File, len: u64, open: &BTreeSet<u64>, after: u64, limit: usize) -> io::Result<Vec<Step>> {
+pub(crate) fn steps(file: File, len: u64, open: &BTreeSet<u64>, after: u64, limit: usize) -> io::Result<Vec<Step>> {
     let start = search(&file, len, after)?;
     let mut lines = Lines::new(file, start, len)?;
     let mut found = Found { steps: BTreeMap::new(), next: after + 1, limit };
@@ -97,7 +97,7 @@ impl Found {
 }
 
 /// Starts and ends of sessions, in order.
-pub(super) fn sessions(file: File, len: u64) -> io::Result<Vec<SessionEvent>> {
+pub(crate) fn sessions(file: File, len: u64) -> io::Result<Vec<SessionEvent>> {
     const MOST: usize = 10_000;
     let mut lines = Lines::new(file, 0, len)?;
     let mut events = Vec::new();
@@ -113,7 +113,7 @@ pub(super) fn sessions(file: File, len: u64) -> io::Result<Vec<SessionEvent>> {
 }
 
 /// Checks each line, that each follows the one before it, and that no step is missing. Calls `see` with each kept body.
-pub(super) fn verify(file: File, len: u64, found: &mut Verification, see: &mut dyn FnMut(u64, BlobRef)) -> io::Result<()> {
+pub(crate) fn verify(file: File, len: u64, found: &mut Verification, see: &mut dyn FnMut(u64, BlobRef)) -> io::Result<()> {
     let mut lines = Lines::new(file, 0, len)?;
     let mut prev = NO_SUM;
     let mut next = 1;
@@ -183,7 +183,7 @@ fn blobs(kind: Kind, line: &[u8]) -> Option<Vec<BlobRef>> {
 }
 
 /// Whether a step refers to a body. A digest in the text of a body is no reference.
-pub(super) fn refers(file: File, len: u64, digest: &str) -> io::Result<bool> {
+pub(crate) fn refers(file: File, len: u64, digest: &str) -> io::Result<bool> {
     let mut lines = Lines::new(file, 0, len)?;
     while let Some((_, line)) = lines.next_line()? {
         if std::str::from_utf8(line).is_ok_and(|text| text.contains(digest))
@@ -256,7 +256,7 @@ pub(super) fn list(dir: &Path) -> Result<Vec<Summary>, TrajectoryError> {
     Ok(all)
 }
 
-fn summary(path: &Path, name: &str) -> io::Result<Option<Summary>> {
+pub(crate) fn summary(path: &Path, name: &str) -> io::Result<Option<Summary>> {
     let file = File::open(path)?;
     let bytes = file.metadata()?.len();
     let mut last = None;
@@ -300,6 +300,7 @@ fn summary(path: &Path, name: &str) -> io::Result<Option<Summary>> {
         steps: last.last,
         bytes,
         ended: last.ended,
+        archived: super::receipt::receipt(path, bytes).is_some(),
     }))
 }
 

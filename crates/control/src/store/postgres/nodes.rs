@@ -4,19 +4,20 @@
 //! its writes once the epoch of its row is another one.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use arenite_model::{Death, DeathReason, NodeName, SandboxId, TenantId};
+use arenite_model::{Death, DeathReason, IdempotencyKey, NodeName, SandboxId, TenantId};
 use async_trait::async_trait;
 use jiff::Timestamp;
 use tokio_postgres::{Client, Row};
 
 use super::PostgresStore;
-use super::rows::{self, Unreadable, read_all, read_time};
+use super::rows::{self, Unreadable, read_all, read_optional_time, read_time};
 use super::session::{Fault, OpenError};
 use crate::Sandbox;
 use crate::gone::Removal;
-use crate::nodes::{Node, NodeClaim, NodeFacts, NodeState, NodeStore, RESTART, Renewed, SandboxKey};
-use crate::store::{StoreError, to_json};
+use crate::nodes::{ImageListing, Node, NodeClaim, NodeDrain, NodeFacts, NodeState, NodeStore, RESTART, Renewed, SandboxKey};
+use crate::store::{RecordKind, StoreError, to_json};
 
 /// The state of an error by which the triggers refuse a write.
 pub(super) const GIVEN_UP: &str = "AR001";
@@ -75,6 +76,14 @@ pub(super) const SCHEMA: &str = "
     CREATE TRIGGER fence BEFORE INSERT OR UPDATE OR DELETE ON meters EXECUTE FUNCTION arenite_fence();
 ";
 
+pub(super) const SCHEMA_OF_DRAINS: &str = "
+    ALTER TABLE nodes
+        ADD COLUMN drained_at BIGINT,  -- it gets no new sandboxes
+        ADD COLUMN drain_deadline BIGINT,
+        ADD COLUMN images TEXT NOT NULL DEFAULT '',  -- JSON
+        ADD COLUMN images_id TEXT NOT NULL DEFAULT '';
+";
+
 /// What other nodes have deleted of a node that did not run, and where workers are.
 pub(super) const REMOVALS_AND_WORKERS: &str = "
     CREATE TABLE removals (
@@ -96,7 +105,7 @@ pub(super) const REMOVALS_AND_WORKERS: &str = "
 const JOIN: &str = "
     INSERT INTO nodes (name, key, state, epoch, renewals, facts, started_at, renewed_at)
     VALUES ($1, $2, 'up', 1, 0, $3, arenite_now(), arenite_now())
-    ON CONFLICT (name) DO UPDATE SET state = 'up', epoch = nodes.epoch + 1, facts = excluded.facts,
+    ON CONFLICT (name) DO UPDATE SET state = 'up', epoch = nodes.epoch + 1, facts = excluded.facts, images = '', images_id = '',
         started_at = excluded.started_at, renewed_at = excluded.renewed_at
     WHERE nodes.key = excluded.key
     RETURNING epoch";
@@ -107,7 +116,20 @@ const RENEW: &str = "
     WHERE name = arenite_node() AND epoch = current_setting('arenite.epoch')::bigint";
 const LEAVE: &str = "
     UPDATE nodes SET state = 'down' WHERE name = arenite_node() AND epoch = current_setting('arenite.epoch')::bigint";
-const NODES: &str = "SELECT name, state, epoch, renewals, facts, started_at, renewed_at, key FROM nodes ORDER BY name";
+const NODES: &str = "
+    SELECT name, state, epoch, renewals, facts, started_at, renewed_at, key, drained_at, drain_deadline,
+        coalesce(drain_deadline <= arenite_now(), false), images_id
+    FROM nodes ORDER BY name";
+/// `$2`: microseconds until the deadline. A repeated drain keeps its start.
+const DRAIN: &str = "
+    UPDATE nodes SET drained_at = coalesce(drained_at, arenite_now()), drain_deadline = arenite_now() + $2 WHERE name = $1";
+const UNCORDON: &str = "UPDATE nodes SET drained_at = NULL, drain_deadline = NULL WHERE name = $1";
+const PUT_IMAGES: &str = "
+    UPDATE nodes SET images = $1, images_id = $2
+    WHERE name = arenite_node() AND epoch = current_setting('arenite.epoch')::bigint";
+const IMAGES: &str = "SELECT DISTINCT ON (images_id) images_id, images FROM nodes WHERE images_id = ANY($1)";
+const OWNER_OF_KEY: &str = "
+    SELECT node FROM records WHERE kind = $1 AND tenant = $2 AND key = $3 AND node NOT IN ('', arenite_node())";
 /// Only a node with a valid epoch gives others up.
 const GIVE_UP: &str = "
     UPDATE nodes SET state = 'lost', epoch = epoch + 1
@@ -178,6 +200,11 @@ fn read_node(row: &Row) -> Result<Node, Unreadable> {
         facts: serde_json::from_str(row.try_get(4)?).unwrap_or_default(),
         started_at: read_time(row, 5)?,
         renewed_at: read_time(row, 6)?,
+        drain: match read_optional_time(row, 8)? {
+            Some(since) => Some(NodeDrain { since, deadline: read_optional_time(row, 9)?, is_over: row.try_get(10)? }),
+            None => None,
+        },
+        images: row.try_get(11)?,
     })
 }
 
@@ -249,6 +276,57 @@ impl NodeStore for PostgresStore {
         self.transaction(move |client, _| {
             let tenant = Arc::clone(&tenant);
             Box::pin(async move { rows::load_of_others(client, &tenant).await })
+        })
+        .await
+    }
+
+    async fn set_drain(&self, node: &NodeName, drain: Option<Option<Duration>>) -> Result<bool, StoreError> {
+        let node = Arc::new(node.clone());
+        // No deadline: the sum is none, too.
+        let micros = drain.map(|deadline| deadline.map(|time| i64::try_from(time.as_micros()).unwrap_or(i64::MAX / 2)));
+        self.transaction(move |client, _| {
+            let node = Arc::clone(&node);
+            Box::pin(async move {
+                let changed = match &micros {
+                    Some(micros) => client.execute(DRAIN, &[&node.as_str(), micros]).await?,
+                    None => client.execute(UNCORDON, &[&node.as_str()]).await?,
+                };
+                Ok(changed > 0)
+            })
+        })
+        .await
+    }
+
+    async fn put_images(&self, images: &ImageListing) -> Result<(), StoreError> {
+        let images = Arc::new(images.clone());
+        self.transaction(move |client, _| {
+            let images = Arc::clone(&images);
+            Box::pin(async move { Ok(client.execute(PUT_IMAGES, &[&images.images, &images.id]).await.map(drop)?) })
+        })
+        .await
+    }
+
+    async fn image_listings(&self, ids: Vec<String>) -> Result<Vec<ImageListing>, StoreError> {
+        let ids = Arc::new(ids);
+        self.transaction(move |client, _| {
+            let ids = Arc::clone(&ids);
+            Box::pin(async move {
+                let read = |row: &Row| Ok(ImageListing { id: row.try_get(0)?, images: row.try_get(1)? });
+                read_all(&client.query(IMAGES, &[&*ids]).await?, read)
+            })
+        })
+        .await
+    }
+
+    async fn owner_of_key(&self, tenant: &TenantId, key: &IdempotencyKey) -> Result<Option<NodeName>, StoreError> {
+        let (tenant, key) = (Arc::new(tenant.clone()), Arc::new(key.to_string()));
+        self.transaction(move |client, _| {
+            let (tenant, key) = (Arc::clone(&tenant), Arc::clone(&key));
+            Box::pin(async move {
+                let kind = RecordKind::Idempotency.as_str();
+                let found = client.query_opt(OWNER_OF_KEY, &[&kind, &tenant.as_str(), &*key]).await?;
+                Ok(found.and_then(|row| row.get::<_, &str>(0).parse().ok()))
+            })
         })
         .await
     }

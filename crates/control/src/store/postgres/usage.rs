@@ -160,7 +160,13 @@ impl UsageStore for PostgresStore {
     }
 
     async fn roll_up(&self, now: Timestamp) -> Result<(), StoreError> {
-        self.transaction(move |client, _| Box::pin(async move { Ok(client.batch_execute(&usage::roll_up(now)).await?) })).await
+        // Other nodes neither merge the same samples, nor append some in between.
+        let roll_up = Arc::new(format!("LOCK TABLE usage IN SHARE ROW EXCLUSIVE MODE; {}", usage::roll_up(now)));
+        self.transaction(move |client, _| {
+            let roll_up = Arc::clone(&roll_up);
+            Box::pin(async move { Ok(client.batch_execute(&roll_up).await?) })
+        })
+        .await
     }
 
     async fn usage(&self, query: UsageQuery) -> Result<Vec<UsageRow>, StoreError> {

@@ -11,7 +11,7 @@
 //! that takes no time fails no call. After that, calls fail at once until the database is back. Changes that must not be lost are
 //! owed (`owed`).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use tokio_postgres::Client;
 
 use super::address::PostgresAddress;
 use super::owed::Owed;
-use super::schema::Claim;
+use super::schema::{Claim, Lock};
 use super::session::{EXCHANGE, Fault, LONG_EXCHANGE, OpenError, Session, exchange, pipeline, transact};
 use super::{rows, tenants, usage, webhooks};
 use crate::Sandbox;
@@ -74,6 +74,16 @@ enum Link {
         pause: Duration,
         error: Option<StoreError>,
     },
+}
+
+/// Until the transaction ends, no other node changes what these tenants have.
+const LOCK_TENANTS: &str = "SELECT pg_advisory_xact_lock(hashtextextended(tenant, 0)) FROM unnest($1::text[]) AS tenant";
+
+async fn lock(client: &Client, tenants: &[&str]) -> Result<(), Fault> {
+    if tenants.is_empty() {
+        return Ok(());
+    }
+    exchange(EXCHANGE, async { Ok::<_, Fault>(client.execute(LOCK_TENANTS, &[&tenants]).await.map(drop)?) }).await
 }
 
 /// A task that connects. It ends with this.
@@ -303,7 +313,9 @@ impl Writer {
             return Ok(None);
         };
         let session = self.session()?;
+        let tenants = self.tenants_to_lock(&ops);
         let written = transact(&session.client, async {
+            lock(&session.client, &tenants).await?;
             let mut answers = Vec::with_capacity(ops.len());
             let requests = ops.into_iter().map(|op| apply(session, op, is_repeated)).collect();
             for result in exchange(EXCHANGE, async { Ok::<_, Fault>(pipeline(requests).await) }).await? {
@@ -347,12 +359,36 @@ impl Writer {
             Op::Import { contents, replace } => {
                 transact(&session.client, import(session, contents, *replace)).await.map(|()| Rows::default())
             }
-            _ => exchange(EXCHANGE, apply(session, op, is_repeated)).await,
+            op => match self.tenants_to_lock(&[op]) {
+                tenants if tenants.is_empty() => exchange(EXCHANGE, apply(session, op, is_repeated)).await,
+                tenants => {
+                    transact(&session.client, async {
+                        lock(&session.client, &tenants).await?;
+                        exchange(EXCHANGE, apply(session, op, is_repeated)).await
+                    })
+                    .await
+                }
+            },
         };
         if !op.is_read() || written.is_err() {
             self.note_result(&written);
         }
         written
+    }
+
+    /// The tenants with quotas that changes may reach while other nodes create sandboxes, in one order for all nodes.
+    fn tenants_to_lock<'a>(&self, ops: &[&'a Op]) -> Vec<&'a str> {
+        if matches!(self.claim.lock(), Lock::Alone) {
+            return Vec::new();
+        }
+        let tenants: BTreeSet<&str> = ops
+            .iter()
+            .filter_map(|op| match op {
+                Op::Insert(row, limits) | Op::Reserve(row, limits) if limits.apply_to_sandboxes() => Some(row.tenant.as_str()),
+                _ => None,
+            })
+            .collect();
+        tenants.into_iter().collect()
     }
 
     fn note_result<T>(&mut self, result: &Result<T, Fault>) {

@@ -190,6 +190,31 @@ impl Network {
         })
     }
 
+    /// The indexes of those running sandboxes that have no link to this host: it was deleted, or the server is in another network
+    /// namespace than before.
+    pub async fn unconnected(&self, running: Vec<u32>) -> Result<Vec<u32>> {
+        let tag = self.shared.tag.clone();
+        blocking(move || {
+            let present: HashSet<String> = interfaces(&tag)?.into_iter().collect();
+            Ok(running.into_iter().filter(|index| !present.contains(&link_name(&tag, *index))).collect())
+        })
+        .await
+    }
+
+    /// Gives a running sandbox a new link with the same address.
+    pub async fn reconnect(&self, index: u32, netns: OwnedFd) -> Result<()> {
+        let shared = self.shared.clone();
+        blocking(move || {
+            netns::enter(netns.as_fd(), || {
+                let mut inside = Rtnl::open().map_err(NetworkError::netlink("open a netlink socket"))?;
+                // Its other end is in a namespace that is going away, or was left by another server.
+                find(&mut inside, "eth0")?.map_or(Ok(false), |link| delete(&mut inside, &link))
+            })?;
+            shared.connect(&mut host_netlink()?, index, Some(netns.as_fd())).map(|_| ())
+        })
+        .await
+    }
+
     /// Like [`Self::adopt`] if the addresses in use are unknown: none is reused, and no link is removed.
     pub async fn adopt_all(&self) {
         let shared = self.shared.clone();

@@ -1,0 +1,108 @@
+"""Nodes of a cluster: servers over one Postgres."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Event, Thread
+
+from arenite_server import Server
+from commands import run
+from postgres import Postgres
+from sandboxes import LiveSandbox
+from small import SmallServer, tiny_image, within
+
+NAMES = ("red", "green", "blue")
+
+
+@contextmanager
+def nodes_of(
+    postgres: Postgres, own_server: Callable[..., Server], args: dict[str, tuple[str, ...]] | None = None
+) -> Iterator[dict[str, SmallServer]]:
+    """Three nodes with the image `tiny`, each with its own further arguments."""
+    made = {}
+    for name in NAMES:
+        own = ("--default-image", "tiny", "--node", name, "--node-listen", "127.0.0.1:0", *(args or {}).get(name, ()))
+        server = own_server(kind=SmallServer, args=own)
+        if "--prepared-slots" in own:
+            # Instead of what all servers of these tests have.
+            at = server.args.index("--prepared-slots")
+            server.args = (*server.args[:at], *server.args[at + 2 :])
+        server.environment = {"ARENITE_STORE": postgres.url}
+        server.start()
+        tiny_image(server.data_dir / "pool")
+        made[name] = server
+    until_all_have_the_image(postgres)
+    yield made
+    for server in made.values():
+        if server.process is None:
+            server.start()
+        server.delete_all_sandboxes()
+
+
+def until_all_have_the_image(postgres: Postgres) -> None:
+    """Until then, creates go only to the nodes that have said it."""
+    listed = "SELECT count(*) FROM nodes WHERE images LIKE '%tiny%'"
+    within(10, "all nodes say that they have the image", lambda: postgres.sql(listed).strip() == str(len(NAMES)))
+    until_all_renew(postgres)
+
+
+def until_all_renew(postgres: Postgres) -> None:
+    """Waits until each node that is up knows what the database says now."""
+    before = json.loads(postgres.sql("SELECT json_object_agg(name, renewals) FROM nodes WHERE state = 'up'"))
+    behind = " OR ".join(f"(name = '{name}' AND renewals < {number + 2})" for name, number in before.items())
+    within(10, "all nodes renew their leases", lambda: postgres.sql(f"SELECT count(*) FROM nodes WHERE {behind}").strip() == "0")
+
+
+def states(node: Server) -> dict[str, str]:
+    listed = run(node, "node", "ls", "--json")
+    assert listed.returncode == 0, listed.stderr
+    return {one["name"]: one["state"] for one in json.loads(listed.stdout)["nodes"]}
+
+
+ALL_UP = dict.fromkeys(NAMES, "up")
+
+
+class Calls(Thread):
+    """Calls sandboxes until it is stopped, and counts what failed."""
+
+    def __init__(self, boxes: list[LiveSandbox]):
+        super().__init__(daemon=True)
+        self.boxes, self.ended, self.made, self.failed = boxes, Event(), 0, []
+        self.start()
+
+    def run(self) -> None:
+        while not self.ended.is_set():
+            for box in self.boxes:
+                self.made += 1
+                try:
+                    assert box.output("echo here") == "here"
+                except Exception as error:  # noqa: BLE001
+                    self.failed.append(error)
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        self.ended.set()
+        self.join()
+        assert self.made > 0 and self.failed == [], self.failed
+
+
+def owned(postgres: Postgres) -> dict[str, list[str]]:
+    """The names of each node's sandboxes."""
+    found: dict[str, list[str]] = {name: [] for name in NAMES}
+    for line in postgres.sql("SELECT node, name FROM sandboxes ORDER BY name").splitlines():
+        node, name = line.split("|")
+        found[node].append(name)
+    return found
+
+
+def create_on_all(postgres: Postgres, via: SmallServer, least: int = 2) -> dict[str, list[str]]:
+    """Creates sandboxes through one node until each node has some."""
+    number = 0
+    while min(map(len, owned(postgres).values())) < least:
+        assert number < 100, owned(postgres)
+        via.create(f"box-{number}")
+        number += 1
+    return owned(postgres)
