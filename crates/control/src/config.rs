@@ -115,7 +115,7 @@ impl Default for Limits {
 
 impl Limits {
     /// How many more sandboxes a host admits that has this capacity left, and `sandboxes` already.
-    pub(crate) fn room(&self, capacity: &HostCapacity, sandboxes: u64) -> u64 {
+    pub(crate) fn remaining_sandboxes(&self, capacity: &HostCapacity, sandboxes: u64) -> u64 {
         let by_number = (self.max_sandboxes as u64).saturating_sub(sandboxes);
         // A total of zero means that the engine doesn't know.
         let by = |total: u64, available: u64, reserve: u64, estimate: u64| match total {

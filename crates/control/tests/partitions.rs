@@ -24,7 +24,7 @@ use tokio::sync::watch;
 
 /// Kills and partitions of one test. `ARENITE_TEST_EVENTS` is another number.
 const EVENTS: usize = 40;
-/// After so many of them, everything runs again, and is compared.
+/// After this number of them, everything runs again, and is compared.
 const COMPARE_EVERY: usize = 20;
 const TIMES: LeaseTimes = LeaseTimes { renew: Duration::from_millis(40), give_up: Duration::from_millis(300) };
 /// A call without an answer for this time may or may not have been carried out.

@@ -9,13 +9,13 @@ use thiserror::Error;
 /// An object store: `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://CONTAINER/PREFIX` or `file:///DIRECTORY`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
-    pub(crate) place: Place,
+    pub(crate) location: ObjectLocation,
     /// Without slashes at its ends; empty: none.
     pub(crate) prefix: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum ObjectLocation {
     S3(String),
     Google(String),
     Azure(String),
@@ -38,11 +38,11 @@ pub enum AddressError {
 impl Address {
     /// The URL without the prefix.
     pub(crate) fn bucket_url(&self) -> String {
-        match &self.place {
-            Place::S3(bucket) => format!("s3://{bucket}"),
-            Place::Google(bucket) => format!("gs://{bucket}"),
-            Place::Azure(container) => format!("az://{container}"),
-            Place::Directory(dir) => format!("file://{}", dir.display()),
+        match &self.location {
+            ObjectLocation::S3(bucket) => format!("s3://{bucket}"),
+            ObjectLocation::Google(bucket) => format!("gs://{bucket}"),
+            ObjectLocation::Azure(container) => format!("az://{container}"),
+            ObjectLocation::Directory(dir) => format!("file://{}", dir.display()),
         }
     }
 }
@@ -66,15 +66,15 @@ impl FromStr for Address {
             let dir = PathBuf::from(rest);
             let is_plain = dir.is_absolute() && dir.components().all(|part| part.as_os_str() != "..");
             return match is_plain {
-                true => Ok(Self { place: Place::Directory(dir), prefix: String::new() }),
+                true => Ok(Self { location: ObjectLocation::Directory(dir), prefix: String::new() }),
                 false => Err(invalid("it names a directory by its whole path: file:///var/lib/trajectories")),
             };
         }
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
-        let place = match scheme {
-            "s3" => Place::S3(bucket.to_owned()),
-            "gs" => Place::Google(bucket.to_owned()),
-            "az" => Place::Azure(bucket.to_owned()),
+        let location = match scheme {
+            "s3" => ObjectLocation::S3(bucket.to_owned()),
+            "gs" => ObjectLocation::Google(bucket.to_owned()),
+            "az" => ObjectLocation::Azure(bucket.to_owned()),
             _ => return Err(AddressError::Scheme { given: shown() }),
         };
         let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
@@ -86,7 +86,7 @@ impl FromStr for Address {
         if !prefix.is_empty() && !prefix.split('/').all(is_part) {
             return Err(invalid("a prefix has letters, digits, -, _ and ., with / in between"));
         }
-        Ok(Self { place, prefix: prefix.to_owned() })
+        Ok(Self { location, prefix: prefix.to_owned() })
     }
 }
 

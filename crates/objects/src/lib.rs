@@ -27,7 +27,7 @@ use object_store::path::Path;
 use object_store::{BackoffConfig, ClientConfigKey, ObjectStore, ObjectStoreExt, RetryConfig, WriteMultipart};
 use tokio::io::AsyncReadExt;
 
-use address::Place;
+use address::ObjectLocation;
 pub use address::{Address, AddressError};
 
 /// Size of the parts of a large object, and how many are sent at once.
@@ -60,19 +60,19 @@ impl Store {
             max_retries: 2,
             retry_timeout: Duration::from_secs(20),
         };
-        let built = match &address.place {
-            Place::Directory(_) => return Ok(Self { address, cloud: None }),
-            Place::S3(_) => {
+        let built = match &address.location {
+            ObjectLocation::Directory(_) => return Ok(Self { address, cloud: None }),
+            ObjectLocation::S3(_) => {
                 let builder = AmazonS3Builder::from_env().with_url(url).with_retry(retry);
                 let set = |b: AmazonS3Builder, (key, value)| b.with_config(AmazonS3ConfigKey::Client(key), value);
                 TIMEOUTS.into_iter().fold(builder, set).build().map(|store| Arc::new(store) as Arc<dyn ObjectStore>)
             }
-            Place::Google(_) => {
+            ObjectLocation::Google(_) => {
                 let builder = GoogleCloudStorageBuilder::from_env().with_url(url).with_retry(retry);
                 let set = |b: GoogleCloudStorageBuilder, (key, value)| b.with_config(GoogleConfigKey::Client(key), value);
                 TIMEOUTS.into_iter().fold(builder, set).build().map(|store| Arc::new(store) as Arc<dyn ObjectStore>)
             }
-            Place::Azure(_) => {
+            ObjectLocation::Azure(_) => {
                 let builder = MicrosoftAzureBuilder::from_env().with_url(url).with_retry(retry);
                 let set = |b: MicrosoftAzureBuilder, (key, value)| b.with_config(AzureConfigKey::Client(key), value);
                 TIMEOUTS.into_iter().fold(builder, set).build().map(|store| Arc::new(store) as Arc<dyn ObjectStore>)
@@ -85,9 +85,9 @@ impl Store {
     }
 
     fn store(&self) -> Result<Arc<dyn ObjectStore>, object_store::Error> {
-        match (&self.cloud, &self.address.place) {
+        match (&self.cloud, &self.address.location) {
             (Some(cloud), _) => Ok(Arc::clone(cloud)),
-            (None, Place::Directory(dir)) => Ok(Arc::new(LocalFileSystem::new_with_prefix(dir)?.with_fsync(true))),
+            (None, ObjectLocation::Directory(dir)) => Ok(Arc::new(LocalFileSystem::new_with_prefix(dir)?.with_fsync(true))),
             (None, _) => Err(object_store::Error::NotImplemented { operation: "open".into(), implementer: "arenite".into() }),
         }
     }

@@ -122,7 +122,7 @@ impl Control {
             memory_available_bytes: capacity.memory_available_bytes,
             disk_total_bytes: capacity.disk_total_bytes,
             disk_available_bytes: capacity.disk_available_bytes,
-            room: Some(self.config.limits.room(&capacity, sandboxes)),
+            room: Some(self.config.limits.remaining_sandboxes(&capacity, sandboxes)),
             tiers: Some(self.tiers().await),
             labels: self.config.node_labels.clone(),
             ..claim.facts()
