@@ -261,7 +261,7 @@ def test_the_dockerfile_builds_the_same(server: Server, tmp_path: Path, target: 
     try:
         image = inspect(server, name)
         config = image["config"]
-        assert config["user"] == (f"{user}:{user}" if user else "root")
+        assert config["user"] == (f"{user}:{user}" if user else None)
         assert (config["entrypoint"], config["cmd"]) == (["/arenite"], ["serve"])
 
         def about(path: str) -> os.stat_result:

@@ -44,6 +44,8 @@ ELSEWHERE = {
     "error: could not listen": "messages, not a command; operation/test_servers.py causes and compares both",
     '{\n  "id": "64f0c2a8b1c5d-17"': "an event, not a command; operation/test_events.py causes some",
     "arenite node drain": "needs a cluster; operation/test_node_drain.py has one with three nodes",
+    "arenite node uncordon": "needs a cluster; operation/test_node_drain.py has one with three nodes",
+    'trajectory_store = "s3:': "needs a bucket; trajectory/test_object_storage.py has one",
     "sudo arenite serve --store": "needs a database server; operation/test_nodes.py has one with three nodes",
     "sudo -u postgres create": "needs a database server; postgres.py makes one for each test of the store",
     "sudo arenite serve --listen 0.0.0.0:8443": "needs a certificate; operation/test_tls.py makes several",
