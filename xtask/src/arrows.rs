@@ -22,7 +22,7 @@ const ALLOWED: [(&str, &[&str]); 26] = [
     ("channel", &[]),
     ("kubernetes", &["model", "channel", "engine"]),
     ("trajectory", &["model"]),
-    ("objects", &["trajectory"]),
+    ("objects", &["model", "trajectory"]),
     ("synthesis", &["model", "trajectory", "retrieval"]),
     ("gateway", &["model", "channel", "engine", "control", "trajectory", "retrieval", "mcp", "synthesis"]),
     ("guest-cdp", &[]),

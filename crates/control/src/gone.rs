@@ -32,11 +32,6 @@ impl Control {
         store.sandbox_of_other(tenant, sandbox).await.map_err(ControlError::store("read a sandbox of another node"))
     }
 
-    /// Whether this node has the sandbox.
-    pub fn has(&self, id: &SandboxId) -> bool {
-        self.registry().by_id(id).is_some()
-    }
-
     /// Deletes a sandbox of another node, which must not run.
     pub(crate) async fn delete_of_other(&self, sandbox: &Sandbox) -> Result<(), ControlError> {
         let not_found = || ControlError::NotFound { name: sandbox.name.clone() };

@@ -134,11 +134,11 @@ pub(crate) async fn delete(
     let (gateway, context) = (Arc::clone(gateway), context.clone());
     audited(&Arc::clone(&gateway), &context.clone(), "sandbox.delete", Some(name.to_string()), async move {
         let sandbox = target::look_up(&gateway.control, &context, &SandboxRef::Name(name.clone())).await?;
-        if !gateway.control.has(&sandbox.id) && nodes::delete(&gateway, &context, &name).await? {
+        if !gateway.control.has_id(context.tenant(), &sandbox.id) && nodes::delete(&gateway, &context, &name).await? {
             return Ok(answer(sandbox));
         }
         // The trajectory of another node's sandbox is there.
-        let step = gateway.control.has(&sandbox.id).then(|| begin(&gateway, &context, &sandbox, call));
+        let step = gateway.control.has_id(context.tenant(), &sandbox.id).then(|| begin(&gateway, &context, &sandbox, call));
         let step = step.and_then(|step| {
             step.inspect_err(|error| tracing::error!(sandbox = %sandbox.id, %error, "a delete is not recorded")).ok()
         });

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use arenite_engine::EngineError;
-use arenite_model::SandboxId;
+use arenite_model::{SandboxId, with_sources};
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use k8s_openapi::api::core::v1::{Event, Pod, Secret};
 use kube::api::{Api as KubeApi, DeleteParams, ListParams, ObjectList, Patch, PatchParams, PostParams, Preconditions};
@@ -296,20 +296,6 @@ where
         sleep(wait).await;
         pause = (pause * 2).min(MAX_PAUSE);
     }
-}
-
-/// The error and its causes: the client's own text often says only which layer failed.
-fn with_sources(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let more = cause.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        source = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

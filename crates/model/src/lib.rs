@@ -7,6 +7,7 @@
 mod address;
 mod code;
 mod death;
+mod error_text;
 mod id;
 pub mod protocol;
 mod spec;
@@ -16,6 +17,7 @@ mod tier;
 pub use address::is_public_address;
 pub use code::ErrorCode;
 pub use death::{Death, DeathReason};
+pub use error_text::with_sources;
 pub use id::{GroupName, IdError, IdempotencyKey, ImageName, KeyId, NodeName, SandboxId, SandboxName, TenantId, WebhookId};
 pub use spec::{IdlePolicy, NetworkMode, Resources, SandboxSpec, SpecError, VolumeMount};
 pub use state::SandboxState;

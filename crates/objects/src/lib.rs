@@ -16,6 +16,7 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arenite_model::with_sources;
 use arenite_trajectory::{Content, Object, ObjectError, Objects, Pieces};
 use async_trait::async_trait;
 use futures_util::{StreamExt, TryStreamExt};
@@ -208,16 +209,7 @@ impl Objects for Store {
 
 /// An error with its causes. Queries of URLs are left out: they may hold signatures.
 fn explain(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    without_queries(&text)
+    without_queries(&with_sources(error))
 }
 
 fn without_queries(text: &str) -> String {

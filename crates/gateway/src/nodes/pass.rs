@@ -18,7 +18,7 @@ use arenite_channel::{Connector, Identity as Keys};
 use arenite_control::Control;
 use arenite_control::nodes::RESTART;
 use arenite_control::tenants::Principal;
-use arenite_model::{ErrorCode, NodeName};
+use arenite_model::{ErrorCode, NodeName, with_sources};
 use axum::body::Body;
 use http::header::{CONNECTION, HeaderName, TRANSFER_ENCODING};
 use http::{HeaderValue, Method, Request, Response, StatusCode, Uri};
@@ -396,8 +396,8 @@ pub(super) async fn send_to(
     tokio::select! {
         answered = peers.client.request(request) => match answered {
             Ok(answer) => Ok(answer.map(Body::new)),
-            Err(error) if error.is_connect() => Err(Unsent::NotConnected(unreachable(&with_cause(&error)))),
-            Err(error) => Err(Unsent::BrokenOff(unreachable(&with_cause(&error)))),
+            Err(error) if error.is_connect() => Err(Unsent::NotConnected(unreachable(&with_sources(&error)))),
+            Err(error) => Err(Unsent::BrokenOff(unreachable(&with_sources(&error)))),
         },
         // One that hangs keeps its connections.
         () = gateway.control.until_lost(node) => Err(Unsent::BrokenOff(unreachable(&"it was given up"))),
@@ -408,14 +408,4 @@ async fn tunnel(client: OnUpgrade, owner: OnUpgrade) {
     let (Ok(client), Ok(owner)) = (client.await, owner.await) else { return };
     // Either end may leave without closing.
     let _ = copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(owner)).await;
-}
-
-fn with_cause(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
