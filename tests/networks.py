@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -84,25 +83,3 @@ class HostServer(SmallServer):
     def command_line(self, extra: tuple[str, ...] = ()) -> list[str]:
         inside = f'exec 3<&{self.listener.fileno()}; LISTEN_FDS=1 LISTEN_PID=$$ exec nsenter --net=/run/netns/{self.host.name} "$@"'
         return ["bash", "-c", inside, "bash", *super().command_line(extra)]
-
-
-class Load(threading.Thread):
-    """Calls from the time that it is created until it is stopped. Counts them, and keeps what failed."""
-
-    def __init__(self, call) -> None:  # type: ignore[no-untyped-def]
-        super().__init__(daemon=True)
-        self.call, self.ended, self.made, self.failed = call, threading.Event(), 0, []
-        self.start()
-
-    def run(self) -> None:
-        while not self.ended.wait(0.02):
-            self.made += 1
-            try:
-                self.call()
-            except Exception as error:  # noqa: BLE001
-                self.failed.append(repr(error))
-
-    def stop(self) -> None:
-        self.ended.set()
-        self.join()
-        assert self.made > 0 and self.failed == [], (self.made, self.failed)

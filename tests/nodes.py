@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import cycle
 from threading import Event, Thread
 
 from arenite_server import Server
@@ -65,28 +65,36 @@ def states(node: Server) -> dict[str, str]:
 ALL_UP = dict.fromkeys(NAMES, "up")
 
 
-class Calls(Thread):
-    """Calls sandboxes until it is stopped, and counts what failed."""
+class Load(Thread):
+    """Calls from the time that it is created until it is stopped. Counts them, and keeps what failed."""
 
-    def __init__(self, boxes: list[LiveSandbox]):
+    def __init__(self, call: Callable[[], object]) -> None:
         super().__init__(daemon=True)
-        self.boxes, self.ended, self.made, self.failed = boxes, Event(), 0, []
+        self.call, self.ended, self.made, self.failed = call, Event(), 0, []
         self.start()
 
     def run(self) -> None:
-        while not self.ended.is_set():
-            for box in self.boxes:
-                self.made += 1
-                try:
-                    assert box.output("echo here") == "here"
-                except Exception as error:  # noqa: BLE001
-                    self.failed.append(error)
-            time.sleep(0.05)
+        while not self.ended.wait(0.02):
+            self.made += 1
+            try:
+                self.call()
+            except Exception as error:  # noqa: BLE001
+                self.failed.append(repr(error))
 
     def stop(self) -> None:
         self.ended.set()
         self.join()
-        assert self.made > 0 and self.failed == [], self.failed
+        assert self.made > 0 and self.failed == [], (self.made, self.failed)
+
+
+def calls(boxes: list[LiveSandbox]) -> Load:
+    """Calls sandboxes, one after the other."""
+    each = cycle(boxes)
+
+    def call() -> None:
+        assert next(each).output("echo here") == "here"
+
+    return Load(call)
 
 
 def owned(postgres: Postgres) -> dict[str, list[str]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from arenite_server import Server
 from authority import Authority
+from postgres import Postgres
 from small import tiny_image
 
 SMALL = ("--prepared-slots", "0", "--storage-size", "512MiB", "--disk-reserve", "1MiB")
@@ -45,6 +46,13 @@ def own_servers() -> Iterator[Callable[..., Server]]:
 def own_server() -> Iterator[Callable[..., Server]]:
     with own_servers() as make:
         yield make
+
+
+@pytest.fixture
+def postgres() -> Iterator[Postgres]:
+    postgres = Postgres()
+    yield postgres
+    postgres.remove()
 
 
 @pytest.fixture(scope="module")

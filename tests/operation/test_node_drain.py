@@ -15,20 +15,13 @@ import httpx
 import pytest
 from arenite_server import Server, binary
 from commands import run
-from nodes import ALL_UP, NAMES, Calls, create_on_all, nodes_of, owned, states, until_all_renew
+from nodes import ALL_UP, NAMES, calls, create_on_all, nodes_of, owned, states, until_all_renew
 from postgres import Postgres
 from sandboxes import LiveSandbox
 from small import SmallServer, tiny_image, within
 
 #: A node follows a drain at its next renewal.
 FOLLOWS_WITHIN = 5
-
-
-@pytest.fixture
-def postgres() -> Iterator[Postgres]:
-    postgres = Postgres()
-    yield postgres
-    postgres.remove()
 
 
 @pytest.fixture
@@ -61,7 +54,7 @@ def test_a_node_that_drains_gets_no_creates_and_is_empty_at_the_deadline(
     red, green, blue = nodes.values()
     made = create_on_all(postgres, red)
     within(20, "its pool is filled", lambda: guests(green) == len(made["green"]) + 2)
-    calls = Calls([LiveSandbox(blue.url, name) for name in made["green"]])
+    load = calls([LiveSandbox(blue.url, name) for name in made["green"]])
     drained = run(red, "node", "drain", "green")
     assert drained.returncode == 0 and "until their own ends" in drained.stderr, drained.stderr
     assert node(blue, "green")["drain"]["deadline"] is None and states(red) == ALL_UP
@@ -81,7 +74,7 @@ def test_a_node_that_drains_gets_no_creates_and_is_empty_at_the_deadline(
     assert guests(green) == len(made["green"]), "nothing is made ahead again"
 
     # The wish outlives a restart of the node, and `--wait` needs the node.
-    calls.stop()
+    load.stop()
     assert green.stop() == 0
     waiting = run(red, "node", "drain", "green", "--deadline", "1h", "--wait")
     assert waiting.returncode == 1 and "it is drained when its server starts" in waiting.stderr, waiting.stderr

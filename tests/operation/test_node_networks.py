@@ -15,14 +15,13 @@ from pathlib import Path
 import httpx
 import pytest
 from arenite_server import REPOSITORY, Server
-from networks import GATEWAY, HostServer, Load, hosts
-from nodes import until_all_have_the_image
+from networks import GATEWAY, HostServer, hosts
+from nodes import NAMES, Load, calls, owned, until_all_have_the_image
 from postgres import Postgres
 from sandboxes import LiveSandbox
 from small import tiny_image, within
 from workers import OF_SANDBOXES, Worker
 
-NAMES = ("red", "green", "blue")
 #: A node is given up ten seconds after its last renewal, which is noticed within two more.
 GIVEN_UP_WITHIN = 15
 #: The build that nodes have before they are upgraded.
@@ -36,11 +35,7 @@ class Nodes(dict[str, HostServer]):
 
     def owned(self) -> dict[str, list[str]]:
         """The names of each node's sandboxes."""
-        found: dict[str, list[str]] = {name: [] for name in NAMES}
-        for line in self.postgres.sql("SELECT node, name FROM sandboxes ORDER BY name").splitlines():
-            node, name = line.split("|")
-            found[node].append(name)
-        return found
+        return owned(self.postgres)
 
     def states(self) -> dict[str, str]:
         return dict(line.split("|") for line in self.postgres.sql("SELECT name, state FROM nodes").splitlines())
@@ -215,7 +210,7 @@ def test_creates_are_spread_and_a_killed_node_comes_back(nodes: Nodes) -> None:
     assert all(0.8 * even <= len(theirs) <= 1.2 * even for theirs in owned.values()), {k: len(v) for k, v in owned.items()}
 
     others = {via: LiveSandbox(nodes[via].url, owned[of][0]) for via, of in (("red", "green"), ("green", "red"))}
-    loads = [Load(lambda box=box: box.output("echo here")) for box in others.values()]
+    loads = [calls([box]) for box in others.values()]
     kept = [LiveSandbox(red.url, name) for name in owned["blue"]]
     kept[0].output("echo kept > /tmp/file")
     blue.kill()

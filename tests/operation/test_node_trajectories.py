@@ -14,21 +14,14 @@ import httpx
 import pytest
 from arenite_server import Server
 from commands import run
+from nodes import NAMES, nodes_of
 from objects import Directory
 from postgres import Postgres
 from sandboxes import LiveSandbox
-from small import SmallServer, events, tiny_image, within
+from small import SmallServer, events, within
 
-NAMES = ("red", "green", "blue")
 #: A list waits three seconds for a node that hangs.
 BOUND = 6
-
-
-@pytest.fixture
-def postgres() -> Iterator[Postgres]:
-    postgres = Postgres()
-    yield postgres
-    postgres.remove()
 
 
 @pytest.fixture
@@ -38,19 +31,8 @@ def store(tmp_path: Path) -> Directory:
 
 @pytest.fixture
 def nodes(postgres: Postgres, own_server: Callable[..., Server], store: Directory) -> Iterator[dict[str, SmallServer]]:
-    made = {}
-    for name in NAMES:
-        args = ("--default-image", "tiny", "--node", name, "--node-listen", "127.0.0.1:0", "--trajectory-store", store.url)
-        server = own_server(kind=SmallServer, args=args)
-        server.environment = {"ARENITE_STORE": postgres.url}
-        server.start()
-        tiny_image(server.data_dir / "pool")
-        made[name] = server
-    yield made
-    for server in made.values():
-        if server.process is None:
-            server.start()
-        server.delete_all_sandboxes()
+    with nodes_of(postgres, own_server, dict.fromkeys(NAMES, ("--trajectory-store", store.url))) as made:
+        yield made
 
 
 def create_on_all(postgres: Postgres, via: SmallServer, prefix: str = "box") -> dict[str, LiveSandbox]:

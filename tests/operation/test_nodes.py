@@ -15,7 +15,7 @@ import httpx
 import pytest
 from arenite_server import Server
 from commands import run
-from nodes import ALL_UP, NAMES, Calls, create_on_all, nodes_of, owned, states
+from nodes import ALL_UP, NAMES, calls, create_on_all, nodes_of, owned, states
 from postgres import Postgres
 from sandboxes import LiveSandbox
 from small import SmallServer, within
@@ -23,13 +23,6 @@ from websockets.sync.client import connect
 
 #: A node is given up ten seconds after its last renewal, which is noticed within two more.
 GIVEN_UP_WITHIN = 15
-
-
-@pytest.fixture
-def postgres() -> Iterator[Postgres]:
-    postgres = Postgres()
-    yield postgres
-    postgres.remove()
 
 
 @pytest.fixture
@@ -121,7 +114,7 @@ def test_a_stranger_at_the_port_of_nodes_gets_nothing(postgres: Postgres, nodes:
 def test_a_killed_node_is_lost_until_it_is_back(postgres: Postgres, nodes: dict[str, SmallServer]) -> None:
     red, green, blue = nodes.values()
     made = create_on_all(postgres, red)
-    calls = Calls([LiveSandbox(red.url, made["red"][0]), LiveSandbox(red.url, made["green"][0]), LiveSandbox(green.url, made["red"][1])])
+    load = calls([LiveSandbox(red.url, made["red"][0]), LiveSandbox(red.url, made["green"][0]), LiveSandbox(green.url, made["red"][1])])
     kept = [LiveSandbox(red.url, name) for name in made["blue"]]
     for box in kept:
         box.output("echo kept > /tmp/file")
@@ -163,19 +156,19 @@ def test_a_killed_node_is_lost_until_it_is_back(postgres: Postgres, nodes: dict[
     time.sleep(GIVEN_UP_WITHIN - 2)
     assert states(red) == {**ALL_UP, "blue": "down"}
     blue.start()
-    calls.stop()
+    load.stop()
 
 
 def test_a_database_that_is_away_gives_nobody_up(postgres: Postgres, nodes: dict[str, SmallServer]) -> None:
     made = create_on_all(postgres, nodes["red"], least=1)
-    calls = Calls([LiveSandbox(nodes[name].url, made[name][0]) for name in NAMES])
+    load = calls([LiveSandbox(nodes[name].url, made[name][0]) for name in NAMES])
     epochs = postgres.sql("SELECT name, epoch FROM nodes ORDER BY name")
     postgres.stop()
     time.sleep(GIVEN_UP_WITHIN)
     postgres.start()
     within(20, "all renew their leases again", lambda: _renews(postgres))
     time.sleep(5)
-    calls.stop()
+    load.stop()
     assert states(nodes["red"]) == ALL_UP
     assert postgres.sql("SELECT name, epoch FROM nodes ORDER BY name") == epochs
 

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,13 +17,6 @@ from arenite_server import Server, binary
 from postgres import Postgres
 from sandboxes import LiveSandbox
 from small import tiny_image, within
-
-
-@pytest.fixture
-def postgres() -> Iterator[Postgres]:
-    postgres = Postgres()
-    yield postgres
-    postgres.remove()
 
 
 @pytest.fixture
