@@ -229,10 +229,13 @@ def test_a_call_into_a_guest_that_is_killed_fails_by_the_infrastructure(tenants:
     assert acme.http.get(f"{SANDBOXES}/one/steps?class=nobody").status_code == 400
 
 
-def test_a_reset_is_unsupported_and_wakes_nothing(tenants: TenantsServer, acme: Tenant) -> None:
-    create(acme, "one")
-    acme.json("POST", f"{SANDBOXES}/one/pause")
-    refused = acme.http.post(f"{SANDBOXES}/one/reset")
-    assert (refused.status_code, refused.json()["code"]) == (501, "unsupported") and refused.json()["hint"], refused.text
-    assert get(acme, "one")["state"] == "paused"
+def test_a_reset_keeps_a_sandbox_and_not_its_disk(tenants: TenantsServer, acme: Tenant) -> None:
+    sandbox = create(acme, "one")
+    run = "/sandbox/one/v1/bash/exec"
+    acme.json("POST", run, json={"command": "echo x >/home/gem/probe"})
+    stale = acme.http.post(f"{SANDBOXES}/one/reset", headers={"If-Match": '"other-1"'})
+    assert stale.status_code == 412, stale.text
+    answer = acme.json("POST", f"{SANDBOXES}/one/reset")
+    assert (answer["sandbox"]["id"], answer["processes"]) == (sandbox["id"], "restarted")
+    assert acme.json("POST", run, json={"command": "ls /home/gem/probe"})["data"]["exit_code"] != 0
     assert tenants.operator.http.post(f"{SANDBOXES}/one/reset").status_code == 404

@@ -4,6 +4,7 @@ import { APIError, AreniteError, ConnectionFailed, RequestTimedOut, refusalOf } 
 import { type Event, readEvents } from "./events.js";
 import { Groups } from "./groups.js";
 import { Sandboxes } from "./sandbox.js";
+import { Snapshots } from "./snapshots.js";
 import { Trajectories } from "./trajectory.js";
 import type { EventInfo, EventPage, Me, ServerInfo } from "./types.js";
 import { Webhooks } from "./webhooks.js";
@@ -78,6 +79,7 @@ export class Client {
   readonly timeoutMs: number;
   readonly groups: Groups;
   readonly sandboxes: Sandboxes;
+  readonly snapshots: Snapshots;
   readonly trajectories: Trajectories;
   readonly webhooks: Webhooks;
   readonly #retries: number;
@@ -99,6 +101,7 @@ export class Client {
     this.#fetch = options.fetch ?? ((input, init) => fetch(input, init));
     this.groups = new Groups(this);
     this.sandboxes = new Sandboxes(this);
+    this.snapshots = new Snapshots(this);
     this.trajectories = new Trajectories(this);
     this.webhooks = new Webhooks(this);
   }

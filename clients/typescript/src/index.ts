@@ -27,7 +27,8 @@ export {
 } from "./errors.js";
 export { Files, FileWatch, type WatchOptions } from "./files.js";
 export { Group, Groups } from "./groups.js";
-export { Sandbox, type SandboxBatch, Sandboxes } from "./sandbox.js";
+export { type ReturnOptions, Sandbox, type SandboxBatch, Sandboxes } from "./sandbox.js";
+export { Snapshots } from "./snapshots.js";
 export { type Format, type StepFilter, type StepOptions, Trajectories, Trajectory } from "./trajectory.js";
 export type * from "./types.js";
 export { Webhooks } from "./webhooks.js";

@@ -7,7 +7,20 @@ import { BashSession, type CommandResult, type Process, type RunOptions, type Sp
 import { Files } from "./files.js";
 import { randomId } from "./random.js";
 import { Trajectory } from "./trajectory.js";
-import type { BashSessionInfo, CreatedSandboxes, CreateSandbox, FailedCreate, SandboxInfo, SandboxUsage } from "./types.js";
+import type {
+  BashSessionInfo,
+  CheckpointInfo,
+  CreatedSandboxes,
+  CreateSandbox,
+  Differences,
+  FailedCreate,
+  ForkSandbox,
+  HistoryInfo,
+  RolledBack,
+  SandboxInfo,
+  SandboxUsage,
+  SnapshotInfo,
+} from "./types.js";
 
 /** A create may wait for an image. */
 const CREATE_TIMEOUT_MS = 240_000;
@@ -73,6 +86,12 @@ export interface SandboxBatch {
   sandboxes: Sandbox[];
   /** Why the others could not be created. */
   errors: FailedCreate[];
+}
+
+/** How a sandbox returns to an earlier state. */
+export interface ReturnOptions {
+  /** Start its main command again; true by default. */
+  restart?: boolean;
 }
 
 /** A sandbox: a computer with a shell, files, code, and a browser. */
@@ -199,6 +218,49 @@ export class Sandbox {
     await this.client.request("DELETE", this.#api);
   }
 
+  /** Seals its disk as a checkpoint of its history, without waking it. */
+  checkpoint(note?: string): Promise<CheckpointInfo> {
+    return this.client.request("POST", `${this.#api}/checkpoints`, { json: note === undefined ? {} : { note } });
+  }
+
+  /** Its checkpoints, the oldest first. */
+  history(): Promise<HistoryInfo> {
+    return this.client.request("GET", `${this.#api}/history`, { params: { limit: 1000 } });
+  }
+
+  /** Removes a checkpoint, by number or id. */
+  async deleteCheckpoint(checkpoint: number | string): Promise<void> {
+    await this.client.request("DELETE", `${this.#api}/checkpoints/${encodeURIComponent(String(checkpoint))}`);
+  }
+
+  /** Returns its disk to a checkpoint, by number or id, or to its `beginning`. All its processes end. */
+  rollback(to: number | string, options: ReturnOptions = {}): Promise<RolledBack> {
+    return this.#return("rollback", { to: String(to) }, options);
+  }
+
+  /** Returns its disk to what it was created with, or to a snapshot of the same image. All its processes end. */
+  reset(options: ReturnOptions & { snapshot?: string } = {}): Promise<RolledBack> {
+    return this.#return("reset", { snapshot: options.snapshot }, options);
+  }
+
+  /** Compares two states of its disk by path: checkpoints by number or id, `beginning`, or `current`. */
+  diff(before: number | string = "beginning", after: number | string = "current", limit = 1000): Promise<Differences> {
+    return this.client.request("GET", `${this.#api}/diff`, { params: { before, after, limit } });
+  }
+
+  /** Creates sandboxes with its disk and its spec, from 1 to 100. `spec` has what differs. */
+  async fork(count = 1, spec: Omit<ForkSandbox, "count"> = {}): Promise<SandboxBatch> {
+    const path = `${this.#api}/fork`;
+    const json = { ...spec, count };
+    const forked = await this.client.call<CreatedSandboxes>({ method: "POST", path, json, timeoutMs: CREATE_TIMEOUT_MS });
+    return { sandboxes: forked.sandboxes.map((info) => new Sandbox(this.client, info)), errors: forked.errors };
+  }
+
+  /** Seals its disk as a snapshot, from which sandboxes are created with `snapshot` in their spec. */
+  snapshot(name: string, options: { labels?: Record<string, string>; note?: string } = {}): Promise<SnapshotInfo> {
+    return this.client.snapshots.create(name, this.name, options);
+  }
+
   /** Measures its use of memory, processor, and disk. */
   usage(): Promise<SandboxUsage> {
     return this.client.request("GET", `${this.#api}/usage`);
@@ -221,6 +283,14 @@ export class Sandbox {
 
   get #api(): string {
     return `/api/v2/sandboxes/${encodeURIComponent(this.name)}`;
+  }
+
+  async #return(action: string, json: Record<string, unknown>, options: ReturnOptions): Promise<RolledBack> {
+    const processes = options.restart === false ? "end" : "restart";
+    const path = `${this.#api}/${action}`;
+    const returned = await this.client.request<RolledBack>("POST", path, { json: { ...json, processes } });
+    this.info = returned.sandbox;
+    return returned;
   }
 
   async #change(json: Record<string, unknown>): Promise<SandboxInfo> {

@@ -9,6 +9,7 @@ mod rag;
 mod rollout;
 mod service;
 mod set;
+mod states;
 mod store;
 mod tenants;
 mod trajectory;
@@ -16,7 +17,7 @@ mod vm;
 
 use std::path::{Path, PathBuf};
 
-use arenite_model::{GroupName, ImageName, SandboxName, Tier};
+use arenite_model::{GroupName, ImageName, SandboxName, SnapshotName, Tier};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::client::DEFAULT_SERVER;
@@ -36,6 +37,10 @@ pub(crate) use rag::{
 pub(crate) use rollout::{ResultFormat, RolloutCommand, RolloutRunArgs};
 pub(crate) use service::{CompletionsArgs, ManArgs, ServiceCommand, ServiceInstallArgs, ServiceUninstallArgs};
 pub(crate) use set::SetArgs;
+pub(crate) use states::{
+    CheckpointArgs, DiffArgs, ForkArgs, HistoryArgs, RollbackArgs, SnapshotCommand, SnapshotCreateArgs, SnapshotInspectArgs,
+    SnapshotLsArgs, SnapshotRmArgs,
+};
 pub(crate) use store::{StoreCommand, StoreExportArgs, StoreImportArgs, StoreSettings};
 pub(crate) use tenants::{
     AuditArgs, KeyCommand, KeyCreateArgs, KeyLsArgs, KeyRevokeArgs, KeyRotateArgs, TenantCommand, TenantCreateArgs, TenantLsArgs,
@@ -122,6 +127,19 @@ pub(crate) enum Command {
     Resume(NamesArgs),
     /// Restart failed or lost sandboxes with their files
     Start(NamesArgs),
+    /// Seal the disk of a sandbox as a checkpoint
+    Checkpoint(CheckpointArgs),
+    /// List the checkpoints of a sandbox
+    History(HistoryArgs),
+    /// Return a sandbox to a checkpoint
+    Rollback(RollbackArgs),
+    /// Show which files of a sandbox changed
+    Diff(DiffArgs),
+    /// Create sandboxes with the disk of another
+    Fork(ForkArgs),
+    /// Manage snapshots, from which sandboxes are created
+    #[command(subcommand)]
+    Snapshot(SnapshotCommand),
     /// Manage groups of sandboxes, which end with their lease
     #[command(subcommand)]
     Group(GroupCommand),
@@ -166,7 +184,7 @@ pub(crate) enum Command {
     Store(StoreCommand),
     /// Remount a storage pool that a disk error made read-only
     RecoverStorage(RecoverStorageArgs),
-    /// Show or remove everything that Arenite has on this host
+    /// Return a sandbox to its beginning; without a name, show or remove everything that Arenite has on this host
     Reset(ResetArgs),
     /// Run the server as a service of systemd
     #[command(subcommand)]
@@ -257,6 +275,9 @@ pub(crate) struct CreateArgs {
     /// Image [default: the template's, else the server's]
     #[arg(long, short, value_name = "IMAGE")]
     pub(crate) image: Option<ImageName>,
+    /// Snapshot to start as, instead of an image
+    #[arg(long, value_name = "SNAPSHOT", conflicts_with = "image")]
+    pub(crate) snapshot: Option<SnapshotName>,
     /// Template to start from
     #[arg(long, short, value_name = "TEMPLATE")]
     pub(crate) template: Option<String>,
@@ -496,15 +517,21 @@ pub(crate) struct RecoverStorageArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without --all, the command lists what it would remove: the server, sandboxes with their processes and networks, the storage
+With a name, the command returns that sandbox to the disk that it was created with, and starts its main command again.
+
+Without a name and --all, the command lists what it would remove: the server, sandboxes with their processes and networks, the storage
 pool, and the data directory with images, trajectories and corpora. It keeps other data directories of this host, and kernel
 settings that the server changed (docs/OPERATIONS.md lists them).
 
 Examples:
+  arenite reset demo
   sudo arenite reset
   sudo arenite reset --all
   sudo arenite reset --all --force --data-dir /srv/arenite         in scripts")]
 pub(crate) struct ResetArgs {
+    /// Sandbox to reset
+    #[arg(conflicts_with = "all")]
+    pub(crate) sandbox: Option<SandboxName>,
     /// Stop the server and remove everything, after confirmation
     #[arg(long)]
     pub(crate) all: bool,
@@ -513,6 +540,8 @@ pub(crate) struct ResetArgs {
     pub(crate) force: bool,
     #[command(flatten)]
     pub(crate) data_dir: DataDir,
+    #[command(flatten)]
+    pub(crate) server: Server,
 }
 
 /// The directory of this host's images.

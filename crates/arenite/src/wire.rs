@@ -18,6 +18,8 @@ pub(crate) struct Create {
     pub(crate) template: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) image: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) snapshot: Option<String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) env: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -507,4 +509,49 @@ pub(crate) struct BashCommand {
     pub(crate) status: String,
     #[serde(default)]
     pub(crate) exit_code: Option<i32>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Checkpoint {
+    pub(crate) id: String,
+    pub(crate) number: u32,
+    pub(crate) parent: Option<String>,
+    pub(crate) note: Option<String>,
+    pub(crate) disk_bytes: Option<u64>,
+    pub(crate) created_at: jiff::Timestamp,
+    pub(crate) frozen_ms: Option<f64>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct History {
+    pub(crate) checkpoints: Vec<Checkpoint>,
+    pub(crate) head: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Differences {
+    pub(crate) paths: Vec<ChangedPath>,
+    pub(crate) truncated: bool,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct ChangedPath {
+    pub(crate) path: String,
+    pub(crate) change: String,
+    pub(crate) kind: String,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Snapshots {
+    pub(crate) snapshots: Vec<Snapshot>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Snapshot {
+    pub(crate) name: String,
+    pub(crate) sandbox: String,
+    pub(crate) image: String,
+    pub(crate) disk_bytes: Option<u64>,
+    pub(crate) created_at: jiff::Timestamp,
+    pub(crate) note: Option<String>,
 }

@@ -26,6 +26,7 @@ use crate::pool::Pool;
 use crate::quarantine::Quarantine;
 use crate::reaper::Deadlines;
 use crate::registry::{Entry, Registry};
+use crate::states::Snapshots;
 use crate::store::{self, Store, counted_here, current_waits};
 use crate::template::Templates;
 use crate::tenants::{Quota, QuotaExceeded, Rates, Reserved, TenantLimits, Tenants};
@@ -56,6 +57,7 @@ pub struct Control {
     pub(crate) deadlines: Deadlines,
     pub(crate) activity: Arc<Activity>,
     pub(crate) groups: Groups,
+    pub(crate) snapshots: Snapshots,
     pub(crate) health: Health,
     pub(crate) idempotency: Idempotency,
     /// None: the engine keeps them itself.
@@ -114,6 +116,7 @@ impl Control {
         control.remove_interrupted_builds().await;
         control.forget_meters_of_gone();
         control.load_groups().await?;
+        control.load_snapshots().await?;
         control.load_registry_logins().await?;
         // Logs which templates are unusable.
         control.templates.list();
@@ -161,6 +164,7 @@ impl Control {
             deadlines: Deadlines::default(),
             activity: Arc::new(Activity::new(clock)),
             groups: Groups::default(),
+            snapshots: Snapshots::default(),
             health: Health::default(),
             idempotency: Idempotency::default(),
             images: config.images.clone().map(Images::new),

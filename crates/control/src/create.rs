@@ -13,6 +13,7 @@ use crate::clock::later;
 use crate::counters::count;
 use crate::events::EventKind;
 use crate::registry::{Claim, Entry};
+use crate::sandbox::StartState;
 use crate::store::StoreError;
 use crate::tenants::{Quota, QuotaExceeded, Reserved};
 use crate::{Control, ControlError, CreateRequest, Provenance, Sandbox, memo};
@@ -152,7 +153,7 @@ impl Control {
         let mut since = Instant::now();
         let operation = self.operation()?;
         self.check_drain()?;
-        let (template, mut spec) = self.resolve(&request)?;
+        let (template, mut spec) = self.resolve(tenant, &request)?;
         let ancestors = self.ancestors(tenant, &request, &mut spec)?;
         self.limit_life(tenant, request.spec.timeout_seconds, &mut spec).inspect_err(|e| self.tally_error(e))?;
         self.limit_tier(tenant, ancestors.last(), &mut spec).inspect_err(|e| self.tally_error(e))?;
@@ -160,7 +161,11 @@ impl Control {
         let provenance = Provenance { ancestors: ancestors.clone(), ..request.provenance };
         let reservation =
             NameReservation::take(self.shared(), tenant, request.name, ancestors, &spec).inspect_err(|e| self.tally_error(e))?;
-        let found = self.find_image(tenant, &mut spec, request.client.as_ref(), &reservation.claim).await;
+        let found = match spec.state {
+            // Its image is that of the state, also if another has that name now.
+            Some(_) => Ok(false),
+            None => self.find_image(tenant, &mut spec, request.client.as_ref(), &reservation.claim).await,
+        };
         let has_waited = match found {
             Ok(has_waited) => has_waited,
             Err(error) => {
@@ -252,17 +257,12 @@ impl Control {
     }
 
     /// The checked template and spec of a request.
-    pub(crate) fn resolve(&self, request: &CreateRequest) -> Result<(Option<String>, SandboxSpec), ControlError> {
-        let (template, mut spec) = match (&request.template, &request.spec.image) {
-            (None, Some(image)) => (None, SandboxSpec::of_image(image.clone())),
-            (named, _) => {
-                let template = match named {
-                    Some(name) => self.templates.get(name)?,
-                    None => self.templates.of_unnamed()?,
-                };
-                (Some(template.name), template.spec)
-            }
-        };
+    pub(crate) fn resolve(
+        &self,
+        tenant: &TenantId,
+        request: &CreateRequest,
+    ) -> Result<(Option<String>, SandboxSpec), ControlError> {
+        let (template, mut spec) = self.start_spec(tenant, request)?;
         request.spec.lay_over(&mut spec);
         spec.check()?;
         if spec.network == NetworkMode::Host {
@@ -272,6 +272,43 @@ impl Control {
             }));
         }
         Ok((template, spec))
+    }
+
+    /// The spec that a request's parts are laid over.
+    fn start_spec(&self, tenant: &TenantId, request: &CreateRequest) -> Result<(Option<String>, SandboxSpec), ControlError> {
+        let of_state = match &request.start {
+            StartState::Image => None,
+            StartState::Snapshot(name) => Some(self.spec_of_snapshot(tenant, name)?),
+            StartState::Fork(spec) => return Ok((request.template.clone(), SandboxSpec::clone(spec))),
+        };
+        if of_state.is_some() && request.spec.image.is_some() {
+            let reason = "a snapshot has an image; leave it out".to_owned();
+            return Err(SpecError::Invalid { field: "image", reason }.into());
+        }
+        if request.template.is_none()
+            && let Some(spec) = of_state
+        {
+            return Ok((None, spec));
+        }
+        let (template, spec) = match (&request.template, &request.spec.image) {
+            (None, Some(image)) => (None, SandboxSpec::of_image(image.clone())),
+            (named, _) => {
+                let template = match named {
+                    Some(name) => self.templates.get(name)?,
+                    None => self.templates.of_unnamed()?,
+                };
+                (Some(template.name), template.spec)
+            }
+        };
+        Ok((
+            template,
+            match of_state {
+                Some(SandboxSpec { image, image_owner, state, tier, .. }) => {
+                    SandboxSpec { image, image_owner, state, tier, ..spec }
+                }
+                None => spec,
+            },
+        ))
     }
 
     async fn make(

@@ -5,8 +5,8 @@ use std::time::Duration;
 use arenite_engine::EngineError;
 use arenite_image::ImageError;
 use arenite_model::{
-    ErrorCode, GroupName, IdempotencyKey, ImageName, KeyId, NodeName, SandboxId, SandboxName, SandboxState, SpecError, TenantId,
-    Tier,
+    ErrorCode, GroupName, IdempotencyKey, ImageName, KeyId, NodeName, SandboxId, SandboxName, SandboxState, SnapshotName,
+    SpecError, TenantId, Tier,
 };
 use thiserror::Error;
 
@@ -98,6 +98,10 @@ pub enum ControlError {
     InvalidLease { least: Duration, most: Duration },
     #[error("the idempotency key {key} was used for another request")]
     IdempotencyKeyReused { key: IdempotencyKey },
+    #[error("there is no snapshot {name}")]
+    NoSnapshot { name: SnapshotName },
+    #[error("snapshot {name} already exists")]
+    SnapshotExists { name: SnapshotName },
     #[error("there is no node {name}")]
     NoNode { name: NodeName },
     #[error("no node can create the sandbox: {reason}")]
@@ -171,10 +175,13 @@ impl ControlError {
             | Self::NoWebhook { .. }
             | Self::NoGroup { .. }
             | Self::NoRegistry { .. }
+            | Self::NoSnapshot { .. }
             | Self::NoNode { .. } => ErrorCode::NotFound,
-            Self::AlreadyExists { .. } | Self::TenantExists { .. } | Self::TenantRemoved { .. } | Self::GroupExists { .. } => {
-                ErrorCode::AlreadyExists
-            }
+            Self::AlreadyExists { .. }
+            | Self::TenantExists { .. }
+            | Self::TenantRemoved { .. }
+            | Self::GroupExists { .. }
+            | Self::SnapshotExists { .. } => ErrorCode::AlreadyExists,
             Self::Conflict { .. }
             | Self::Cancelled { .. }
             | Self::Expired { .. }
@@ -245,6 +252,8 @@ impl ControlError {
             Self::OverBudget { limit, wanted, .. } if wanted > limit => "ask for less: it is more than the whole budget",
             Self::OverBudget { .. } => "delete sandboxes that are not needed",
             Self::NoGroup { .. } => "create it with: arenite group create, or see which there are: arenite group ls",
+            Self::NoSnapshot { .. } => "see which there are: arenite snapshot ls",
+            Self::SnapshotExists { .. } => "choose another name, or remove it with: arenite snapshot rm NAME",
             Self::NoNode { .. } => "see which there are: arenite node ls",
             Self::NoNodeFits { .. } => "arenite node ls shows states, drains and labels; arenite node uncordon NAME ends a drain",
             Self::GroupExists { .. } => "renew its lease, or choose another name",

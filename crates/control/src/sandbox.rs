@@ -1,6 +1,8 @@
 //! Public types about sandboxes.
 
-use arenite_model::{Death, GroupName, IdempotencyKey, SandboxId, SandboxName, SandboxSpec, SandboxState, TenantId, Tier};
+use arenite_model::{
+    Death, GroupName, IdempotencyKey, SandboxId, SandboxName, SandboxSpec, SandboxState, SnapshotName, TenantId, Tier,
+};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -14,6 +16,8 @@ pub struct CreateRequest {
     pub name: Option<SandboxName>,
     /// Unset: none if `spec` names an image, else the default template.
     pub template: Option<String>,
+    /// Where its disk starts.
+    pub start: StartState,
     pub spec: SpecOverlay,
     /// The origin of the request for the log and the store, such as `api` or `cli`.
     pub origin: String,
@@ -22,6 +26,17 @@ pub struct CreateRequest {
     pub parent: Option<SandboxId>,
     /// The client that waits for it. None: nobody can leave.
     pub client: Option<CreateClient>,
+}
+
+/// Where the disk of a new sandbox starts.
+#[derive(Debug, Clone, Default)]
+pub enum StartState {
+    #[default]
+    Image,
+    /// A snapshot of the tenant. It names the image, too.
+    Snapshot(SnapshotName),
+    /// The state of another sandbox, whose spec is the new one's (see `Control::begin_fork`).
+    Fork(Box<SandboxSpec>),
 }
 
 /// What a sandbox was created for.
@@ -36,6 +51,9 @@ pub struct Provenance {
     /// The sandboxes above it, the topmost first: each was created by the agent in the one before.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ancestors: Vec<SandboxId>,
+    /// The sandbox whose disk and spec it started with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forked_from: Option<SandboxId>,
     /// What its agent may create. Then it has a token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub child_budget: Option<ChildBudget>,

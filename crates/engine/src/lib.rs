@@ -10,12 +10,13 @@ mod guest_request;
 mod kubernetes;
 pub mod namespace;
 mod stages;
+mod states;
 
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use arenite_model::{Death, ErrorCode, SandboxId, SandboxName, SandboxSpec, Tier};
+use arenite_model::{Death, ErrorCode, SandboxId, SandboxName, SandboxSpec, StateId, Tier};
 use async_trait::async_trait;
 use jiff::Timestamp;
 use serde::Serialize;
@@ -27,6 +28,9 @@ use utoipa::ToSchema;
 pub use guest_request::{GuestAnswer, request_guest};
 pub use kubernetes::KubernetesConfig;
 pub use stages::Stages;
+pub use states::{
+    ChangedPath, Comparison, DiskState, History, PathChange, PathKind, Return, Returned, Seal, Sealed, SealedState, StateKind,
+};
 
 /// A connection to a guest.
 pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -84,6 +88,56 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Opens a connection to the guest's HTTP server.
     async fn dial(&self, id: &SandboxId) -> Result<Box<dyn Connection>, EngineError>;
+
+    /// Whether it can seal states of disks, or why not.
+    ///
+    /// # Errors
+    /// [`EngineError::NoStates`].
+    fn check_states(&self) -> Result<(), EngineError> {
+        Err(no_states(self.name()))
+    }
+
+    /// Seals the disk of a sandbox, which is frozen for that moment if it runs. The cost does not depend on its size.
+    async fn seal(&self, _id: &SandboxId, _seal: Seal) -> Result<Sealed, EngineError> {
+        Err(no_states(self.name()))
+    }
+
+    /// A sandbox's checkpoints.
+    async fn history(&self, _id: &SandboxId) -> Result<History, EngineError> {
+        Err(no_states(self.name()))
+    }
+
+    /// A state that exists.
+    fn state(&self, _state: &StateId) -> Option<SealedState> {
+        None
+    }
+
+    /// Gives up a state. Its space is freed when no sandbox's beginning needs it. Fine if it doesn't exist.
+    async fn remove_state(&self, _state: &StateId) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    /// Gives up the snapshots that are not among these. For a start.
+    async fn keep_snapshots(&self, _known: &[StateId]) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    /// Replaces a sandbox's disk by a state of it, and all its processes. On failure before the disk is replaced, the sandbox goes
+    /// on; after it, its processes have ended and [`Engine::restart`] starts it on that disk.
+    async fn return_to(&self, _row: &Row, _spec: &SandboxSpec, _back: Return) -> Result<(Created, Returned), EngineError> {
+        Err(no_states(self.name()))
+    }
+
+    /// Compares two disks of a sandbox. Returns at most `limit` paths.
+    async fn compare(
+        &self,
+        _id: &SandboxId,
+        _before: DiskState,
+        _after: DiskState,
+        _limit: usize,
+    ) -> Result<Comparison, EngineError> {
+        Err(no_states(self.name()))
+    }
 
     /// A client's work that continues without a waiting call, such as `a command`. Checked before an idle sandbox ends.
     async fn activity(&self, _id: &SandboxId) -> Result<Option<String>, EngineError> {
@@ -276,6 +330,8 @@ pub enum EngineError {
     NoVolume { name: String, known: Vec<String> },
     #[error("there is no sandbox {id}")]
     NotFound { id: SandboxId },
+    #[error("there is no state {id}")]
+    NoState { id: StateId },
     /// A stage of the setup failed. `stage` names it, such as `overlay` or `cgroup memory`.
     #[error("setting up the sandbox failed at {stage}: {source}")]
     Stage { stage: String, source: io::Error, hint: Option<String> },
@@ -283,6 +339,10 @@ pub enum EngineError {
     InUse { data_dir: PathBuf, holder: Option<namespace::LockHolder> },
     #[error("{what} can't be enforced here: {reason}")]
     Unsupported { what: String, reason: String },
+    #[error("the state {id} is of another image, or of other layers of it")]
+    OtherLayers { id: StateId },
+    #[error("sandboxes' disks can't be sealed here: {reason}")]
+    NoStates { reason: String },
     /// A tier is not available for this image or on this host.
     #[error("the tier {tier} is not available: {reason}")]
     NoTier { tier: Tier, reason: String, hint: &'static str },
@@ -306,6 +366,10 @@ pub enum EngineError {
     Look { what: String, source: io::Error },
 }
 
+fn no_states(engine: &str) -> EngineError {
+    EngineError::NoStates { reason: format!("the engine {engine} can't") }
+}
+
 fn in_brackets(holder: Option<&namespace::LockHolder>) -> String {
     holder.map_or_else(String::new, |holder| format!(" ({holder})"))
 }
@@ -313,10 +377,11 @@ fn in_brackets(holder: Option<&namespace::LockHolder>) -> String {
 impl EngineError {
     pub fn code(&self) -> ErrorCode {
         match self {
-            Self::NoImage { .. } | Self::NotFound { .. } => ErrorCode::NotFound,
+            Self::NoImage { .. } | Self::NotFound { .. } | Self::NoState { .. } => ErrorCode::NotFound,
             Self::NoVolume { .. } => ErrorCode::InvalidRequest,
-            Self::Unsupported { .. } | Self::NoTier { .. } => ErrorCode::Unsupported,
+            Self::Unsupported { .. } | Self::NoTier { .. } | Self::NoStates { .. } => ErrorCode::Unsupported,
             Self::Timeout { .. } => ErrorCode::Timeout,
+            Self::OtherLayers { .. } => ErrorCode::Conflict,
             Self::Busy { .. } => ErrorCode::Exhausted,
             Self::Stage { source, .. } | Self::Dial { source, .. } | Self::Host { source, .. }
                 if descriptors::ran_out(source) =>

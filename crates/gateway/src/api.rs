@@ -10,7 +10,8 @@ pub(crate) mod types;
 use std::sync::Arc;
 
 use arenite_control::{
-    ControlError, CreateClient, CreateRequest, HeldKey, MeasuredSandbox, Provenance, Sandbox, SpecOverlay, check_labels,
+    ControlError, CreateClient, CreateRequest, HeldKey, MeasuredSandbox, Provenance, Sandbox, SpecOverlay, StartState,
+    check_labels,
 };
 use arenite_engine::Usage;
 use arenite_model::{ErrorCode, Resources, SandboxName};
@@ -61,6 +62,7 @@ impl CreateSandbox {
         Ok(CreateRequest {
             name: self.name,
             template: self.template,
+            start: self.snapshot.map_or(StartState::Image, StartState::Snapshot),
             spec: SpecOverlay {
                 image: self.image,
                 args: self.args,
@@ -98,7 +100,7 @@ fn is_tag(text: &str) -> bool {
 /// What there is, for a path that leads to nothing.
 pub(crate) async fn unknown(exchange: &mut Exchange) -> Answered {
     Err(Refusal::not_found(format!("there is no {}", exchange.path.decoded)).hint(
-        "there are info, me, events, webhooks, usage, usage/live, templates, templates/{name}, images, images/pull, images/pulls, images/{name}, registries, registries/{host}, corpora, workers, nodes, nodes/{name}/{drain,uncordon}, quarantine, tenants, keys, audit, groups, groups/{name}/renew, sandboxes and sandboxes/{name}/{extend,pause,resume,start,reset,usage,logs,steps}",
+        "there are info, me, events, webhooks, usage, usage/live, templates, templates/{name}, images, images/pull, images/pulls, images/{name}, registries, registries/{host}, corpora, workers, nodes, nodes/{name}/{drain,uncordon}, quarantine, tenants, keys, audit, groups, groups/{name}/renew, snapshots, snapshots/{name}, sandboxes and sandboxes/{name}/{extend,pause,resume,start,checkpoints,history,rollback,reset,diff,fork,usage,logs,steps}",
     ))
 }
 
@@ -415,6 +417,7 @@ fn described(gateway: &Gateway, context: &Context, sandbox: Sandbox) -> SandboxI
         client_tag: sandbox.provenance.client_tag,
         group: sandbox.provenance.group,
         parent: sandbox.provenance.ancestors.last().cloned(),
+        forked_from: sandbox.provenance.forked_from,
         child_budget: sandbox.provenance.child_budget,
         tier: sandbox.spec.tier.unwrap_or_default(),
         spec: sandbox.spec,

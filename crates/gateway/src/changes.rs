@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use arenite_control::{SandboxChange, TimeoutChange};
-use arenite_model::{ErrorCode, IdlePolicy};
+use arenite_control::{ControlError, Sandbox, SandboxChange, TimeoutChange};
+use arenite_model::IdlePolicy;
 use axum::body::Body;
 use http::header::{ETAG, IF_MATCH};
 use http::request::Parts;
@@ -57,14 +57,6 @@ pub(crate) struct ExtendSandbox {
     /// The seconds to add, from 1 on.
     #[schema(required)]
     seconds: Option<u64>,
-}
-
-/// Takes a sandbox back to an earlier state. Its name, its id and its labels stay.
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct ResetSandbox {
-    /// The snapshot to return to. Absent: the state after its creation.
-    snapshot: Option<String>,
 }
 
 /// A field that is there, also if it is null.
@@ -156,13 +148,12 @@ async fn make(exchange: &Exchange, action: String, arguments: Value, change: Cha
     Ok(tagged(json_response(status, &body), &body))
 }
 
-/// Refuses what needs snapshots, after all checks that it will have.
-pub(crate) async fn reset(exchange: &mut Exchange) -> Answered {
-    let sandbox = api::find(exchange).await?;
-    exchange.json::<ResetSandbox>().await?;
-    versions(&exchange.parts)?;
-    Err(Refusal::new(ErrorCode::Unsupported, format!("sandbox {} can't be reset: this server keeps no snapshots", sandbox.name))
-        .hint("delete it, and create another from the same template"))
+/// Refuses a change of a sandbox that has another version than `If-Match` names.
+pub(crate) fn check_version(exchange: &Exchange, sandbox: &Sandbox) -> Result<(), Refusal> {
+    match versions(&exchange.parts)?.is_some_and(|versions| !versions.contains(&sandbox.version())) {
+        true => Err(ControlError::Changed { name: sandbox.name.clone(), version: sandbox.version() }.into()),
+        false => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -58,6 +58,7 @@ mod registries;
 mod routes;
 mod sandbox_filter;
 mod server;
+mod states;
 mod steps;
 mod target;
 mod tenants;

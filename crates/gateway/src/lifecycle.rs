@@ -204,6 +204,27 @@ pub(crate) async fn change(
     .await
 }
 
+/// Makes a change of a sandbox as a step of its trajectory.
+pub(crate) async fn recorded(
+    gateway: &Arc<Gateway>,
+    context: &Context,
+    call: LifecycleCall,
+    name: SandboxName,
+    action: &'static str,
+    change: impl Future<Output = Result<LifecycleAnswer, Refusal>> + Send + 'static,
+) -> Result<LifecycleAnswer, Refusal> {
+    let (shared, caller) = (Arc::clone(gateway), context.clone());
+    audited(gateway, context, action, Some(name.to_string()), async move {
+        let sandbox = target::look_up(&shared.control, &caller, &SandboxRef::Name(name)).await?;
+        let step = begin(&shared, &caller, &sandbox, call)?;
+        match change.await {
+            Ok(answer) => Ok(done(step, answer)),
+            Err(refusal) => Err(refused(step, &sandbox.id, refusal)),
+        }
+    })
+    .await
+}
+
 /// Takes a sandbox out of quarantine. Adopts it even if its step can't be written.
 pub(crate) async fn adopt(
     gateway: &Arc<Gateway>,
@@ -344,7 +365,11 @@ fn done(step: OpenStep, answer: LifecycleAnswer) -> LifecycleAnswer {
 }
 
 fn failed(step: OpenStep, sandbox: &SandboxId, error: ControlError) -> Refusal {
-    let refusal = Refusal::from(error).of_step(sandbox.as_str(), step.id());
+    refused(step, sandbox, Refusal::from(error))
+}
+
+fn refused(step: OpenStep, sandbox: &SandboxId, refusal: Refusal) -> Refusal {
+    let refusal = refusal.of_step(sandbox.as_str(), step.id());
     let said = serde_json::json!({ "code": refusal.code, "message": refusal.message });
     finish(step, refusal.status, OutcomeKind::Error, &said, Some(refusal.message.clone()));
     refusal

@@ -14,14 +14,15 @@ use http::{Method, Response};
 use matchit::Router;
 
 use crate::api::types::{
-    AdoptSandbox, AuditPage, ChangeTenant, CorpusInfo, CorpusList, CreateAnswer, CreateGroup, CreateKey, CreateSandbox,
-    CreateTenant, DeletedGroup, DeletedSandbox, DrainNode, FoundPassages, GroupInfo, GroupList, ImageList, KeyInfo, KeyList,
-    LiveUsage, Me, NewKeyInfo, NodeList, Nothing, QuarantineList, RemovedSandbox, RemovedTenant, RenewGroup, RotateKey,
-    SandboxInfo, SandboxList, SandboxUsage, SearchCorpus, ServerInfo, SessionList, StepPage, TemplateList, TenantInfo,
-    TenantList, TrajectoryList, UsageReport, WorkerList,
+    AdoptSandbox, AuditPage, ChangeTenant, CheckpointInfo, CorpusInfo, CorpusList, CreateAnswer, CreateGroup, CreateKey,
+    CreateSandbox, CreateSnapshot, CreateTenant, CreatedSandboxes, DeletedGroup, DeletedSandbox, DeletedState, Differences,
+    DrainNode, ForkSandbox, FoundPassages, GroupInfo, GroupList, HistoryInfo, ImageList, KeyInfo, KeyList, LiveUsage, Me,
+    NewCheckpoint, NewKeyInfo, NodeList, Nothing, QuarantineList, RemovedSandbox, RemovedTenant, RenewGroup, ResetSandbox,
+    RollBack, RolledBack, RotateKey, SandboxInfo, SandboxList, SandboxUsage, SearchCorpus, ServerInfo, SessionList, SnapshotInfo,
+    SnapshotList, StepPage, TemplateList, TenantInfo, TenantList, TrajectoryList, UsageReport, WorkerList,
 };
 use crate::auth::Need;
-use crate::changes::{ChangeSandbox, ExtendSandbox, ResetSandbox};
+use crate::changes::{ChangeSandbox, ExtendSandbox};
 use crate::dialect::agentflow::types::{
     ActiveSessions, BatchResults, CreatedSession, DestroyedSession, DisconnectedWorker, Envelope, ExecuteBatchRequest,
     ExecuteRequest, Failure, InitBatchRequest, InitFromConfigRequest, InitResourceRequest, InitializedBatch, InitializedResource,
@@ -48,7 +49,7 @@ use crate::webhooks::{
 };
 use crate::{
     api, auth, builds, changes, corpora, events, groups, health, images, metrics, nodes, pages, problem, proxy, quarantine,
-    registries, sandbox_filter, tenants, trajectories, usage, webhooks,
+    registries, sandbox_filter, states, tenants, trajectories, usage, webhooks,
 };
 
 /// Answers a request of a route.
@@ -404,8 +405,28 @@ static ROUTES: &[Route] = &[
         .doc(Operation::new("sandboxes", "change_sandbox", "Changes the labels and times of a sandbox, without waking it").versioned().takes::<ChangeSandbox>().answers::<SandboxInfo>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/sandboxes/{name}/extend", |e| Box::pin(changes::extend(e)))
         .doc(Operation::new("sandboxes", "extend_sandbox", "Adds to the life time of a sandbox, without waking it").versioned().takes::<ExtendSandbox>().answers::<SandboxInfo>(200)),
-    Route::new(At::Server, &API, POST, "/api/v2/sandboxes/{name}/reset", |e| Box::pin(changes::reset(e)))
-        .doc(Operation::new("sandboxes", "reset_sandbox", "Takes a sandbox back to an earlier state in place; answers 501 so far").versioned().takes::<ResetSandbox>().answers::<SandboxInfo>(200)),
+    Route::new(At::Server, &API, POST, "/api/v2/sandboxes/{name}/checkpoints", |e| Box::pin(states::checkpoint(e)))
+        .doc(Operation::new("states", "create_checkpoint", "Seals the disk of a sandbox as a checkpoint of its history, without waking it").takes::<NewCheckpoint>().answers::<CheckpointInfo>(201)),
+    Route::new(At::Server, &API, DELETE, "/api/v2/sandboxes/{name}/checkpoints/{checkpoint}", |e| Box::pin(states::remove_checkpoint(e)))
+        .doc(Operation::new("states", "delete_checkpoint", "Removes a checkpoint, by number or id").answers::<DeletedState>(200)),
+    Route::new(At::Server, &API, GET, "/api/v2/sandboxes/{name}/history", |e| Box::pin(states::history(e)))
+        .doc(Operation::new("states", "list_checkpoints", "Lists the checkpoints of a sandbox, the oldest first").paged(MAX_PAGE).answers::<HistoryInfo>(200)),
+    Route::new(At::Server, &API, POST, "/api/v2/sandboxes/{name}/rollback", |e| Box::pin(states::roll_back(e)))
+        .doc(Operation::new("states", "roll_back_sandbox", "Returns a sandbox to a checkpoint in place; its processes end").takes::<RollBack>().answers::<RolledBack>(200)),
+    Route::new(At::Server, &API, POST, "/api/v2/sandboxes/{name}/reset", |e| Box::pin(states::reset(e)))
+        .doc(Operation::new("states", "reset_sandbox", "Returns a sandbox to its beginning, or to a snapshot, in place; its processes end").versioned().takes::<ResetSandbox>().answers::<RolledBack>(200)),
+    Route::new(At::Server, &API, GET, "/api/v2/sandboxes/{name}/diff", |e| Box::pin(states::diff(e)))
+        .doc(Operation::new("states", "compare_states", "Compares two states of a sandbox's disk by path, without waking it").query(DIFF).answers::<Differences>(200)),
+    Route::new(At::Server, &API, POST, "/api/v2/sandboxes/{name}/fork", |e| Box::pin(states::fork(e)))
+        .doc(Operation::new("states", "fork_sandbox", "Creates sandboxes with the disk and the spec of another").takes::<ForkSandbox>().answers::<CreatedSandboxes>(201).partial()),
+    Route::new(At::Server, &API, GET, "/api/v2/snapshots", |e| Box::pin(states::snapshots(e))).for_whole_tenant()
+        .doc(Operation::new("states", "list_snapshots", "Lists the snapshots").paged(MAX_PAGE).answers::<SnapshotList>(200)),
+    Route::new(At::Server, &API, POST, "/api/v2/snapshots", |e| Box::pin(states::create_snapshot(e))).for_whole_tenant()
+        .doc(Operation::new("states", "create_snapshot", "Seals the disk of a sandbox as a snapshot, from which sandboxes are created").takes::<CreateSnapshot>().answers::<SnapshotInfo>(201)),
+    Route::new(At::Server, &API, GET, "/api/v2/snapshots/{name}", |e| Box::pin(states::snapshot(e))).for_whole_tenant()
+        .doc(Operation::new("states", "get_snapshot", "Describes a snapshot").answers::<SnapshotInfo>(200)),
+    Route::new(At::Server, &API, DELETE, "/api/v2/snapshots/{name}", |e| Box::pin(states::remove_snapshot(e))).for_whole_tenant()
+        .doc(Operation::new("states", "delete_snapshot", "Removes a snapshot; sandboxes that were created from it stay").answers::<DeletedState>(200)),
     Route::new(At::Server, &API, DELETE, "/api/v2/sandboxes/{name}", |e| Box::pin(api::delete(e)))
         .doc(Operation::new("sandboxes", "delete_sandbox", "Deletes a sandbox with its files").answers::<DeletedSandbox>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/sandboxes/{name}/pause", |e| Box::pin(api::pause(e)))
@@ -630,6 +651,11 @@ const USAGE: &[Query] = &[
     ("until", "date-time", "Up to the hour that has the moment before this time, in RFC 3339"),
     ("group", "tenant|sandbox|hour|template", "What the rows are sums of; `tenant` by default"),
     ("format", "json|csv", "`csv` for comma-separated values, as with `Accept: text/csv`"),
+];
+const DIFF: &[Query] = &[
+    ("before", "string", "A checkpoint's number or id, `beginning` (the default), or `current`"),
+    ("after", "string", "The same; `current` by default"),
+    ("limit", "integer", "The most paths, from 1 to 10000; 1000 by default"),
 ];
 const STEPS: &[Query] = &[
     ("after", "integer", "The number of the step before the first one"),

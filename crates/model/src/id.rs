@@ -128,6 +128,22 @@ text_id!(
 );
 
 text_id!(
+    /// Identifies a sealed state of a sandbox's disk: `d` and 11 lower-case letters or digits.
+    StateId,
+    "state id",
+    "it is the letter d and 11 lower-case letters or digits",
+    |t| t.len() == 12 && t.starts_with('d') && t.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+);
+
+text_id!(
+    /// Names a snapshot within its tenant: a DNS label.
+    SnapshotName,
+    "snapshot name",
+    "use 1 to 63 lower-case letters, digits and inner hyphens",
+    is_dns_label
+);
+
+text_id!(
     /// Names a group of sandboxes within its tenant: a DNS label.
     GroupName,
     "group name",
@@ -200,6 +216,13 @@ impl SandboxId {
     /// Generates a random id.
     pub fn random() -> Self {
         Self(format!("s{}", random_text(11)))
+    }
+}
+
+impl StateId {
+    /// Generates a random id.
+    pub fn random() -> Self {
+        Self(format!("d{}", random_text(11)))
     }
 }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use utoipa::ToSchema;
 
-use crate::{ImageName, TenantId, Tier};
+use crate::{ImageName, StateId, TenantId, Tier};
 
 /// A sandbox's limits. The kernel enforces every number, or the create fails.
 #[derive(Debug, Clone, PartialEq, Hash, Eq, Serialize, Deserialize, ToSchema)]
@@ -124,6 +124,9 @@ pub struct SandboxSpec {
     /// The tenant to which the image belongs; absent: it belongs to all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_owner: Option<TenantId>,
+    /// The sealed state that its disk starts as; absent: the image alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<StateId>,
     /// The main command, run by the guest as the sandbox's user with its output kept; empty: none.
     #[serde(default)]
     pub args: Vec<String>,
@@ -185,6 +188,7 @@ impl SandboxSpec {
         Self {
             image,
             image_owner: None,
+            state: None,
             args: Vec::new(),
             image_command: false,
             env: BTreeMap::new(),

@@ -13,6 +13,7 @@ from ._async.commands import AsyncBashSession, AsyncProcess
 from ._async.files import AsyncFiles, AsyncFileWatch
 from ._async.groups import AsyncGroup, AsyncGroups
 from ._async.sandbox import AsyncSandbox, AsyncSandboxBatch, AsyncSandboxes
+from ._async.snapshots import AsyncSnapshots
 from ._async.trajectory import AsyncTrajectories, AsyncTrajectory
 from ._async.webhooks import AsyncWebhooks
 from ._sync.browser import Browser
@@ -22,6 +23,7 @@ from ._sync.commands import BashSession, Process
 from ._sync.files import Files, FileWatch
 from ._sync.groups import Group, Groups
 from ._sync.sandbox import Sandbox, SandboxBatch, Sandboxes
+from ._sync.snapshots import Snapshots
 from ._sync.trajectory import Trajectories, Trajectory
 from ._sync.webhooks import Webhooks
 from .errors import (

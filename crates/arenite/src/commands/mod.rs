@@ -19,6 +19,7 @@ pub(crate) mod rollout;
 pub(crate) mod sandbox;
 pub(crate) mod service;
 pub(crate) mod shell;
+pub(crate) mod states;
 pub(crate) mod storage;
 pub(crate) mod store;
 pub(crate) mod tenants;

@@ -14,7 +14,7 @@ use crate::client::Client;
 use crate::failure::{Failure, Outcome};
 use crate::{output, wire};
 
-const SANDBOXES: &str = "/api/v2/sandboxes";
+pub(super) const SANDBOXES: &str = "/api/v2/sandboxes";
 
 pub(crate) async fn create(args: CreateArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
@@ -22,6 +22,7 @@ pub(crate) async fn create(args: CreateArgs) -> Outcome {
         name: args.name.map(String::from),
         template: args.template,
         image: args.image.map(String::from),
+        snapshot: args.snapshot.map(String::from),
         env: environment(&args.env)?,
         args: args.args,
         image_command: args.image_command,
@@ -83,7 +84,7 @@ pub(crate) async fn create(args: CreateArgs) -> Outcome {
 }
 
 /// Parses `KEY=VALUE`.
-fn label(word: &str) -> Result<(String, String), Failure> {
+pub(super) fn label(word: &str) -> Result<(String, String), Failure> {
     match word.split_once('=') {
         Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
         None => Err(Failure::new(format!("the label {word:?} has no value")).hint("write --label KEY=VALUE").exit_code(2)),
@@ -135,7 +136,7 @@ pub(crate) async fn set(args: SetArgs) -> Outcome {
 }
 
 /// Prints the names alone to stdout.
-fn show_several(created: &wire::Created) {
+pub(super) fn show_several(created: &wire::Created) {
     for sandbox in &created.sandboxes {
         output::line(&sandbox.name);
     }

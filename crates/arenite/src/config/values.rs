@@ -220,12 +220,13 @@ pub(crate) struct LimitOf {
 as_text!(LimitOf);
 
 /// The names of limits.
-const LIMITS: [(&str, Quota); 8] = [
+const LIMITS: [(&str, Quota); 9] = [
     ("sandboxes", Quota::Sandboxes),
     ("creates", Quota::ConcurrentCreates),
     ("cpu", Quota::CpuMillis),
     ("memory", Quota::MemoryBytes),
     ("disk", Quota::DiskBytes),
+    ("snapshots", Quota::Snapshots),
     ("trajectories", Quota::TrajectoryBytes),
     ("requests", Quota::RequestsPerSecond),
     ("timeout", Quota::MaxTimeoutSeconds),

@@ -73,7 +73,8 @@ pub struct PlacementWish {
 impl Control {
     /// What a create needs. An invalid request needs nothing: any node refuses it.
     pub fn placement_wish(&self, tenant: &TenantId, request: &CreateRequest) -> PlacementWish {
-        let resolved = self.resolve(request).and_then(|(_, mut spec)| self.limit_tier(tenant, None, &mut spec).map(|()| spec));
+        let resolved =
+            self.resolve(tenant, request).and_then(|(_, mut spec)| self.limit_tier(tenant, None, &mut spec).map(|()| spec));
         let Ok(spec) = resolved else { return PlacementWish::default() };
         let may_pull = self.images.as_ref().is_some_and(|images| images.may_pull(tenant, &spec.image));
         PlacementWish {

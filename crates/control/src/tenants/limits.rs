@@ -27,6 +27,8 @@ pub enum Quota {
     MemoryBytes,
     /// The disk limits of sandboxes in any state.
     DiskBytes,
+    /// Named states of sandboxes' disks.
+    Snapshots,
     /// Log lines of trajectories.
     TrajectoryBytes,
     RequestsPerSecond,
@@ -35,12 +37,13 @@ pub enum Quota {
 }
 
 impl Quota {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Sandboxes,
         Self::ConcurrentCreates,
         Self::CpuMillis,
         Self::MemoryBytes,
         Self::DiskBytes,
+        Self::Snapshots,
         Self::TrajectoryBytes,
         Self::RequestsPerSecond,
         Self::MaxTimeoutSeconds,
@@ -53,6 +56,7 @@ impl Quota {
             Self::CpuMillis => "cpu_millis",
             Self::MemoryBytes => "memory_bytes",
             Self::DiskBytes => "disk_bytes",
+            Self::Snapshots => "snapshots",
             Self::TrajectoryBytes => "trajectory_bytes",
             Self::RequestsPerSecond => "requests_per_second",
             Self::MaxTimeoutSeconds => "max_timeout_seconds",
@@ -83,6 +87,7 @@ pub struct TenantLimits {
     pub cpu_millis: Option<u64>,
     pub memory_bytes: Option<u64>,
     pub disk_bytes: Option<u64>,
+    pub snapshots: Option<u64>,
     pub trajectory_bytes: Option<u64>,
     pub requests_per_second: Option<u64>,
     pub max_timeout_seconds: Option<u64>,
@@ -99,6 +104,7 @@ impl TenantLimits {
             Quota::CpuMillis => self.cpu_millis,
             Quota::MemoryBytes => self.memory_bytes,
             Quota::DiskBytes => self.disk_bytes,
+            Quota::Snapshots => self.snapshots,
             Quota::TrajectoryBytes => self.trajectory_bytes,
             Quota::RequestsPerSecond => self.requests_per_second,
             Quota::MaxTimeoutSeconds => self.max_timeout_seconds,
@@ -123,6 +129,7 @@ impl TenantLimits {
             Quota::CpuMillis => &mut self.cpu_millis,
             Quota::MemoryBytes => &mut self.memory_bytes,
             Quota::DiskBytes => &mut self.disk_bytes,
+            Quota::Snapshots => &mut self.snapshots,
             Quota::TrajectoryBytes => &mut self.trajectory_bytes,
             Quota::RequestsPerSecond => &mut self.requests_per_second,
             Quota::MaxTimeoutSeconds => &mut self.max_timeout_seconds,
@@ -138,6 +145,7 @@ impl TenantLimits {
             cpu_millis: self.cpu_millis.or(defaults.cpu_millis),
             memory_bytes: self.memory_bytes.or(defaults.memory_bytes),
             disk_bytes: self.disk_bytes.or(defaults.disk_bytes),
+            snapshots: self.snapshots.or(defaults.snapshots),
             trajectory_bytes: self.trajectory_bytes.or(defaults.trajectory_bytes),
             requests_per_second: self.requests_per_second.or(defaults.requests_per_second),
             max_timeout_seconds: self.max_timeout_seconds.or(defaults.max_timeout_seconds),
@@ -194,7 +202,11 @@ impl Reserved {
             Quota::CpuMillis => Some(self.cpu_millis),
             Quota::MemoryBytes => Some(self.memory_bytes),
             Quota::DiskBytes => Some(self.disk_bytes),
-            Quota::ConcurrentCreates | Quota::TrajectoryBytes | Quota::RequestsPerSecond | Quota::MaxTimeoutSeconds => None,
+            Quota::ConcurrentCreates
+            | Quota::Snapshots
+            | Quota::TrajectoryBytes
+            | Quota::RequestsPerSecond
+            | Quota::MaxTimeoutSeconds => None,
         }
     }
 

@@ -10,7 +10,7 @@ use crate::EngineError;
 /// Files and directories of a data directory that tell it from others.
 const MARKS: [&str; 5] = ["server.lock", "build.lock", "control.sqlite", "pool.img", "pool.lock"];
 /// The others.
-const OTHERS: [&str; 26] = [
+const OTHERS: [&str; 27] = [
     "agents.secret",
     "agents.secret.new",
     "control.lock",
@@ -34,6 +34,7 @@ const OTHERS: [&str; 26] = [
     "records",
     "retrieval",
     "run",
+    "states",
     "subvolumes",
     "synthesis",
     "trajectories",

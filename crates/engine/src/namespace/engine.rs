@@ -6,13 +6,13 @@ use std::io::{self, Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arenite_image::{Image, ImageStore};
 use arenite_isolation::mounts::{self, Attributes};
 use arenite_isolation::{Begin, Bind};
 use arenite_model::protocol::{self, Assignment, GuestConfig, hosts_file};
-use arenite_model::{Death, DeathReason, NetworkMode, SandboxId, SandboxName, SandboxSpec, Tier};
+use arenite_model::{Death, DeathReason, NetworkMode, SandboxId, SandboxName, SandboxSpec, StateId, Tier};
 use async_trait::async_trait;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
@@ -22,14 +22,16 @@ use super::data_dir::write_shared_file;
 use super::record::{Record, boot_id};
 use super::recovery::Occupied;
 use super::slot::{Slot, cgroup, kill, start_time, wait_end};
+use super::states::States;
 use super::{
     Host, NamespaceConfig, Role, ServerLock, at, ca, command, death, descriptors, gvisor, kvm, lock, recovery, restart, volumes,
 };
 use crate::descriptors::DescriptorCount;
-use crate::{Connection, Created, Ended, Engine, EngineError, Found, HostCapacity, Recovery, Remains, Row, Stages, Usage};
+use crate::{
+    Comparison, Connection, Created, DiskState, Ended, Engine, EngineError, Found, History, HostCapacity, Recovery, Remains,
+    Return, Returned, Row, Seal, Sealed, SealedState, Stages, Usage,
+};
 
-/// Timeout for freezing all processes of a sandbox.
-const FREEZE_LIMIT: Duration = Duration::from_secs(10);
 /// Interval between checks for free descriptors, while sandboxes are prepared in advance.
 const SHORTAGE_PAUSE: Duration = Duration::from_secs(5);
 /// Time without a create after which slots are prepared.
@@ -47,6 +49,7 @@ pub struct NamespaceEngine {
 
 pub(super) struct EngineShared {
     pub(super) host: Arc<Host>,
+    pub(super) states: States,
     state: Mutex<EngineState>,
     ended: broadcast::Sender<Ended>,
     /// Notified when a slot was taken: prepare another.
@@ -100,8 +103,9 @@ impl NamespaceEngine {
         let sandboxes = recovery::count(&config.data_dir);
         descriptors::check(descriptors::OWN + sandboxes as u64, sandboxes)?;
         let host = Arc::new(Host::open(config, Role::Server(lock)).await?);
+        let states = States::open(&host.config.data_dir).map_err(|e| at("states", e))?;
         let (ended, _) = broadcast::channel(256);
-        Ok(Self { shared: Arc::new(EngineShared { host, state: Mutex::default(), ended, taken: Notify::new() }) })
+        Ok(Self { shared: Arc::new(EngineShared { host, states, state: Mutex::default(), ended, taken: Notify::new() }) })
     }
 
     /// What the host does not enforce, or only in part, as text.
@@ -224,10 +228,11 @@ impl EngineShared {
             // A sandbox that is being destroyed is no longer in `live`.
             let by_itself = {
                 let state = shared.state();
-                state.live.get(&id).filter(|live| Arc::ptr_eq(&live.pidfd, &pidfd)).map(Live::tier)
+                let live = state.live.get(&id).filter(|live| Arc::ptr_eq(&live.pidfd, &pidfd));
+                live.map(|live| (live.tier(), live.record.slot_id().clone()))
             };
-            if let Some(tier) = by_itself {
-                let (host, of) = (Arc::clone(&shared.host), id.clone());
+            if let Some((tier, of)) = by_itself {
+                let host = Arc::clone(&shared.host);
                 let death = tokio::task::spawn_blocking(move || death::of_guest(&host, &of, tier, &pidfd));
                 let death = death.await.unwrap_or_else(|_| Death::new(DeathReason::Unknown));
                 let _ = shared.ended.send(Ended { id, death });
@@ -248,13 +253,13 @@ impl EngineShared {
     ) -> Result<Live, EngineError> {
         let host = &self.host;
         let assignment = if memo.is_some() { Assignment::Assigned } else { Assignment::Pooled };
-        let id = &slot.id;
+        let id = slot.sandbox_id();
         let tier =
             gvisor::tier_of(spec.tier, host.config.default_tier, Some(image), || gvisor::check(host.config.runsc.as_deref()))?;
         let hostname = spec.hostname.clone().unwrap_or_else(|| name.to_string());
 
         if spec.resources != slot.limits {
-            host.cgroups.set_limits(id, &spec.resources).map_err(cgroup)?;
+            host.cgroups.set_limits(&slot.id, &spec.resources).map_err(cgroup)?;
             if spec.resources.disk_bytes != slot.limits.disk_bytes {
                 host.storage.set_limit(id, spec.resources.disk_bytes).map_err(|e| at("disk limit", io::Error::other(e)))?;
             }
@@ -309,6 +314,9 @@ impl EngineShared {
             layers: lower,
             pooled: assignment == Assignment::Pooled,
             tier: Some(tier),
+            slot: slot.sandbox.as_ref().map(|_| slot.id.clone()),
+            source: slot.kept.as_ref().and_then(|kept| kept.source.clone()),
+            head: slot.kept.as_ref().and_then(|kept| kept.head.clone()),
             memo,
             revision: slot.kept.as_ref().map_or(0, |kept| kept.revision + 1),
         };
@@ -327,7 +335,7 @@ impl EngineShared {
             }
             _ => (None, None),
         };
-        let counters = host.cgroups.counters(id);
+        let counters = host.cgroups.counters(&slot.id);
         let given: Vec<BorrowedFd<'_>> = layers
             .iter()
             .map(|l| l.as_fd())
@@ -480,7 +488,7 @@ impl NamespaceEngine {
         volumes::find_all(&shared.host.config.volumes, spec)?;
         let kvm = kvm::is_for(&image, &shared.host.config.data_dir);
         let reserved = shared.state().reserved.remove(id);
-        let slot = match reserved {
+        let mut slot = match reserved {
             Some(slot) if (slot.mode, slot.kvm) == (spec.network, kvm) => slot,
             other => {
                 // Prepared for another kind of network, or without KVM: only the id is kept.
@@ -493,7 +501,9 @@ impl NamespaceEngine {
         stages.done("slot");
         let (name, spec, owner) = (name.clone(), spec.clone(), shared.clone());
         let done = blocking(move || {
-            let begun = owner.begin(&slot, &name, memo, &spec, &image, &mut stages);
+            let begun = owner
+                .fill_from_state(&mut slot, &spec)
+                .and_then(|()| owner.begin(&slot, &name, memo, &spec, &image, &mut stages));
             match begun {
                 Ok(live) => {
                     let (id, pidfd, tier) = (slot.id.clone(), live.pidfd.clone(), live.tier());
@@ -507,6 +517,7 @@ impl NamespaceEngine {
                     if let Err(error) = owner.host.records.remove(&slot.id) {
                         tracing::warn!(id = %slot.id, %error, "a record could not be removed; the next start tries again");
                     }
+                    slot.kept.and_then(|kept| kept.source).inspect(|source| owner.end_use(source));
                     Err(error)
                 }
             }
@@ -564,6 +575,44 @@ impl Engine for NamespaceEngine {
         self.give_away(row, spec).await
     }
 
+    fn check_states(&self) -> Result<(), EngineError> {
+        self.shared.check_states()
+    }
+
+    async fn seal(&self, id: &SandboxId, seal: Seal) -> Result<Sealed, EngineError> {
+        self.seal_disk(id, seal).await
+    }
+
+    async fn history(&self, id: &SandboxId) -> Result<History, EngineError> {
+        self.read_history(id).await
+    }
+
+    fn state(&self, state: &StateId) -> Option<SealedState> {
+        self.shared.states.get(state).map(|manifest| manifest.state)
+    }
+
+    async fn remove_state(&self, state: &StateId) -> Result<(), EngineError> {
+        self.drop_state(state).await
+    }
+
+    async fn keep_snapshots(&self, known: &[StateId]) -> Result<(), EngineError> {
+        self.keep_only(known).await
+    }
+
+    async fn return_to(&self, row: &Row, spec: &SandboxSpec, back: Return) -> Result<(Created, Returned), EngineError> {
+        self.roll_back(row, spec, back).await
+    }
+
+    async fn compare(
+        &self,
+        id: &SandboxId,
+        before: DiskState,
+        after: DiskState,
+        limit: usize,
+    ) -> Result<Comparison, EngineError> {
+        self.compare_disks(id, before, after, limit).await
+    }
+
     async fn activity(&self, id: &SandboxId) -> Result<Option<String>, EngineError> {
         self.client_work(id).await
     }
@@ -577,23 +626,29 @@ impl Engine for NamespaceEngine {
         let (shared, id) = (self.shared.clone(), id.clone());
         blocking(move || {
             let live = shared.state().live.remove(&id);
+            let record = match &live {
+                Some(live) => Some(live.record.clone()),
+                None => shared.host.records.read(&id).ok().and_then(|reading| reading.record),
+            };
+            let slot = record.as_ref().map_or(&id, Record::slot_id).clone();
+            let source = record.as_ref().and_then(|record| record.source.clone());
             // A lost sandbox has its ids, but its address may belong to another by now.
             let uid_index = match &live {
                 Some(live) => Some(live.record.uid_index),
-                None => {
-                    let record = shared.host.records.read(&id).ok().and_then(|reading| reading.record);
-                    record.map(|record| record.uid_index).filter(|_| !shared.state().quarantined.contains_key(&id))
-                }
+                None => record.map(|record| record.uid_index).filter(|_| !shared.state().quarantined.contains_key(&id)),
             };
             let net_index = live.as_ref().and_then(|live| live.record.net_index);
             if let Some(live) = &live {
                 kill(&live.pidfd);
                 // Frozen processes die when they are thawed.
-                let _ = shared.host.cgroups.set_frozen(&id, false);
+                let _ = shared.host.cgroups.set_frozen(&slot, false);
                 if !wait_end(&live.pidfd, END_LIMIT) {
                     shared.state().live.insert(id.clone(), Live::new(live.record.clone(), live.pidfd.clone()));
                     return Err(EngineError::Timeout { what: "ending the sandbox's processes", limit: END_LIMIT });
                 }
+            }
+            if slot != id {
+                shared.host.end_again(&slot, None);
             }
             match uid_index {
                 Some(uid_index) => shared.host.sweep(&id, uid_index, net_index),
@@ -604,32 +659,19 @@ impl Engine for NamespaceEngine {
             }
             shared.host.records.remove(&id).map_err(|e| at("record", e))?;
             shared.forget_quarantine(&id);
+            shared.forget_states(&id, source.as_ref());
             Ok(())
         })
         .await
     }
 
     async fn pause(&self, id: &SandboxId) -> Result<(), EngineError> {
-        self.alive(id)?;
-        let cgroups = self.shared.host.cgroups.clone();
-        let begun = Instant::now();
-        loop {
-            // Repeated, since version 1 fails on a process that was forking.
-            cgroups.set_frozen(id, true).map_err(cgroup)?;
-            if cgroups.is_frozen(id).map_err(cgroup)? {
-                return Ok(());
-            }
-            if begun.elapsed() > FREEZE_LIMIT {
-                cgroups.set_frozen(id, false).map_err(cgroup)?;
-                return Err(EngineError::Timeout { what: "freezing the sandbox", limit: FREEZE_LIMIT });
-            }
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
+        let (slot, host) = (self.slot_of(id)?, self.shared.host.clone());
+        blocking(move || host.freeze(&slot)).await
     }
 
     async fn resume(&self, id: &SandboxId) -> Result<(), EngineError> {
-        self.alive(id)?;
-        self.shared.host.cgroups.set_frozen(id, false).map_err(cgroup)
+        self.shared.host.cgroups.set_frozen(&self.slot_of(id)?, false).map_err(cgroup)
     }
 
     async fn dial(&self, id: &SandboxId) -> Result<Box<dyn Connection>, EngineError> {
@@ -665,8 +707,7 @@ impl Engine for NamespaceEngine {
     }
 
     async fn usage(&self, id: &SandboxId) -> Result<Usage, EngineError> {
-        self.alive(id)?;
-        let counts = self.shared.host.cgroups.counts(id).map_err(cgroup)?;
+        let counts = self.shared.host.cgroups.counts(&self.slot_of(id)?).map_err(cgroup)?;
         let index = self.shared.state().live.get(id).and_then(|live| live.record.net_index);
         let traffic = index.and_then(|index| self.shared.host.network().ok()?.traffic(index));
         Ok(Usage {
@@ -755,7 +796,24 @@ impl Engine for NamespaceEngine {
 }
 
 impl NamespaceEngine {
-    fn alive(&self, id: &SandboxId) -> Result<(), EngineError> {
-        if self.shared.state().live.contains_key(id) { Ok(()) } else { Err(EngineError::NotFound { id: id.clone() }) }
+    /// The id of a running sandbox's cgroups.
+    fn slot_of(&self, id: &SandboxId) -> Result<SandboxId, EngineError> {
+        let state = self.shared.state();
+        let live = state.live.get(id).ok_or_else(|| EngineError::NotFound { id: id.clone() })?;
+        Ok(live.record.slot_id().clone())
+    }
+
+    /// A prepared slot that fits, else a new one.
+    pub(super) async fn take_slot(&self, mode: NetworkMode, kvm: bool) -> Result<Slot, EngineError> {
+        let ready = {
+            let mut state = self.shared.state();
+            let fits = state.ready.front().is_some_and(|slot| (slot.mode, slot.kvm) == (mode, kvm));
+            if fits { state.ready.pop_front() } else { None }
+        };
+        self.shared.taken.notify_one();
+        match ready {
+            Some(slot) => Ok(slot),
+            None => self.shared.host.prepare(SandboxId::random(), mode, kvm).await,
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arenite_image::ImageStore;
 use arenite_isolation::cgroup::{Cgroups, Layout};
@@ -28,6 +28,10 @@ use crate::EngineError;
 
 /// A launcher that delays a request for longer is reported as a problem. A little later it is replaced.
 const SILENT_LIMIT: Duration = Duration::from_secs(1);
+/// Timeout for freezing all processes of a sandbox.
+const FREEZE_LIMIT: Duration = Duration::from_secs(10);
+/// Interval between looks at cgroups that freeze: version 1 has no event for it.
+const FREEZE_PAUSE: Duration = Duration::from_micros(500);
 
 /// Settings of the namespace engine.
 #[derive(Debug, Clone)]
@@ -253,9 +257,31 @@ impl Host {
         if let Err(error) = self.remove_objects(id) {
             tracing::warn!(%id, %error, "something of a sandbox could not be removed; the next start tries again");
         }
+        self.release_ids(uid_index, net_index);
+    }
+
+    /// Releases the user ids and the address of a sandbox without processes.
+    pub(super) fn release_ids(&self, uid_index: u32, net_index: Option<u32>) {
         self.ids.give_back(uid_index);
         if let (Some(network), Some(index)) = (&self.network, net_index) {
             network.release(index);
+        }
+    }
+
+    /// Freezes everything in a sandbox's cgroups. On failure it runs on.
+    pub(super) fn freeze(&self, id: &SandboxId) -> Result<(), EngineError> {
+        let begun = Instant::now();
+        loop {
+            // Repeated, since version 1 fails on a process that was forking.
+            self.cgroups.set_frozen(id, true).map_err(cgroup)?;
+            if self.cgroups.is_frozen(id).map_err(cgroup)? {
+                return Ok(());
+            }
+            if begun.elapsed() > FREEZE_LIMIT {
+                self.cgroups.set_frozen(id, false).map_err(cgroup)?;
+                return Err(EngineError::Timeout { what: "freezing the sandbox", limit: FREEZE_LIMIT });
+            }
+            std::thread::sleep(FREEZE_PAUSE);
         }
     }
 
@@ -283,7 +309,7 @@ impl Host {
         layer.map_err(io::Error::other)
     }
 
-    fn remove_cgroups(&self, id: &SandboxId) -> io::Result<()> {
+    pub(super) fn remove_cgroups(&self, id: &SandboxId) -> io::Result<()> {
         remove_cgroups(&self.cgroups, id)
     }
 }

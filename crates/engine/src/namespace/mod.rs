@@ -15,6 +15,7 @@ mod build;
 mod ca;
 mod ceilings;
 mod command;
+mod compare;
 pub(crate) mod data_dir;
 mod death;
 pub(crate) mod descriptors;
@@ -31,7 +32,9 @@ mod recover_storage;
 mod recovery;
 mod reset;
 mod restart;
+mod rollback;
 pub(crate) mod slot;
+mod states;
 pub mod storage;
 pub(crate) mod volumes;
 

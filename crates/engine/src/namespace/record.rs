@@ -16,7 +16,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use arenite_model::{SandboxId, SandboxName, Tier};
+use arenite_model::{SandboxId, SandboxName, StateId, Tier};
 use jiff::Timestamp;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -54,6 +54,15 @@ pub(super) struct Record {
     /// None: written by a version without tiers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) tier: Option<Tier>,
+    /// The id of its cgroups, if it is another one: a rollback runs a sandbox in a prepared slot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) slot: Option<SandboxId>,
+    /// The state that its disk was created as; none: empty, over the image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) source: Option<StateId>,
+    /// The checkpoint that its disk comes from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) head: Option<StateId>,
     /// Content from which control recreates its row. The engine doesn't read it.
     #[serde(default)]
     pub(super) memo: Option<String>,
@@ -85,6 +94,11 @@ enum Damage {
 }
 
 impl Record {
+    /// The id of its cgroups.
+    pub(super) fn slot_id(&self) -> &SandboxId {
+        self.slot.as_ref().unwrap_or(&self.id)
+    }
+
     fn encode(&self) -> io::Result<Vec<u8>> {
         let body = serde_json::to_vec(self)?;
         let checksum = checksum(VERSION, &body);
@@ -367,6 +381,8 @@ pub struct RecordedSandbox {
     pub image: String,
     /// The directories of its layers: `.../layers/<digest>/files`.
     pub layers: Vec<PathBuf>,
+    /// It is not the sandbox that uses them, but this sealed state of its disk.
+    pub state: Option<StateId>,
 }
 
 /// Why it is unknown which sandboxes use which layers.
@@ -376,6 +392,8 @@ pub enum RecordsError {
     Read { data_dir: PathBuf, source: io::Error },
     #[error("the record of sandbox {id} can't be read, so it is not known which layers are in use: {faults}")]
     Unknown { id: SandboxId, faults: String },
+    #[error("the manifest of a sealed state can't be read, so it is not known which layers are in use: {source}")]
+    State { source: io::Error },
 }
 
 /// The records of all sandboxes of a data directory. A server may be running on it.
@@ -389,7 +407,7 @@ pub fn recorded_sandboxes(data_dir: &Path) -> Result<Vec<RecordedSandbox>, Recor
     for id in records.list().map_err(read)? {
         let reading = records.read(&id).map_err(read)?;
         match reading.record {
-            Some(Record { id, name, image, layers, .. }) => all.push(RecordedSandbox { id, name, image, layers }),
+            Some(Record { id, name, image, layers, .. }) => all.push(RecordedSandbox { id, name, image, layers, state: None }),
             None if !reading.faults.is_empty() => {
                 return Err(RecordsError::Unknown { id, faults: reading.faults.join("; ") });
             }
@@ -400,6 +418,14 @@ pub fn recorded_sandboxes(data_dir: &Path) -> Result<Vec<RecordedSandbox>, Recor
             None => {}
         }
     }
+    let states = super::states::used_layers(data_dir).map_err(|source| RecordsError::State { source })?;
+    all.extend(states.into_iter().map(|(state, layers)| RecordedSandbox {
+        name: None,
+        image: state.image.to_string(),
+        id: state.sandbox,
+        state: Some(state.id),
+        layers,
+    }));
     Ok(all)
 }
 
@@ -431,6 +457,9 @@ mod tests {
             layers: vec!["/pool/layers/x/files".into()],
             tier: None,
             pooled: false,
+            slot: None,
+            source: None,
+            head: None,
             memo: Some("{\"name\":\"demo\"}".to_owned()),
             revision,
         }

@@ -84,7 +84,7 @@ impl EngineShared {
         if record.boot != boot_id()? {
             return Ok(Err(Death::new(DeathReason::HostLost)));
         }
-        let ended = Ok(Err(death::unseen(&self.host, &record.id, record.tier.unwrap_or_default())));
+        let ended = Ok(Err(death::unseen(&self.host, record.slot_id(), record.tier.unwrap_or_default())));
         let Some(pid) = rustix::process::Pid::from_raw(record.pid) else { return ended };
         let pidfd = match rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) {
             Ok(pidfd) => pidfd,
@@ -96,7 +96,7 @@ impl EngineShared {
             return ended;
         }
         // A copy of a data directory has the records of the original's sandboxes.
-        let ours = self.host.cgroups.try_processes(&record.id).map_err(|error| error.source)?;
+        let ours = self.host.cgroups.try_processes(record.slot_id()).map_err(|error| error.source)?;
         if !ours.contains(&record.pid) {
             return Ok(Err(record_lost("its processes belong to another data directory")));
         }
@@ -127,6 +127,12 @@ impl EngineShared {
         ids.extend(host.cgroups.list().map_err(|error| look("the cgroups")(error.source))?);
         // Builds keep their layers elsewhere.
         ids.extend(host.storage.list_layers().map_err(look_at_storage)?);
+        // A rollback runs a sandbox in a slot, which has another id.
+        for id in host.records.list().map_err(look("the records"))? {
+            if let Some(slot) = self.read_record(&id)?.record.and_then(|record| record.slot) {
+                ids.remove(&slot);
+            }
+        }
         Ok(ids)
     }
 
@@ -162,7 +168,7 @@ impl EngineShared {
             let is_whole = reading.complete && record.memo.is_some() && (live.is_err() || self.host.records.has_both_sockets(id));
             let to_restore =
                 (!is_whole).then(|| if reading.faults.is_empty() { "a part was missing".to_owned() } else { faults() });
-            let paused = live.is_ok() && self.is_frozen(id)?;
+            let paused = live.is_ok() && self.is_frozen(record.slot_id())?;
             return Ok(Verdict::Found { record: Some(Box::new(record.clone())), live, paused, to_restore });
         }
         let processes = self.processes(id)?;
@@ -278,6 +284,7 @@ impl EngineShared {
         });
         let memo = record.as_ref().and_then(|record| record.memo.clone());
         let tier = record.as_ref().and_then(|record| self.tier_of_record(record));
+        let slot = record.as_ref().map_or(id, Record::slot_id).clone();
         let state = match (live, record) {
             (Ok(pidfd), Some(record)) => {
                 settled.nets.extend(record.net_index);
@@ -287,9 +294,11 @@ impl EngineShared {
             }
             (Ok(_), None) => FoundState::Lost(record_lost("it has no record")),
             (Err(death), _) => {
-                self.host.end_processes(id);
-                // The disk stays until it is destroyed.
-                let _ = self.host.cgroups.remove(id);
+                for id in [id, &slot] {
+                    self.host.end_processes(id);
+                    // The disk stays until it is destroyed.
+                    let _ = self.host.cgroups.remove(id);
+                }
                 FoundState::Lost(death)
             }
         };
@@ -344,7 +353,8 @@ impl EngineShared {
         record.revision += 1;
         self.host.records.restore(&record).map_err(|e| at("record", e))?;
         self.host.records.end_quarantine(id);
-        let state = if self.is_frozen(id)? { FoundState::Paused } else { FoundState::Running };
+        let state = if self.is_frozen(record.slot_id())? { FoundState::Paused } else { FoundState::Running };
+        let slot = record.slot_id().clone();
         {
             let mut held = self.state();
             // Its ids and its address are still reserved for it.
@@ -360,8 +370,8 @@ impl EngineShared {
                 Ok((state, Some(pidfd)))
             }
             Err(death) => {
-                self.host.end_processes(id);
-                let _ = self.host.cgroups.remove(id);
+                self.host.end_processes(&slot);
+                let _ = self.host.cgroups.remove(&slot);
                 Ok((FoundState::Lost(death), None))
             }
         }
@@ -385,6 +395,9 @@ impl NamespaceEngine {
             let settled = shared.settle(&known)?;
             // Their processes have ended.
             shared.host.records.remove_steps().map_err(|e| at("build files", e))?;
+            if shared.host.storage.has_states() {
+                shared.settle_states()?;
+            }
             Ok(settled)
         })
         .await?;

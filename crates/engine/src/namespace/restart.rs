@@ -6,7 +6,6 @@
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use arenite_image::Image;
 use arenite_model::{SandboxId, SandboxSpec};
@@ -30,6 +29,8 @@ impl NamespaceEngine {
         let kept = Kept {
             uid_index: record.as_ref().map(|record| record.uid_index),
             revision: record.as_ref().map_or(0, |record| record.revision),
+            source: record.as_ref().and_then(|record| record.source.clone()),
+            head: record.as_ref().and_then(|record| record.head.clone()),
             layers: layers(&shared, &image, record)?,
         };
         let slot = shared.host.prepare_again(row.id.clone(), spec.network, kvm, kept).await?;
@@ -62,18 +63,19 @@ impl EngineShared {
         let record = match live {
             Some(Live { record, pidfd, .. }) => {
                 kill(&pidfd);
-                let _ = self.host.cgroups.set_frozen(id, false);
+                let _ = self.host.cgroups.set_frozen(record.slot_id(), false);
                 if !wait_end(&pidfd, END_LIMIT) {
                     self.state().live.insert(id.clone(), Live::new(record, pidfd));
                     return Err(EngineError::Timeout { what: "ending the sandbox's processes", limit: END_LIMIT });
                 }
                 // Only a sandbox that this server has seen running holds its address: lost ones released it at the start.
-                self.host.end_again(id, record.net_index);
+                self.host.end_again(record.slot_id(), record.net_index);
                 Some(record)
             }
             None => {
-                self.host.end_again(id, None);
-                self.host.records.read(id).map_err(|e| at("record", e))?.record
+                let record = self.host.records.read(id).map_err(|e| at("record", e))?.record;
+                self.host.end_again(record.as_ref().map_or(id, Record::slot_id), None);
+                record
             }
         };
         self.host.records.remove_sockets(id).map_err(|e| at("guest socket", e))?;
@@ -82,7 +84,7 @@ impl EngineShared {
 }
 
 /// The layers below the disk: those that it was created on, even if the image has been rebuilt since.
-fn layers(shared: &Arc<EngineShared>, image: &Image, record: Option<Record>) -> Result<Vec<PathBuf>, EngineError> {
+pub(super) fn layers(shared: &EngineShared, image: &Image, record: Option<Record>) -> Result<Vec<PathBuf>, EngineError> {
     let mut layers = match record {
         Some(record) => record.layers,
         None => image.layers.iter().map(|layer| layer.dir.clone()).collect(),

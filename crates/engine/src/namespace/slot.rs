@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use arenite_isolation::launcher::{IDS, LaunchError, Prepare, Prepared};
 use arenite_isolation::{Report, descriptors};
-use arenite_model::{NetworkMode, Resources, SandboxId};
+use arenite_model::{NetworkMode, Resources, SandboxId, StateId};
 
 use super::data_dir::{make_shared_dir, write_shared_file};
 use super::network::Network;
@@ -36,6 +36,10 @@ pub(super) struct Slot {
     pub(super) uid_index: u32,
     /// The index of its address, if its network is open.
     pub(super) net_index: Option<u32>,
+    /// The address of its resolver.
+    pub(super) gateway: Option<Ipv4Addr>,
+    /// The sandbox that it is for, if that has another id: one that returns to a state of its disk.
+    pub(super) sandbox: Option<SandboxId>,
     /// Its writable layer; empty for a build, which provides one.
     pub(super) layer: PathBuf,
     /// The layer belonged to a sandbox before.
@@ -54,6 +58,10 @@ pub(super) struct Kept {
     pub(super) layers: Vec<PathBuf>,
     /// The number of writes of its record.
     pub(super) revision: u32,
+    /// The state that its disk was created as.
+    pub(super) source: Option<StateId>,
+    /// The checkpoint that its disk comes from.
+    pub(super) head: Option<StateId>,
 }
 
 /// What a slot is for.
@@ -197,9 +205,21 @@ impl Host {
         let blocking = tokio::task::spawn_blocking(move || {
             let made = host.prepare_blocking(&id, kvm, &limits, uid_index, netns, (gateway, layer));
             match made {
-                Ok((layer, first, userns, control)) => {
-                    Ok(Slot { id, mode, kvm, limits, uid_index, net_index, layer, kept, first, userns, control })
-                }
+                Ok((layer, first, userns, control)) => Ok(Slot {
+                    id,
+                    mode,
+                    kvm,
+                    limits,
+                    uid_index,
+                    net_index,
+                    gateway,
+                    sandbox: None,
+                    layer,
+                    kept,
+                    first,
+                    userns,
+                    control,
+                }),
                 Err(error) => {
                     match kept {
                         None => host.sweep(&id, uid_index, net_index),
@@ -317,8 +337,13 @@ impl Host {
     /// Opens the writable layer that a sandbox left.
     fn kept_layer(&self, id: &SandboxId, gateway: Option<Ipv4Addr>) -> Result<PathBuf, EngineError> {
         let layer = self.storage.reuse_layer(id).map_err(|e| at("writable layer", io::Error::other(e)))?;
-        restart::write_etc(&layer.join("upper"), "resolv.conf", resolver(gateway).as_bytes()).map_err(|e| at("etc", e))?;
+        self.write_resolver(&layer, gateway)?;
         Ok(layer)
+    }
+
+    /// Names a sandbox's resolver on its used disk.
+    pub(super) fn write_resolver(&self, layer: &std::path::Path, gateway: Option<Ipv4Addr>) -> Result<(), EngineError> {
+        restart::write_etc(&layer.join("upper"), "resolv.conf", resolver(gateway).as_bytes()).map_err(|e| at("etc", e))
     }
 }
 
@@ -331,6 +356,11 @@ pub(super) fn resolver(gateway: Option<Ipv4Addr>) -> String {
 }
 
 impl Slot {
+    /// The sandbox that it is for.
+    pub(super) fn sandbox_id(&self) -> &SandboxId {
+        self.sandbox.as_ref().unwrap_or(&self.id)
+    }
+
     /// Sends the configuration, and waits until the guest runs.
     pub(super) fn begin(&self, begin: &arenite_isolation::Begin, given: &[BorrowedFd<'_>]) -> Result<(), EngineError> {
         let message = serde_json::to_vec(begin).map_err(|e| at("request", e.into()))?;

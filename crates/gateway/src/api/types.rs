@@ -6,10 +6,10 @@ use arenite_control::nodes::Node;
 use arenite_control::tenants::{Binding, Quota, Role, TenantLimits};
 use arenite_control::usage::{UsageGroup, UsageRow};
 use arenite_control::{ChildBudget, Deadline, QuarantinedSandbox, ResourcesOverlay, Template};
-use arenite_engine::HostCapacity;
+use arenite_engine::{ChangedPath, HostCapacity};
 use arenite_model::{
-    Death, GroupName, IdlePolicy, ImageName, KeyId, NetworkMode, Resources, SandboxId, SandboxName, SandboxSpec, SandboxState,
-    TenantId, Tier, VolumeMount,
+    Death, GroupName, IdlePolicy, ImageName, KeyId, NetworkMode, NodeName, Resources, SandboxId, SandboxName, SandboxSpec,
+    SandboxState, SnapshotName, StateId, TenantId, Tier, VolumeMount,
 };
 use arenite_synthesis::WorkerInfo;
 use arenite_trajectory::{SessionEvent, Step, Summary};
@@ -30,6 +30,8 @@ pub(crate) struct CreateSandbox {
     /// A spec that the fields below change.
     pub(super) template: Option<String>,
     pub(super) image: Option<ImageName>,
+    /// Its disk starts as this snapshot, over the image that the snapshot has. Excludes `image`.
+    pub(super) snapshot: Option<SnapshotName>,
     /// The main command.
     pub(super) args: Option<Vec<String>>,
     /// The main command is the image's own: its ENTRYPOINT and then `args`, or its CMD without `args`.
@@ -141,6 +143,160 @@ pub(crate) struct DeletedGroup {
     pub(crate) deleted_sandboxes: usize,
 }
 
+/// A checkpoint to seal.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct NewCheckpoint {
+    /// A comment of at most 1,000 characters.
+    pub(crate) note: Option<String>,
+}
+
+/// A sealed state in the history of a sandbox.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct CheckpointInfo {
+    pub(crate) id: StateId,
+    /// Its position in the history, from 1.
+    pub(crate) number: u32,
+    /// The checkpoint that the disk came from; null: the beginning.
+    pub(crate) parent: Option<StateId>,
+    pub(crate) note: Option<String>,
+    /// The size of the disk at that time; null if the storage can't tell.
+    pub(crate) disk_bytes: Option<u64>,
+    pub(crate) created_at: Timestamp,
+    /// How long the sandbox was frozen for it, in milliseconds. Only in the answer to its creation.
+    pub(crate) frozen_ms: Option<f64>,
+}
+
+/// The checkpoints of a sandbox, the oldest first.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct HistoryInfo {
+    pub(crate) checkpoints: Vec<CheckpointInfo>,
+    /// The checkpoint that was sealed or returned to last; null: the disk comes from its beginning.
+    pub(crate) head: Option<StateId>,
+    /// `cursor` of the next page; null at the end.
+    pub(crate) next_cursor: Option<String>,
+}
+
+/// What runs after a return to an earlier state. All processes of before end.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ProcessesAfter {
+    /// The main command and the hooks are started again.
+    #[default]
+    Restart,
+    /// No main command is started.
+    End,
+}
+
+/// Returns a sandbox to a state of its history.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct RollBack {
+    /// A checkpoint's number or id, or `beginning`.
+    #[schema(required, value_type = String)]
+    pub(crate) to: Option<Value>,
+    pub(crate) processes: ProcessesAfter,
+}
+
+/// Returns a sandbox to its beginning, or to a snapshot with the same image. Its name, its id and its labels stay.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct ResetSandbox {
+    /// Absent: its disk as it was created.
+    pub(crate) snapshot: Option<SnapshotName>,
+    pub(crate) processes: ProcessesAfter,
+}
+
+/// A sandbox that returned to an earlier state.
+#[derive(Debug, ToSchema)]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(crate) struct RolledBack {
+    sandbox: SandboxInfo,
+    /// `restarted` or `ended`.
+    processes: String,
+    /// The names of the processes that ended; at most 100.
+    ended: Vec<String>,
+}
+
+/// How two states of a sandbox's disk differ, by path.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Differences {
+    pub(crate) before: String,
+    pub(crate) after: String,
+    pub(crate) paths: Vec<ChangedPath>,
+    /// There are more: the limit, or 30 seconds, were reached.
+    pub(crate) truncated: bool,
+}
+
+/// Creates sandboxes that start with the disk and the spec of another.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct ForkSandbox {
+    /// How many, from 1 to 100; absent: 1.
+    pub(crate) count: Option<usize>,
+    /// If fewer than this number can be created, none are; by default all must be.
+    pub(crate) min: Option<usize>,
+    /// They are named `NAME-0` and so on. Absent: each one's id.
+    pub(crate) name: Option<SandboxName>,
+    /// Another main command; the parent's, if absent.
+    pub(crate) args: Option<Vec<String>>,
+    /// Added to the parent's.
+    pub(crate) env: Option<BTreeMap<String, String>>,
+    /// Added to the parent's.
+    pub(crate) labels: Option<BTreeMap<String, String>>,
+    pub(crate) resources: Option<ResourcesOverlay>,
+    pub(crate) timeout_seconds: Option<u64>,
+    pub(crate) idle_timeout_seconds: Option<u64>,
+    pub(crate) idle_policy: Option<IdlePolicy>,
+    pub(crate) client_tag: Option<String>,
+    pub(crate) group: Option<GroupName>,
+}
+
+/// A request for a snapshot of a sandbox's disk.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct CreateSnapshot {
+    #[schema(required)]
+    pub(crate) name: Option<SnapshotName>,
+    #[schema(required)]
+    pub(crate) sandbox: Option<SandboxName>,
+    pub(crate) labels: Option<BTreeMap<String, String>>,
+    /// A comment of at most 1,000 characters.
+    pub(crate) note: Option<String>,
+}
+
+/// A named state of a sandbox's disk.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct SnapshotInfo {
+    pub(crate) name: SnapshotName,
+    pub(crate) state: StateId,
+    /// The sandbox that it was sealed from, which may be gone.
+    pub(crate) sandbox: SandboxName,
+    pub(crate) image: ImageName,
+    pub(crate) tier: Tier,
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) note: Option<String>,
+    /// The size of the disk at that time; null if the storage can't tell.
+    pub(crate) disk_bytes: Option<u64>,
+    pub(crate) created_at: Timestamp,
+    /// The node that has it; null without a cluster.
+    pub(crate) node: Option<NodeName>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct SnapshotList {
+    pub(crate) snapshots: Vec<SnapshotInfo>,
+    /// `cursor` of the next page; null at the end.
+    pub(crate) next_cursor: Option<String>,
+}
+
+/// A checkpoint or a snapshot that was removed.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct DeletedState {
+    pub(crate) name: String,
+    pub(crate) deleted: bool,
+}
+
 /// A body without fields.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -164,6 +320,8 @@ pub(crate) struct SandboxInfo {
     pub(super) group: Option<GroupName>,
     /// The sandbox with the agent that created it, with which it ends.
     pub(super) parent: Option<SandboxId>,
+    /// The sandbox that it is a fork of, which may be gone.
+    pub(super) forked_from: Option<SandboxId>,
     /// What its agent may create from inside.
     pub(super) child_budget: Option<ChildBudget>,
     pub(super) spec: SandboxSpec,

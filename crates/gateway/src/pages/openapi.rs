@@ -45,6 +45,7 @@ fn of_control() -> Value {
         ("sandboxes", "Sandboxes, from their creation to their deletion"),
         ("events", "What happens to sandboxes"),
         ("webhooks", "Addresses that get a tenant's events, signed as https://www.standardwebhooks.com specifies"),
+        ("states", "Checkpoints, rollbacks, forks and snapshots of sandboxes' disks"),
         ("groups", "Sandboxes that end together, with a lease"),
         ("nodes", "Servers of a cluster"),
         ("quarantine", "Sandboxes that the server could not explain when it started"),

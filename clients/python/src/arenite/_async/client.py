@@ -17,6 +17,7 @@ from ..models import EventInfo, EventPage, Me, ServerInfo
 from ..results import EventGap
 from .groups import AsyncGroups
 from .sandbox import AsyncSandboxes
+from .snapshots import AsyncSnapshots
 from .trajectory import AsyncTrajectories
 from .webhooks import AsyncWebhooks
 
@@ -46,6 +47,7 @@ class AsyncClient:
         self.retries = retries
         self.sandboxes = AsyncSandboxes(self)
         self.groups = AsyncGroups(self)
+        self.snapshots = AsyncSnapshots(self)
         self.trajectories = AsyncTrajectories(self)
         self.webhooks = AsyncWebhooks(self)
         self._http = httpx.AsyncClient(headers=wire.headers(api_key), verify=wire.trust(self.base_url, ca))

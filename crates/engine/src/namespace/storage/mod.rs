@@ -24,6 +24,7 @@ mod error;
 mod guard;
 mod mark;
 mod pool;
+mod states;
 mod tree;
 
 use std::fs::{self, DirBuilder, File};
@@ -458,7 +459,7 @@ impl Storage {
         Ok(())
     }
 
-    fn layer_path(&self, id: &SandboxId) -> PathBuf {
+    pub(super) fn layer_path(&self, id: &SandboxId) -> PathBuf {
         self.root.join("uppers").join(id.as_str())
     }
 

@@ -1,0 +1,187 @@
+//! Arguments of `arenite checkpoint`, `history`, `rollback`, `diff`, `fork` and `snapshot`.
+
+use arenite_model::{GroupName, SandboxName, SnapshotName};
+use clap::{Args, Subcommand};
+
+use super::{Format, Server};
+use crate::config::values::Span;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A checkpoint takes milliseconds at any size of the disk, and no space until files change. The sandbox is frozen for that moment.
+
+Examples:
+  arenite checkpoint demo
+  arenite checkpoint demo --note 'before the upgrade'
+  arenite rollback demo 1")]
+pub(crate) struct CheckpointArgs {
+    /// The sandbox
+    pub(crate) sandbox: SandboxName,
+    /// Comment
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) note: Option<String>,
+    /// Remove this checkpoint instead: its number or id
+    #[arg(long, value_name = "CHECKPOINT", conflicts_with = "note")]
+    pub(crate) rm: Option<String>,
+    #[command(flatten)]
+    pub(crate) format: Format,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HistoryArgs {
+    /// The sandbox
+    pub(crate) sandbox: SandboxName,
+    #[command(flatten)]
+    pub(crate) format: Format,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The sandbox keeps its name and its id. All its processes end, and its main command starts again.
+
+Examples:
+  arenite rollback demo 3
+  arenite rollback demo beginning
+  arenite rollback demo 3 --no-restart           without the main command")]
+pub(crate) struct RollbackArgs {
+    /// The sandbox
+    pub(crate) sandbox: SandboxName,
+    /// A checkpoint's number or id, or beginning
+    pub(crate) to: String,
+    /// Don't start the main command again
+    #[arg(long)]
+    pub(crate) no_restart: bool,
+    #[command(flatten)]
+    pub(crate) format: Format,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+States are a checkpoint's number or id, 'beginning' and 'current'. Lines start with + (added), - (removed), ~ (changed) or
+= (only mode, owner or attributes changed).
+
+Examples:
+  arenite diff demo                    what changed since the sandbox was created
+  arenite diff demo 2                  what changed since checkpoint 2
+  arenite diff demo 2 3")]
+pub(crate) struct DiffArgs {
+    /// The sandbox
+    pub(crate) sandbox: SandboxName,
+    /// The state before
+    #[arg(default_value = "beginning")]
+    pub(crate) before: String,
+    /// The state after
+    #[arg(default_value = "current")]
+    pub(crate) after: String,
+    /// Maximum number of paths
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) limit: u32,
+    #[command(flatten)]
+    pub(crate) format: Format,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Each fork has a copy of the disk that takes no space until files change, and its own name, address and processes. The main
+command of the sandbox starts in each.
+
+Examples:
+  arenite fork demo
+  arenite fork demo --count 8 --name try
+  arenite fork demo --count 8 --min 4 --timeout 10m")]
+pub(crate) struct ForkArgs {
+    /// The sandbox
+    pub(crate) sandbox: SandboxName,
+    /// How many
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) count: u32,
+    /// Create none if fewer than this number can be created [default: all]
+    #[arg(long, value_name = "N")]
+    pub(crate) min: Option<u32>,
+    /// Name them NAME-0 and so on
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<SandboxName>,
+    /// Environment variable, added to the sandbox's; without =VALUE, pass the current value
+    #[arg(long, short, value_name = "KEY[=VALUE]")]
+    pub(crate) env: Vec<String>,
+    /// Label, added to the sandbox's
+    #[arg(long, short, value_name = "KEY=VALUE")]
+    pub(crate) label: Vec<String>,
+    /// Delete each after this time
+    #[arg(long, value_name = "TIME")]
+    pub(crate) timeout: Option<Span>,
+    /// Group with which they end
+    #[arg(long, value_name = "GROUP")]
+    pub(crate) group: Option<GroupName>,
+    #[command(flatten)]
+    pub(crate) format: Format,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum SnapshotCommand {
+    /// Seal the disk of a sandbox under a name
+    Create(SnapshotCreateArgs),
+    /// List snapshots
+    Ls(SnapshotLsArgs),
+    /// Describe a snapshot
+    Inspect(SnapshotInspectArgs),
+    /// Remove snapshots; sandboxes that were created from them stay
+    Rm(SnapshotRmArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  arenite snapshot create demo ready
+  arenite create copy --snapshot ready")]
+pub(crate) struct SnapshotCreateArgs {
+    /// The sandbox
+    pub(crate) sandbox: SandboxName,
+    /// Name: lower-case letters, digits and inner hyphens
+    pub(crate) name: SnapshotName,
+    /// Comment
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) note: Option<String>,
+    /// Label
+    #[arg(long, short, value_name = "KEY=VALUE")]
+    pub(crate) label: Vec<String>,
+    #[command(flatten)]
+    pub(crate) format: Format,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SnapshotLsArgs {
+    #[command(flatten)]
+    pub(crate) format: Format,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SnapshotInspectArgs {
+    /// The snapshot
+    pub(crate) name: SnapshotName,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SnapshotRmArgs {
+    /// The snapshots
+    #[arg(required = true)]
+    pub(crate) names: Vec<SnapshotName>,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}

@@ -1,0 +1,218 @@
+//! `checkpoint`, `history`, `rollback`, `reset NAME`, `diff`, `fork` and `snapshot`: states of sandboxes' disks.
+
+use std::process::ExitCode;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::environment;
+use super::sandbox::{SANDBOXES, each, label, show_several};
+use crate::cli::{
+    CheckpointArgs, DiffArgs, ForkArgs, HistoryArgs, RollbackArgs, SnapshotCommand, SnapshotCreateArgs, SnapshotInspectArgs,
+    SnapshotLsArgs, SnapshotRmArgs,
+};
+use crate::client::Client;
+use crate::config::values::Size;
+use crate::failure::{Failure, Outcome};
+use crate::{output, wire};
+
+const SNAPSHOTS: &str = "/api/v2/snapshots";
+
+fn read<T: serde::de::DeserializeOwned>(answer: Value) -> Result<T, Failure> {
+    serde_json::from_value(answer).map_err(|error| Failure::new(format!("the server's answer is not understood: {error}")))
+}
+
+pub(crate) async fn checkpoint(args: CheckpointArgs) -> Outcome {
+    let client = Client::connect_to(&args.server)?;
+    let path = format!("{SANDBOXES}/{}/checkpoints", args.sandbox);
+    if let Some(checkpoint) = &args.rm {
+        let removed: Value = client.delete_with(&format!("{path}/{}", crate::client::encoded(checkpoint))).await?;
+        if args.format.json {
+            output::json(&removed)
+        } else {
+            output::line(checkpoint)
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let answer: Value = client.post(&path, &json!({ "note": args.note })).await?;
+    if args.format.json {
+        output::json(&answer);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let checkpoint: wire::Checkpoint = read(answer)?;
+    output::line(checkpoint.number);
+    let frozen = checkpoint.frozen_ms.unwrap_or_default();
+    eprintln!("sealed {}; the sandbox was frozen for {frozen:.1} ms", checkpoint.id);
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) async fn history(args: HistoryArgs) -> Outcome {
+    let client = Client::connect_to(&args.server)?;
+    let answer: Value = client.get_all(&format!("{SANDBOXES}/{}/history", args.sandbox), "checkpoints").await?;
+    if args.format.json {
+        output::json(&answer);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let history: wire::History = read(answer)?;
+    if history.checkpoints.is_empty() {
+        eprintln!("it has no checkpoints; seal one with: arenite checkpoint {}", args.sandbox);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let now = Timestamp::now();
+    let mut rows = output::table(&["", "checkpoint", "id", "from", "disk", "created", "note"]);
+    for checkpoint in &history.checkpoints {
+        let number = |id: &String| history.checkpoints.iter().find(|other| other.id == *id).map(|other| other.number.to_string());
+        let from =
+            checkpoint.parent.as_ref().map_or_else(|| "beginning".to_owned(), |id| number(id).unwrap_or_else(|| id.clone()));
+        rows.add_row(vec![
+            if history.head.as_ref() == Some(&checkpoint.id) { "*" } else { "" }.to_owned(),
+            checkpoint.number.to_string(),
+            checkpoint.id.clone(),
+            from,
+            checkpoint.disk_bytes.map_or_else(|| "-".to_owned(), |bytes| Size(bytes).short()),
+            format!("{} ago", output::distance(checkpoint.created_at, now)),
+            output::harmless(checkpoint.note.as_deref().unwrap_or_default()),
+        ]);
+    }
+    output::rows(&rows);
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) async fn rollback(args: RollbackArgs) -> Outcome {
+    let client = Client::connect_to(&args.server)?;
+    let processes = if args.no_restart { "end" } else { "restart" };
+    let request = json!({ "to": args.to, "processes": processes });
+    let answer = client.post(&format!("{SANDBOXES}/{}/rollback", args.sandbox), &request).await?;
+    show_return(args.format.json, &answer)
+}
+
+pub(crate) async fn reset(sandbox: &arenite_model::SandboxName, server: &crate::cli::Server) -> Outcome {
+    let client = Client::connect_to(server)?;
+    let answer = client.post(&format!("{SANDBOXES}/{sandbox}/reset"), &json!({})).await?;
+    show_return(false, &answer)
+}
+
+fn show_return(as_json: bool, answer: &Value) -> Outcome {
+    if as_json {
+        output::json(answer);
+        return Ok(ExitCode::SUCCESS);
+    }
+    output::line(answer["sandbox"]["name"].as_str().unwrap_or_default());
+    let ended: Vec<String> =
+        answer["ended"].as_array().into_iter().flatten().filter_map(Value::as_str).map(output::harmless).collect();
+    match ended.is_empty() {
+        true => eprintln!("its processes: {}", answer["processes"].as_str().unwrap_or_default()),
+        false => eprintln!("its processes: {}; ended: {}", answer["processes"].as_str().unwrap_or_default(), ended.join(", ")),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) async fn diff(args: DiffArgs) -> Outcome {
+    let client = Client::connect_to(&args.server)?;
+    let (before, after) = (crate::client::encoded(&args.before), crate::client::encoded(&args.after));
+    let path = format!("{SANDBOXES}/{}/diff?before={before}&after={after}&limit={}", args.sandbox, args.limit);
+    let answer: Value = client.get(&path).await?;
+    if args.format.json {
+        output::json(&answer);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let found: wire::Differences = read(answer)?;
+    for path in &found.paths {
+        let mark = match path.change.as_str() {
+            "added" => '+',
+            "removed" => '-',
+            "attributes" => '=',
+            _ => '~',
+        };
+        let end = if path.kind == "directory" { "/" } else { "" };
+        output::line(format_args!("{mark} {}{end}", output::harmless(&path.path)));
+    }
+    if found.truncated {
+        eprintln!("there are more; see them with --limit");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) async fn fork(args: ForkArgs) -> Outcome {
+    let client = Client::connect_to(&args.server)?;
+    let labels = args.label.iter().map(|word| label(word)).collect::<Result<std::collections::BTreeMap<_, _>, _>>()?;
+    let request = json!({
+        "count": args.count,
+        "min": args.min,
+        "name": args.name,
+        "env": environment(&args.env)?,
+        "labels": labels,
+        "timeout_seconds": args.timeout.map(|t| t.0.as_secs()),
+        "group": args.group,
+    });
+    let answer: Value = client.post(&format!("{SANDBOXES}/{}/fork", args.sandbox), &request).await?;
+    if args.format.json {
+        output::json(&answer);
+    } else {
+        show_several(&read(answer)?);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) async fn snapshot(command: SnapshotCommand) -> Outcome {
+    match command {
+        SnapshotCommand::Create(args) => create(args).await,
+        SnapshotCommand::Ls(args) => ls(args).await,
+        SnapshotCommand::Inspect(args) => inspect(args).await,
+        SnapshotCommand::Rm(args) => rm(args).await,
+    }
+}
+
+async fn create(args: SnapshotCreateArgs) -> Outcome {
+    let client = Client::connect_to(&args.server)?;
+    let labels = args.label.iter().map(|word| label(word)).collect::<Result<std::collections::BTreeMap<_, _>, _>>()?;
+    let request = json!({ "name": args.name, "sandbox": args.sandbox, "note": args.note, "labels": labels });
+    let answer: Value = client.post(SNAPSHOTS, &request).await?;
+    if args.format.json {
+        output::json(&answer);
+        return Ok(ExitCode::SUCCESS);
+    }
+    output::line(&args.name);
+    eprintln!("create sandboxes from it with: arenite create NAME --snapshot {}", args.name);
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn ls(args: SnapshotLsArgs) -> Outcome {
+    let client = Client::connect_to(&args.server)?;
+    let answer: Value = client.get_all(SNAPSHOTS, "snapshots").await?;
+    if args.format.json {
+        output::json(&answer);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let list: wire::Snapshots = read(answer)?;
+    if list.snapshots.is_empty() {
+        eprintln!("there are no snapshots; create one with: arenite snapshot create SANDBOX NAME");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let now = Timestamp::now();
+    let mut rows = output::table(&["name", "sandbox", "image", "disk", "created", "note"]);
+    for snapshot in &list.snapshots {
+        rows.add_row(vec![
+            snapshot.name.clone(),
+            snapshot.sandbox.clone(),
+            snapshot.image.clone(),
+            snapshot.disk_bytes.map_or_else(|| "-".to_owned(), |bytes| Size(bytes).short()),
+            format!("{} ago", output::distance(snapshot.created_at, now)),
+            output::harmless(snapshot.note.as_deref().unwrap_or_default()),
+        ]);
+    }
+    output::rows(&rows);
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn inspect(args: SnapshotInspectArgs) -> Outcome {
+    let client = Client::connect_to(&args.server)?;
+    output::json(&client.get::<Value>(&format!("{SNAPSHOTS}/{}", args.name)).await?);
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn rm(args: SnapshotRmArgs) -> Outcome {
+    let client = Client::connect_to(&args.server)?;
+    let names = args.names.into_iter().map(String::from).collect();
+    each(names, async |name| client.delete(&format!("{SNAPSHOTS}/{name}")).await).await
+}

@@ -1,0 +1,425 @@
+//! States of sandboxes' disks: checkpoints and returns of one sandbox, and snapshots of a tenant.
+//!
+//! ```text
+//!  sandbox ──checkpoint──► its history ──rollback──► the same sandbox, with other processes
+//!     │ ▲
+//!     │ └──reset── its beginning, or a snapshot of the same layers
+//!     └──snapshot──► named, the tenant's ──create──► other sandboxes
+//! ```
+//!
+//! The engine seals disks and keeps what they need. Checkpoints are its alone: they end with their sandbox. A snapshot has a
+//! record in the store too, with its name and its tenant. The record is written last and removed first, so a start gives up the
+//! states without one.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use arenite_engine::{Comparison, DiskState, EngineError, History, Return, Returned, Seal, Sealed, SealedState, StateKind};
+use arenite_model::{
+    Death, DeathReason, ImageName, NodeName, SandboxName, SandboxSpec, SandboxState, SnapshotName, StateId, TenantId, Tier,
+};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::life::unfit;
+use crate::registry::Entry;
+use crate::store::{Record, RecordId, RecordKind, StoreError};
+use crate::tenants::{Quota, QuotaExceeded};
+use crate::{Control, ControlError, Sandbox, check_labels, memo};
+
+/// The longest comment of a state, in characters.
+const MAX_NOTE: usize = 1000;
+/// The most snapshots of a tenant without a quota of its own.
+const MAX_SNAPSHOTS: u64 = 10_000;
+
+/// A named state of a sandbox's disk, from which other sandboxes are created.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    pub tenant: TenantId,
+    pub name: SnapshotName,
+    pub state: StateId,
+    /// The name of its sandbox at that time.
+    pub sandbox: SandboxName,
+    pub image: ImageName,
+    pub tier: Tier,
+    pub labels: BTreeMap<String, String>,
+    pub note: Option<String>,
+    /// The size of the disk, in bytes; none if the storage can't tell.
+    pub disk_bytes: Option<u64>,
+    pub created_at: Timestamp,
+    /// The node that has it; none: the server is not one of a cluster.
+    pub node: Option<NodeName>,
+}
+
+/// A request for a snapshot.
+#[derive(Debug, Clone)]
+pub struct SnapshotRequest {
+    pub name: SnapshotName,
+    pub labels: BTreeMap<String, String>,
+    pub note: Option<String>,
+}
+
+/// The value of a record.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    state: StateId,
+    sandbox: SandboxName,
+    image: ImageName,
+    tier: Tier,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+    #[serde(default)]
+    note: Option<String>,
+    disk_bytes: Option<u64>,
+    created_at: Timestamp,
+    #[serde(default)]
+    node: Option<NodeName>,
+}
+
+impl Snapshot {
+    fn id(&self) -> RecordId {
+        RecordId { kind: RecordKind::Snapshot, tenant: self.tenant.clone(), key: self.name.to_string() }
+    }
+
+    fn record(&self) -> Result<Record, StoreError> {
+        let stored = Stored {
+            state: self.state.clone(),
+            sandbox: self.sandbox.clone(),
+            image: self.image.clone(),
+            tier: self.tier,
+            labels: self.labels.clone(),
+            note: self.note.clone(),
+            disk_bytes: self.disk_bytes,
+            created_at: self.created_at,
+            node: self.node.clone(),
+        };
+        Ok(Record { id: self.id(), value: crate::store::to_json(&stored)?, expires_at: None })
+    }
+
+    fn read(record: &Record) -> Result<Self, StoreError> {
+        let unreadable = |reason: String| StoreError::BadRow { id: record.id.key.clone(), reason };
+        let stored: Stored = serde_json::from_str(&record.value).map_err(|error| unreadable(error.to_string()))?;
+        Ok(Self {
+            tenant: record.id.tenant.clone(),
+            name: record.id.key.parse().map_err(|error: arenite_model::IdError| unreadable(error.to_string()))?,
+            state: stored.state,
+            sandbox: stored.sandbox,
+            image: stored.image,
+            tier: stored.tier,
+            labels: stored.labels,
+            note: stored.note,
+            disk_bytes: stored.disk_bytes,
+            created_at: stored.created_at,
+            node: stored.node,
+        })
+    }
+}
+
+type Map = BTreeMap<(TenantId, SnapshotName), Snapshot>;
+
+/// The snapshots of this server.
+#[derive(Default)]
+pub(crate) struct Snapshots {
+    map: Mutex<Map>,
+    /// Held while the store and the map change.
+    change: tokio::sync::Mutex<()>,
+}
+
+impl Snapshots {
+    fn map(&self) -> MutexGuard<'_, Map> {
+        self.map.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn check_note(note: Option<&String>) -> Result<(), ControlError> {
+    match note.filter(|note| note.chars().count() > MAX_NOTE) {
+        Some(_) => {
+            Err(arenite_model::SpecError::Invalid { field: "note", reason: format!("give at most {MAX_NOTE} characters") }.into())
+        }
+        None => Ok(()),
+    }
+}
+
+impl Control {
+    /// Reads the snapshots, and gives up states that no record names.
+    pub(crate) async fn load_snapshots(&self) -> Result<(), ControlError> {
+        let unread = ControlError::store("read the snapshots");
+        let own = self.own_node();
+        let mut known = Vec::new();
+        for record in self.store.records(RecordKind::Snapshot).await.map_err(&unread)? {
+            let snapshot = Snapshot::read(&record).map_err(&unread)?;
+            if snapshot.node == own {
+                known.push(snapshot.state.clone());
+                self.snapshots.map().insert((snapshot.tenant.clone(), snapshot.name.clone()), snapshot);
+            }
+        }
+        if self.engine.check_states().is_ok() {
+            self.engine.keep_snapshots(&known).await?;
+        }
+        Ok(())
+    }
+
+    /// Runs a change of a sandbox's disk under its lock.
+    async fn with_disk<T: Send + 'static, F: Future<Output = Result<T, ControlError>> + Send + 'static>(
+        &self,
+        tenant: &TenantId,
+        name: &SandboxName,
+        work: impl FnOnce(std::sync::Arc<Self>, std::sync::Arc<Entry>) -> F + Send + 'static,
+    ) -> Result<T, ControlError> {
+        self.engine.check_states()?;
+        let operation = self.operation()?;
+        let entry = self.find(tenant, name)?;
+        self.detached(operation, |control| async move {
+            let lock = std::sync::Arc::clone(&entry);
+            let _change = lock.change.lock().await;
+            control.still_there(&entry)?;
+            let now = entry.current();
+            match now.state {
+                SandboxState::Creating | SandboxState::Deleting => Err(unfit(&now, "sealed")),
+                _ => work(control, entry).await,
+            }
+        })
+        .await
+    }
+
+    /// Seals the disk of a sandbox as a checkpoint of its history. It is not woken.
+    pub async fn checkpoint(&self, tenant: &TenantId, name: &SandboxName, note: Option<String>) -> Result<Sealed, ControlError> {
+        check_note(note.as_ref())?;
+        self.with_disk(tenant, name, |control, entry| async move {
+            control.seal(&entry, Seal { kind: StateKind::Checkpoint, note, image_owner: None }).await
+        })
+        .await
+    }
+
+    async fn seal(&self, entry: &Entry, seal: Seal) -> Result<Sealed, ControlError> {
+        let seal = Seal { image_owner: entry.sandbox().spec.image_owner.clone(), ..seal };
+        self.bounded("sealing the disk", &entry.name, self.engine.seal(&entry.id, seal)).await
+    }
+
+    /// A sandbox's checkpoints.
+    pub async fn history(&self, tenant: &TenantId, name: &SandboxName) -> Result<History, ControlError> {
+        let entry = self.find(tenant, name)?;
+        Ok(self.engine.history(&entry.id).await?)
+    }
+
+    /// Removes a checkpoint.
+    pub async fn remove_checkpoint(&self, tenant: &TenantId, name: &SandboxName, state: StateId) -> Result<(), ControlError> {
+        self.with_disk(tenant, name, |control, entry| async move {
+            control.own_checkpoint(&entry, &state)?;
+            Ok(control.engine.remove_state(&state).await?)
+        })
+        .await
+    }
+
+    /// Refuses a state that is no checkpoint of this sandbox.
+    fn own_checkpoint(&self, entry: &Entry, state: &StateId) -> Result<SealedState, ControlError> {
+        let found = self.engine.state(state);
+        let own = found.filter(|found| found.kind == StateKind::Checkpoint && found.sandbox == entry.id);
+        own.ok_or_else(|| EngineError::NoState { id: state.clone() }.into())
+    }
+
+    /// Returns a sandbox to one of its checkpoints, to its beginning, or to a snapshot of the same layers. Its processes end.
+    pub async fn return_to(
+        &self,
+        tenant: &TenantId,
+        name: &SandboxName,
+        back: Return,
+        snapshot: Option<SnapshotName>,
+    ) -> Result<(Sandbox, Returned), ControlError> {
+        let of_snapshot = snapshot.map(|name| self.snapshot(tenant, &name)).transpose()?;
+        let back = match of_snapshot {
+            Some(snapshot) => Return { to: DiskState::Sealed(snapshot.state), ..back },
+            None => back,
+        };
+        self.with_disk(tenant, name, |control, entry| async move {
+            if let DiskState::Sealed(state) = &back.to
+                && control.engine.state(state).is_none_or(|found| found.kind == StateKind::Checkpoint)
+            {
+                control.own_checkpoint(&entry, state)?;
+            }
+            control.return_locked(&entry, back).await
+        })
+        .await
+    }
+
+    async fn return_locked(&self, entry: &Entry, back: Return) -> Result<(Sandbox, Returned), ControlError> {
+        let before = entry.current();
+        let is_dead = matches!(before.state, SandboxState::Failed | SandboxState::Lost);
+        let limits = self.tenant_limits(&entry.tenant).of_restarts();
+        if is_dead && limits.apply_to_sandboxes() {
+            let running = Sandbox { state: SandboxState::Running, ..before.clone() };
+            self.store.reserve(&running, &limits).await.map_err(ControlError::store("reserve what a sandbox needs"))?;
+        }
+        entry.close();
+        self.sample_last(entry).await;
+        self.reset_meter(entry).await;
+        let row = memo::row(&before);
+        let spec = self.spec_for_engine(&before)?;
+        let returned = self.engine.return_to(&row, &spec, back);
+        match self.bounded("the return", &entry.name, returned).await {
+            Ok((created, returned)) => {
+                let running = Sandbox { state: SandboxState::Running, reason: None, died: None, ..before };
+                let mut running = running.isolated(created.tier, created.isolation);
+                running.stages =
+                    created.stages.iter().map(|(name, time)| ((*name).to_owned(), time.as_secs_f64() * 1e3)).collect();
+                let now = self.clock.now();
+                (running.state_since, running.last_used_at) = (now, now);
+                entry.used_at(now);
+                self.show(entry, running.clone());
+                if let Err(error) = self.store.update(&running).await {
+                    tracing::error!(id = %entry.id, %error, "a sandbox's state could not be stored");
+                }
+                entry.open();
+                tracing::info!(id = %entry.id, name = %entry.name, "returned a sandbox to an earlier state");
+                Ok((running, returned))
+            }
+            Err(error) => {
+                let runs = self.engine.usage(&entry.id).await.is_ok();
+                if runs && before.state == SandboxState::Running {
+                    entry.open();
+                } else if !runs && !is_dead {
+                    let message = format!("it could not be started on the disk that it returned to: {error}");
+                    self.follow(entry, SandboxState::Failed, Some(Death::with_message(DeathReason::GuestFailed, message))).await;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Compares two states of a sandbox's disk. It is not woken.
+    pub async fn compare(
+        &self,
+        tenant: &TenantId,
+        name: &SandboxName,
+        before: DiskState,
+        after: DiskState,
+        limit: usize,
+    ) -> Result<Comparison, ControlError> {
+        let entry = self.find(tenant, name)?;
+        for side in [&before, &after] {
+            if let DiskState::Sealed(state) = side {
+                self.own_checkpoint(&entry, state)?;
+            }
+        }
+        Ok(self.engine.compare(&entry.id, before, after, limit).await?)
+    }
+
+    /// Seals the disk of a sandbox as a snapshot of its tenant. It is not woken.
+    ///
+    /// # Errors
+    /// [`ControlError::SnapshotExists`]; [`ControlError::Quota`] beyond the tenant's number of snapshots.
+    pub async fn create_snapshot(
+        &self,
+        tenant: &TenantId,
+        sandbox: &SandboxName,
+        request: SnapshotRequest,
+    ) -> Result<Snapshot, ControlError> {
+        check_labels(&request.labels)?;
+        check_note(request.note.as_ref())?;
+        self.with_disk(tenant, sandbox, |control, entry| async move {
+            let SnapshotRequest { name, labels, note } = request;
+            let _change = control.snapshots.change.lock().await;
+            let id = RecordId { kind: RecordKind::Snapshot, tenant: entry.tenant.clone(), key: name.to_string() };
+            let failed = ControlError::store("remember a snapshot");
+            if control.store.record(&id).await.map_err(&failed)?.is_some() {
+                return Err(ControlError::SnapshotExists { name });
+            }
+            let used = control.store.count_records(RecordKind::Snapshot, &entry.tenant).await.map_err(&failed)?;
+            let limit = control.tenant_limits(&entry.tenant).snapshots.unwrap_or(MAX_SNAPSHOTS);
+            if used >= limit {
+                return Err(QuotaExceeded { quota: Quota::Snapshots, limit, used, requested: 1 }.into());
+            }
+            let seal = Seal { kind: StateKind::Snapshot, note: note.clone(), image_owner: None };
+            let state = control.seal(&entry, seal).await?.state;
+            let snapshot = Snapshot {
+                tenant: entry.tenant.clone(),
+                name,
+                state: state.id.clone(),
+                sandbox: entry.name.clone(),
+                image: state.image,
+                tier: state.tier,
+                labels,
+                note,
+                disk_bytes: state.disk_bytes,
+                created_at: state.created_at,
+                node: control.own_node(),
+            };
+            let written = match snapshot.record() {
+                Ok(record) => control.store.put_record(record).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = written {
+                control.engine.remove_state(&state.id).await?;
+                return Err(failed(error));
+            }
+            control.snapshots.map().insert((snapshot.tenant.clone(), snapshot.name.clone()), snapshot.clone());
+            Ok(snapshot)
+        })
+        .await
+    }
+
+    /// A tenant's snapshots on this server, by name.
+    pub fn snapshots(&self, tenant: &TenantId) -> Vec<Snapshot> {
+        self.snapshots.map().values().filter(|snapshot| snapshot.tenant == *tenant).cloned().collect()
+    }
+
+    pub fn snapshot(&self, tenant: &TenantId, name: &SnapshotName) -> Result<Snapshot, ControlError> {
+        let found = self.snapshots.map().get(&(tenant.clone(), name.clone())).cloned();
+        found.ok_or_else(|| ControlError::NoSnapshot { name: name.clone() })
+    }
+
+    /// Removes a snapshot. Sandboxes that were created from it keep their disks and their beginning.
+    pub async fn remove_snapshot(&self, tenant: &TenantId, name: &SnapshotName) -> Result<Snapshot, ControlError> {
+        let (tenant, name) = (tenant.clone(), name.clone());
+        self.detached(self.operation()?, |control| async move {
+            let _change = control.snapshots.change.lock().await;
+            let snapshot = control.snapshot(&tenant, &name)?;
+            control.store.remove_record(&snapshot.id()).await.map_err(ControlError::store("forget a snapshot"))?;
+            control.snapshots.map().remove(&(tenant, name));
+            // Else the next start does it.
+            if let Err(error) = control.engine.remove_state(&snapshot.state).await {
+                tracing::warn!(state = %snapshot.state, %error, "the state of a removed snapshot stays until the next start");
+            }
+            Ok(snapshot)
+        })
+        .await
+    }
+
+    /// The spec that a sandbox from a snapshot starts with.
+    pub(crate) fn spec_of_snapshot(&self, tenant: &TenantId, name: &SnapshotName) -> Result<SandboxSpec, ControlError> {
+        let snapshot = self.snapshot(tenant, name)?;
+        let state = self.engine.state(&snapshot.state).ok_or_else(|| ControlError::NoSnapshot { name: name.clone() })?;
+        Ok(spec_of_state(&state))
+    }
+
+    /// Seals the disk of a sandbox for its forks. [`Control::end_fork`] gives the state up.
+    pub async fn begin_fork(&self, tenant: &TenantId, name: &SandboxName) -> Result<(Sandbox, StateId), ControlError> {
+        self.with_disk(tenant, name, |control, entry| async move {
+            let sealed = control.seal(&entry, Seal { kind: StateKind::Snapshot, note: None, image_owner: None }).await?;
+            Ok((entry.current(), sealed.state.id))
+        })
+        .await
+    }
+
+    /// Gives up the state of forks: it stays as long as one of them exists.
+    pub async fn end_fork(&self, state: &StateId) {
+        if let Err(error) = self.engine.remove_state(state).await {
+            tracing::warn!(%state, %error, "the state of forks stays until the next start");
+        }
+    }
+
+    /// This node of a cluster.
+    pub(crate) fn own_node(&self) -> Option<NodeName> {
+        self.nodes_store().map(|nodes| nodes.claim().name.clone())
+    }
+}
+
+/// A spec with a state's image, owner and tier, and otherwise defaults.
+fn spec_of_state(state: &SealedState) -> SandboxSpec {
+    SandboxSpec {
+        state: Some(state.id.clone()),
+        image_owner: state.image_owner.clone(),
+        tier: Some(state.tier),
+        ..SandboxSpec::of_image(state.image.clone())
+    }
+}

@@ -1,0 +1,376 @@
+//! Compares two disks of a sandbox, without mounting them.
+//!
+//! A disk is a stack of directories: the writable layer, and the layers of its image. Both disks have the same image, so only
+//! directories in which one of them has a layer that the other lacks are visited, and the cost follows the changes.
+//!
+//! The contents are hostile. No link is followed, nothing but regular files is opened, and depth, time and results are bounded.
+
+use std::collections::BTreeSet;
+use std::ffi::{CStr, CString};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use arenite_model::SandboxId;
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fgetxattr, flistxattr, fstat, openat, readlinkat, statat};
+use rustix::io::Errno;
+
+use super::at;
+use super::engine::{EngineShared, NamespaceEngine, blocking};
+use crate::{ChangedPath, Comparison, DiskState, EngineError, PathChange, PathKind};
+
+/// Directories below each other that are compared; what is deeper is left out.
+const MAX_DEPTH: usize = 100;
+/// After this time, the rest is left out.
+const TIME_LIMIT: Duration = Duration::from_secs(30);
+/// Files that the server writes at each start of a sandbox.
+const OWN: [&str; 4] = ["/etc/hostname", "/etc/hosts", "/etc/resolv.conf", "/usr/local/bin/aio"];
+/// Marks a directory that hides those of the layers below.
+const OPAQUE: [&str; 2] = ["user.overlay.opaque", "trusted.overlay.opaque"];
+
+impl NamespaceEngine {
+    pub(super) async fn compare_disks(
+        &self,
+        id: &SandboxId,
+        before: DiskState,
+        after: DiskState,
+        limit: usize,
+    ) -> Result<Comparison, EngineError> {
+        let (shared, id) = (self.shared.clone(), id.clone());
+        shared.check_states()?;
+        blocking(move || {
+            let (before, after) = (shared.disk(&id, &before)?, shared.disk(&id, &after)?);
+            compare(&before, &after, limit).map_err(|e| at("comparison", e))
+        })
+        .await
+    }
+}
+
+impl EngineShared {
+    /// The directories of a disk, the uppermost first.
+    fn disk(&self, id: &SandboxId, which: &DiskState) -> Result<Vec<PathBuf>, EngineError> {
+        let record = self.record_of(id)?;
+        let state = match which {
+            DiskState::Beginning => record.source.clone(),
+            DiskState::Sealed(state) => Some(state.clone()),
+            DiskState::Current => None,
+        };
+        let upper = match (&state, which) {
+            (Some(state), _) => {
+                self.states.get(state).ok_or_else(|| EngineError::NoState { id: state.clone() })?;
+                Some(self.host.storage.state_path(state))
+            }
+            (None, DiskState::Current) => Some(self.host.storage.layer_path(id)),
+            (None, _) => None,
+        };
+        Ok(upper.map(|layer| layer.join("upper")).into_iter().chain(record.layers.into_iter().rev()).collect())
+    }
+}
+
+/// The directories of one path in the layers of a disk, the uppermost first.
+#[derive(Default)]
+struct Stack(Vec<(OwnedFd, Identity)>);
+
+/// A file's device and inode number.
+type Identity = (u64, u64);
+
+fn identity(stat: &Stat) -> Identity {
+    (stat.st_dev, stat.st_ino)
+}
+
+fn kind_of(stat: &Stat) -> FileType {
+    FileType::from_raw_mode(stat.st_mode)
+}
+
+fn is_whiteout(stat: &Stat) -> bool {
+    kind_of(stat) == FileType::CharacterDevice && stat.st_rdev == 0
+}
+
+fn open_dir<P: rustix::path::Arg>(parent: BorrowedFd<'_>, name: P) -> io::Result<OwnedFd> {
+    Ok(openat(parent, name, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+fn is_opaque(directory: &OwnedFd) -> bool {
+    OPAQUE.iter().any(|name| {
+        let mut value = [0u8; 1];
+        fgetxattr(directory, *name, &mut value).is_ok_and(|length| length == 1 && value[0] == b'y')
+    })
+}
+
+/// A file of a disk: what it is, and the layer's directory that has it.
+struct Entry<'a> {
+    parent: BorrowedFd<'a>,
+    stat: Stat,
+}
+
+impl Stack {
+    fn open(layers: &[PathBuf]) -> io::Result<Self> {
+        let mut stack = Self::default();
+        for layer in layers {
+            let directory = open_dir(CWD, layer)?;
+            let about = identity(&fstat(&directory)?);
+            stack.0.push((directory, about));
+        }
+        Ok(stack)
+    }
+
+    fn find(&self, name: &CStr) -> io::Result<Option<Entry<'_>>> {
+        for (directory, _) in &self.0 {
+            match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) if is_whiteout(&stat) => return Ok(None),
+                Ok(stat) => return Ok(Some(Entry { parent: directory.as_fd(), stat })),
+                Err(Errno::NOENT) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(None)
+    }
+
+    /// The stack of a directory in it, which exists.
+    fn descend(&self, name: &CStr) -> io::Result<Self> {
+        let mut below = Self::default();
+        for (directory, _) in &self.0 {
+            match open_dir(directory.as_fd(), name) {
+                Ok(found) => {
+                    let is_last = is_opaque(&found);
+                    let about = identity(&fstat(&found)?);
+                    below.0.push((found, about));
+                    if is_last {
+                        break;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                // A file, a link or a whiteout hides what is below it.
+                Err(error) => match Errno::from_io_error(&error) {
+                    Some(Errno::NOTDIR | Errno::LOOP) => break,
+                    _ => return Err(error),
+                },
+            }
+        }
+        Ok(below)
+    }
+
+    /// The names in the directories that are not in `other`, into `names`.
+    fn names_apart(&self, other: &Self, names: &mut BTreeSet<CString>) -> io::Result<()> {
+        for (directory, about) in &self.0 {
+            if other.0.iter().any(|(_, theirs)| theirs == about) {
+                continue;
+            }
+            for entry in Dir::read_from(directory)? {
+                let name = entry?.file_name().to_owned();
+                if !matches!(name.to_bytes(), b"." | b"..") {
+                    names.insert(name);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn compare(before: &[PathBuf], after: &[PathBuf], limit: usize) -> io::Result<Comparison> {
+    let (a, b) = (Stack::open(before)?, Stack::open(after)?);
+    let mut walk = Walk { found: Comparison::default(), limit, until: Instant::now() + TIME_LIMIT };
+    walk.directory(&a, &b, "", 0)?;
+    walk.found.paths.sort_unstable_by(|a, b| a.path.cmp(&b.path));
+    Ok(walk.found)
+}
+
+struct Walk {
+    found: Comparison,
+    limit: usize,
+    until: Instant,
+}
+
+impl Walk {
+    fn is_over(&mut self) -> bool {
+        if self.found.paths.len() >= self.limit || Instant::now() > self.until {
+            self.found.truncated = true;
+        }
+        self.found.truncated
+    }
+
+    fn note(&mut self, path: &str, change: PathChange, stat: &Stat) {
+        if self.is_over() {
+            return;
+        }
+        let kind = match kind_of(stat) {
+            FileType::RegularFile => PathKind::File,
+            FileType::Directory => PathKind::Directory,
+            FileType::Symlink => PathKind::Symlink,
+            _ => PathKind::Special,
+        };
+        let size = if kind == PathKind::File { u64::try_from(stat.st_size).unwrap_or_default() } else { 0 };
+        self.found.paths.push(ChangedPath { path: path.to_owned(), change, kind, size, mode: stat.st_mode & 0o7777 });
+    }
+
+    /// Compares what two stacks have at `path`. Either may be empty: then all of the other was added or removed.
+    fn directory(&mut self, a: &Stack, b: &Stack, path: &str, depth: usize) -> io::Result<()> {
+        if depth > MAX_DEPTH {
+            self.found.truncated = true;
+            return Ok(());
+        }
+        let mut names = BTreeSet::new();
+        a.names_apart(b, &mut names)?;
+        b.names_apart(a, &mut names)?;
+        for name in names {
+            if self.is_over() {
+                return Ok(());
+            }
+            let path = format!("{path}/{}", name.to_string_lossy());
+            if OWN.contains(&path.as_str()) {
+                continue;
+            }
+            let (before, after) = (a.find(&name)?, b.find(&name)?);
+            let is_dir = |entry: &Option<Entry<'_>>| entry.as_ref().is_some_and(|e| kind_of(&e.stat) == FileType::Directory);
+            let (in_a, in_b) = (is_dir(&before), is_dir(&after));
+            match (&before, &after) {
+                (None, None) => continue,
+                (None, Some(after)) => self.note(&path, PathChange::Added, &after.stat),
+                (Some(before), None) => self.note(&path, PathChange::Removed, &before.stat),
+                (Some(before), Some(after)) => {
+                    if let Some(change) = change(before, after, &name)? {
+                        self.note(&path, change, &after.stat);
+                    }
+                }
+            }
+            if in_a || in_b {
+                let below = |stack: &Stack, is_dir| if is_dir { stack.descend(&name) } else { Ok(Stack::default()) };
+                self.directory(&below(a, in_a)?, &below(b, in_b)?, &path, depth + 1)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How two files with the same path differ.
+fn change(before: &Entry<'_>, after: &Entry<'_>, name: &CStr) -> io::Result<Option<PathChange>> {
+    let (a, b) = (&before.stat, &after.stat);
+    let kind = kind_of(a);
+    if kind != kind_of(b) {
+        return Ok(Some(PathChange::Modified));
+    }
+    // A copy of a subvolume keeps inode numbers and change times, which nothing in a sandbox can set.
+    let is_same_inode = a.st_ino == b.st_ino && (a.st_ctime, a.st_ctime_nsec) == (b.st_ctime, b.st_ctime_nsec);
+    if identity(a) == identity(b) || (is_same_inode && kind != FileType::Directory) {
+        return Ok(None);
+    }
+    let differs = match kind {
+        FileType::Directory => false,
+        FileType::RegularFile => a.st_size != b.st_size || !same_content(before, after, name)?,
+        FileType::Symlink => readlinkat(before.parent, name, Vec::new())? != readlinkat(after.parent, name, Vec::new())?,
+        _ => a.st_rdev != b.st_rdev,
+    };
+    if differs {
+        return Ok(Some(PathChange::Modified));
+    }
+    let attributes = |stat: &Stat| (stat.st_mode, stat.st_uid, stat.st_gid);
+    let differ = attributes(a) != attributes(b) || xattrs(before, name, kind)? != xattrs(after, name, kind)?;
+    Ok(differ.then_some(PathChange::Attributes))
+}
+
+fn open_file(entry: &Entry<'_>, name: &CStr) -> io::Result<std::fs::File> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    Ok(std::fs::File::from(openat(entry.parent, name, flags, Mode::empty())?))
+}
+
+fn same_content(before: &Entry<'_>, after: &Entry<'_>, name: &CStr) -> io::Result<bool> {
+    let (mut a, mut b) = (open_file(before, name)?, open_file(after, name)?);
+    let (mut left, mut right) = (vec![0u8; 256 << 10], vec![0u8; 256 << 10]);
+    loop {
+        let read = read_full(&mut a, &mut left)?;
+        if read_full(&mut b, &mut right)? != read || left[..read] != right[..read] {
+            return Ok(false);
+        }
+        if read < left.len() {
+            return Ok(true);
+        }
+    }
+}
+
+fn read_full(file: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match file.read(&mut buffer[filled..]) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+/// The extended attributes of a file or directory, without those of overlays. Links and special files have none to set.
+fn xattrs(entry: &Entry<'_>, name: &CStr, kind: FileType) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    if !matches!(kind, FileType::RegularFile | FileType::Directory) {
+        return Ok(Vec::new());
+    }
+    let file = open_file(entry, name)?;
+    let mut list = vec![0u8; 64 << 10];
+    let length = match flistxattr(&file, &mut list) {
+        Err(Errno::OPNOTSUPP) => 0,
+        other => other?,
+    };
+    let mut found = Vec::new();
+    for name in list[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        if name.starts_with(b"user.overlay.") || name.starts_with(b"trusted.overlay.") {
+            continue;
+        }
+        let mut value = vec![0u8; 64 << 10];
+        let size = fgetxattr(&file, name, &mut value)?;
+        value.truncate(size);
+        found.push((name.to_vec(), value));
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    fn shown(before: &[PathBuf], after: &[PathBuf]) -> Vec<String> {
+        let found = compare(before, after, 100).unwrap();
+        assert!(!found.truncated);
+        found.paths.iter().map(|path| format!("{:?} {}", path.change, path.path)).collect()
+    }
+
+    #[test]
+    fn changes_are_found_and_nothing_else() {
+        let top = tempfile::tempdir().unwrap();
+        let dirs: Vec<PathBuf> = ["image", "a", "b"].map(|name| top.path().join(name)).into();
+        for dir in &dirs {
+            fs::create_dir_all(dir.join("d/e")).unwrap();
+        }
+        let [image, a, b] = &dirs[..] else { unreachable!() };
+        for name in ["d/same", "d/e/kept", "top"] {
+            fs::write(image.join(name), "1").unwrap();
+        }
+        fs::write(a.join("d/copied"), "x").unwrap();
+        fs::write(b.join("d/copied"), "x").unwrap();
+        fs::write(a.join("d/e/gone"), "x").unwrap();
+        fs::write(b.join("top"), "2").unwrap();
+        fs::create_dir(b.join("new")).unwrap();
+        fs::write(b.join("new/file"), "x").unwrap();
+        fs::write(a.join("mode"), "x").unwrap();
+        fs::write(b.join("mode"), "x").unwrap();
+        fs::set_permissions(b.join("mode"), fs::Permissions::from_mode(0o600)).unwrap();
+        symlink("1", a.join("link")).unwrap();
+        symlink("2", b.join("link")).unwrap();
+        let (before, after) = ([a.clone(), image.clone()], [b.clone(), image.clone()]);
+        let expected =
+            ["Modified /link", "Attributes /mode", "Removed /d/e/gone", "Added /new", "Added /new/file", "Modified /top"];
+        let mut found = shown(&before, &after);
+        found.sort();
+        let mut expected = expected.map(str::to_owned);
+        expected.sort();
+        assert_eq!(found, expected);
+        assert!(shown(&before, &before).is_empty());
+        let few = compare(&before, &after, 2).unwrap();
+        assert!(few.truncated && few.paths.len() == 2);
+    }
+}

@@ -1,0 +1,190 @@
+//! Returns a sandbox to a state of its disk, in place.
+//!
+//! ```text
+//!  slot ──► stage the state ──► kill and wait ──► exchange the disks ──► start in the slot ──► remove what was before
+//! ```
+//!
+//! The sandbox keeps its id, its name and its record. All else is of a prepared slot: processes, cgroups, user ids and the
+//! address. So the new processes start as fast as those of a new sandbox, and nothing of the former ones reaches them.
+
+use std::io;
+
+use arenite_image::Image;
+use arenite_model::{SandboxId, SandboxSpec};
+
+use super::engine::{END_LIMIT, EngineShared, Live, NamespaceEngine, blocking};
+use super::record::Record;
+use super::slot::{Kept, Slot, kill, wait_end};
+use super::{at, kvm, restart, volumes};
+use crate::{Created, DiskState, EngineError, Return, Returned, Row, Stages};
+
+/// The most processes that an answer names.
+const MAX_NAMED: usize = 100;
+
+impl NamespaceEngine {
+    pub(super) async fn roll_back(
+        &self,
+        row: &Row,
+        spec: &SandboxSpec,
+        back: Return,
+    ) -> Result<(Created, Returned), EngineError> {
+        let shared = self.shared.clone();
+        shared.check_states()?;
+        let mut stages = Stages::begin();
+        let image = shared.image(spec)?;
+        volumes::find_all(&shared.host.config.volumes, spec)?;
+        let kvm = kvm::is_for(&image, &shared.host.config.data_dir);
+        let mut slot = self.take_slot(spec.network, kvm).await?;
+        stages.done("slot");
+        let (row, mut spec, owner) = (row.clone(), spec.clone(), shared.clone());
+        if !back.restart {
+            (spec.args, spec.image_command) = (Vec::new(), false);
+        }
+        let (id, pidfd, tier, returned, stages) = blocking(move || {
+            let staged = owner.stage(&row.id, &mut slot, &back, &image);
+            let record = match staged {
+                Ok(record) => record,
+                Err(error) => {
+                    owner.discard_now(&slot);
+                    return Err(error);
+                }
+            };
+            stages.done("copy");
+            let ended = match owner.end_for_return(&record) {
+                Ok(ended) => ended,
+                Err(error) => {
+                    owner.discard_now(&slot);
+                    let _ = owner.host.storage.drop_staged(&slot.id);
+                    return Err(error);
+                }
+            };
+            stages.done("end");
+            let begun = owner.exchange_and_begin(&row, &spec, &image, &mut slot, &mut stages);
+            let rest = std::thread::Builder::new().name("return".to_owned()).spawn({
+                let (owner, slot) = (owner.clone(), slot.id.clone());
+                move || owner.remove_former(&record, &slot)
+            });
+            if let Err(error) = rest {
+                tracing::warn!(%error, "what a rollback replaced stays until the next start");
+            }
+            match begun {
+                Ok(live) => {
+                    let (pidfd, tier) = (live.pidfd.clone(), live.tier());
+                    owner.state().live.insert(row.id.clone(), live);
+                    Ok((row.id, pidfd, tier, Returned { ended }, stages.done))
+                }
+                Err(error) => {
+                    owner.discard_now(&slot);
+                    Err(error)
+                }
+            }
+        })
+        .await?;
+        shared.watch(id, pidfd);
+        Ok((Created { tier, isolation: shared.isolation(tier), stages }, returned))
+    }
+}
+
+impl EngineShared {
+    /// Makes the copy that becomes the disk, and tells the slot whose it is.
+    fn stage(&self, id: &SandboxId, slot: &mut Slot, back: &Return, image: &Image) -> Result<Record, EngineError> {
+        let record = self.record_of(id)?;
+        let state = match &back.to {
+            DiskState::Beginning => record.source.clone(),
+            DiskState::Sealed(state) => Some(state.clone()),
+            DiskState::Current => None,
+        };
+        let storage = &self.host.storage;
+        let staged = match &state {
+            Some(state) => {
+                let manifest = self.states.get(state).ok_or_else(|| EngineError::NoState { id: state.clone() })?;
+                if manifest.layers != record.layers {
+                    return Err(EngineError::OtherLayers { id: state.clone() });
+                }
+                storage.stage_state(state, &slot.id)
+            }
+            None => storage.stage_layer(&slot.id),
+        };
+        staged.map_err(|e| at("writable layer", io::Error::other(e)))?;
+        slot.sandbox = Some(id.clone());
+        let head = match &back.to {
+            DiskState::Sealed(state) if record.source.as_ref() != Some(state) => Some(state.clone()),
+            _ => None,
+        };
+        slot.kept = Some(Box::new(Kept {
+            uid_index: None,
+            revision: record.revision,
+            layers: restart::layers(self, image, Some(record.clone()))?,
+            source: record.source.clone(),
+            head,
+        }));
+        Ok(record)
+    }
+
+    /// Ends the processes of a sandbox, and returns their names. On failure it goes on.
+    fn end_for_return(&self, record: &Record) -> Result<Vec<String>, EngineError> {
+        let live = self.state().live.remove(&record.id);
+        let Some(live) = live else {
+            self.host.end_processes(record.slot_id());
+            return Ok(Vec::new());
+        };
+        let names = self.names(record);
+        kill(&live.pidfd);
+        // Frozen processes die when they are thawed.
+        let _ = self.host.cgroups.set_frozen(record.slot_id(), false);
+        if !wait_end(&live.pidfd, END_LIMIT) {
+            self.state().live.insert(record.id.clone(), Live::new(live.record, live.pidfd));
+            return Err(EngineError::Timeout { what: "ending the sandbox's processes", limit: END_LIMIT });
+        }
+        Ok(names)
+    }
+
+    /// The names of the workload's processes. They are the sandbox's own words.
+    fn names(&self, record: &Record) -> Vec<String> {
+        let pids = self.host.cgroups.processes(record.slot_id());
+        let name = |pid: &i32| {
+            let text = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+            let shown: String = text.trim_end().chars().filter(|c| !c.is_control()).take(32).collect();
+            // The guest and the process that starts commands.
+            (shown != "arenite").then_some(shown)
+        };
+        pids.iter().filter_map(name).take(MAX_NAMED).collect()
+    }
+
+    fn exchange_and_begin(
+        &self,
+        row: &Row,
+        spec: &SandboxSpec,
+        image: &Image,
+        slot: &mut Slot,
+        stages: &mut Stages,
+    ) -> Result<Live, EngineError> {
+        let host = &self.host;
+        host.storage
+            .exchange_layer(&slot.id, &row.id, spec.resources.disk_bytes)
+            .map_err(|e| at("writable layer", io::Error::other(e)))?;
+        slot.layer = host.storage.layer_path(&row.id);
+        host.write_resolver(&slot.layer, slot.gateway)?;
+        host.records.remove_sockets(&row.id).map_err(|e| at("guest socket", e))?;
+        stages.done("exchange");
+        self.begin(slot, &row.name, Some(row.memo.clone()), spec, image, stages)
+    }
+
+    /// Removes what a sandbox had before its return: its disk, its cgroups, its ids and its address.
+    fn remove_former(&self, record: &Record, slot: &SandboxId) {
+        self.host.end_processes(record.slot_id());
+        let removed = self.host.remove_cgroups(record.slot_id()).map_err(io::Error::other);
+        let dropped = self.host.storage.drop_staged(slot).map_err(io::Error::other);
+        if let Err(error) = removed.and(dropped) {
+            tracing::warn!(id = %record.id, %error, "what a rollback replaced could not be removed; the next start tries again");
+        }
+        self.host.release_ids(record.uid_index, record.net_index);
+    }
+
+    /// Ends a slot and removes what is its own.
+    fn discard_now(&self, slot: &Slot) {
+        kill(&slot.first.pidfd);
+        wait_end(&slot.first.pidfd, END_LIMIT);
+        self.host.sweep(&slot.id, slot.uid_index, slot.net_index);
+    }
+}

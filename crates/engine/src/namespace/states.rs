@@ -1,0 +1,403 @@
+//! Sealed states of sandboxes' disks: checkpoints and snapshots.
+//!
+//! ```text
+//!  data_dir/states/<state>.json    the manifest: what the state is, and the layers below it
+//!  root/snapshots/<state>          the sealed layer (see `storage::states`)
+//! ```
+//!
+//! The layer comes first and goes last. So a layer without a manifest was never acknowledged, and a manifest without a layer
+//! belongs to an interrupted removal: a start removes both. A state that was given up stays while it is the beginning of a
+//! sandbox.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use arenite_model::{SandboxId, SandboxSpec, StateId, Tier};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::engine::{EngineShared, NamespaceEngine, blocking};
+use super::record::Record;
+use super::slot::{Kept, Slot};
+use super::{at, storage::StorageError};
+use crate::{EngineError, History, Seal, Sealed, SealedState, StateKind};
+
+/// The most checkpoints of one sandbox.
+const MAX_CHECKPOINTS: usize = 1000;
+
+/// The file of a state.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Manifest {
+    #[serde(flatten)]
+    pub(super) state: SealedState,
+    /// The directories below it, the lowest first.
+    pub(super) layers: Vec<PathBuf>,
+    /// Given up: it is only kept as the beginning of sandboxes.
+    #[serde(default)]
+    removed: bool,
+}
+
+/// The states of a data directory.
+#[derive(Debug)]
+pub(super) struct States {
+    dir: PathBuf,
+    index: Mutex<Index>,
+}
+
+#[derive(Debug, Default)]
+struct Index {
+    all: BTreeMap<StateId, Manifest>,
+    /// How many sandboxes begin with a state.
+    uses: HashMap<StateId, usize>,
+}
+
+impl States {
+    /// Reads the manifests. One that can't be read stays, with its layer, and is logged.
+    pub(super) fn open(data_dir: &Path) -> io::Result<Self> {
+        let dir = data_dir.join("states");
+        fs::create_dir_all(&dir)?;
+        fs::set_permissions(&dir, std::os::unix::fs::PermissionsExt::from_mode(0o700))?;
+        let mut index = Index::default();
+        for (path, read) in manifests(&dir)? {
+            match read {
+                Ok(manifest) => {
+                    index.all.insert(manifest.state.id.clone(), manifest);
+                }
+                Err(error) => {
+                    tracing::error!(path = %path.display(), %error, "the manifest of a state can't be read; it is kept")
+                }
+            }
+        }
+        Ok(Self { dir, index: Mutex::new(index) })
+    }
+
+    fn index(&self) -> MutexGuard<'_, Index> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn path(&self, state: &StateId) -> PathBuf {
+        self.dir.join(format!("{state}.json"))
+    }
+
+    fn write(&self, manifest: &Manifest) -> io::Result<()> {
+        let path = self.path(&manifest.state.id);
+        let temporary = path.with_extension("new");
+        let mut file = File::create(&temporary)?;
+        file.write_all(&serde_json::to_vec(manifest)?)?;
+        fs::rename(temporary, path)
+    }
+
+    pub(super) fn get(&self, state: &StateId) -> Option<Manifest> {
+        self.index().all.get(state).cloned()
+    }
+
+    /// A state as the beginning of one more sandbox.
+    ///
+    /// # Errors
+    /// [`EngineError::NoState`], also if it was given up.
+    pub(super) fn begin_use(&self, state: &StateId) -> Result<Manifest, EngineError> {
+        let mut index = self.index();
+        let found = index.all.get(state).filter(|manifest| !manifest.removed).cloned();
+        let manifest = found.ok_or_else(|| EngineError::NoState { id: state.clone() })?;
+        *index.uses.entry(state.clone()).or_default() += 1;
+        Ok(manifest)
+    }
+
+    fn checkpoints(&self, sandbox: &SandboxId) -> Vec<SealedState> {
+        let index = self.index();
+        let theirs = index.all.values().map(|manifest| &manifest.state);
+        let mut found: Vec<SealedState> =
+            theirs.filter(|state| state.kind == StateKind::Checkpoint && state.sandbox == *sandbox).cloned().collect();
+        found.sort_unstable_by_key(|state| state.number);
+        found
+    }
+}
+
+/// The manifests in a directory, with why one can't be read.
+fn manifests(dir: &Path) -> io::Result<Vec<(PathBuf, io::Result<Manifest>)>> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "json") {
+            let read = fs::read(&path).and_then(|text| Ok(serde_json::from_slice(&text)?));
+            found.push((path, read));
+        }
+    }
+    Ok(found)
+}
+
+/// The layers below the states of a data directory, with the images that they are of.
+///
+/// # Errors
+/// If a manifest can't be read: then it is unknown which layers it uses.
+pub(super) fn used_layers(data_dir: &Path) -> io::Result<Vec<(SealedState, Vec<PathBuf>)>> {
+    let all = manifests(&data_dir.join("states"))?;
+    all.into_iter().map(|(_, read)| read.map(|manifest| (manifest.state, manifest.layers))).collect()
+}
+
+fn storage(what: &str) -> impl FnOnce(StorageError) -> EngineError + use<'_> {
+    move |error| match error {
+        StorageError::Held | StorageError::ReadOnly { .. } => {
+            EngineError::Storage { hint: error.hint(), reason: error.to_string() }
+        }
+        error => at(what, io::Error::other(error)),
+    }
+}
+
+impl EngineShared {
+    /// The record of a sandbox, running or not.
+    pub(super) fn record_of(&self, id: &SandboxId) -> Result<Record, EngineError> {
+        if let Some(live) = self.state().live.get(id) {
+            return Ok(live.record.clone());
+        }
+        let reading = self.host.records.read(id).map_err(|e| at("record", e))?;
+        reading.record.ok_or_else(|| EngineError::NotFound { id: id.clone() })
+    }
+
+    /// Runs `work` while the sandbox is frozen. Returns how long it was; zero if it does not run or was frozen before.
+    fn while_frozen<T>(
+        &self,
+        record: &Record,
+        work: impl FnOnce() -> Result<T, EngineError>,
+    ) -> Result<(T, Duration), EngineError> {
+        let slot = record.slot_id();
+        let runs = self.state().live.contains_key(&record.id);
+        if !runs || self.host.cgroups.is_frozen(slot).map_err(super::slot::cgroup)? {
+            return Ok((work()?, Duration::ZERO));
+        }
+        let begun = Instant::now();
+        self.host.freeze(slot)?;
+        let done = work();
+        let thawed = self.host.cgroups.set_frozen(slot, false).map_err(super::slot::cgroup);
+        let done = done?;
+        thawed?;
+        Ok((done, begun.elapsed()))
+    }
+
+    fn seal(&self, id: &SandboxId, seal: Seal) -> Result<Sealed, EngineError> {
+        let host = &self.host;
+        host.storage.check_writable().map_err(storage("seal"))?;
+        let record = self.record_of(id)?;
+        let is_live = self.state().live.contains_key(id);
+        if record.tier == Some(Tier::Gvisor) && is_live {
+            return Err(EngineError::NoStates { reason: "gVisor keeps writes of a running sandbox in its memory".to_owned() });
+        }
+        let checkpoints = self.states.checkpoints(id);
+        let (number, parent) = match seal.kind {
+            StateKind::Snapshot => (0, None),
+            StateKind::Checkpoint if checkpoints.len() >= MAX_CHECKPOINTS => {
+                return Err(EngineError::Busy {
+                    reason: format!("the sandbox has {MAX_CHECKPOINTS} checkpoints, which is the most; remove some"),
+                    retry_after: Duration::from_secs(60),
+                });
+            }
+            StateKind::Checkpoint => (checkpoints.last().map_or(0, |last| last.number) + 1, record.head.clone()),
+        };
+        let state = SealedState {
+            id: StateId::random(),
+            kind: seal.kind,
+            number,
+            parent,
+            sandbox: id.clone(),
+            image: record.image.parse().map_err(|e| at("image", io::Error::other(e)))?,
+            image_owner: seal.image_owner,
+            tier: record.tier.unwrap_or_default(),
+            note: seal.note,
+            disk_bytes: host.storage.usage(id),
+            created_at: Timestamp::now(),
+        };
+        let (_, frozen) =
+            self.while_frozen(&record, || host.storage.snapshot(id, state.id.as_str(), true).map_err(storage("seal")))?;
+        let manifest = Manifest { state: state.clone(), layers: record.layers.clone(), removed: false };
+        let noted = self.states.write(&manifest).map_err(|e| at("manifest", e));
+        let noted = noted.and_then(|()| match seal.kind {
+            StateKind::Checkpoint => self.set_head(record, Some(state.id.clone())),
+            StateKind::Snapshot => Ok(()),
+        });
+        if let Err(error) = noted {
+            self.delete(&state.id)?;
+            return Err(error);
+        }
+        self.states.index().all.insert(state.id.clone(), manifest);
+        Ok(Sealed { state, frozen })
+    }
+
+    fn set_head(&self, mut record: Record, head: Option<StateId>) -> Result<(), EngineError> {
+        record.head = head;
+        record.revision += 1;
+        self.host.records.overwrite(&record).map_err(|e| at("record", e))?;
+        if let Some(live) = self.state().live.get_mut(&record.id) {
+            live.record = record;
+        }
+        Ok(())
+    }
+
+    /// Removes the manifest and the layer of a state.
+    fn delete(&self, state: &StateId) -> Result<(), EngineError> {
+        match fs::remove_file(self.states.path(state)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(at("manifest", error)),
+            _ => {}
+        }
+        self.host.storage.delete_snapshot(state.as_str()).map_err(storage("removal of a state"))
+    }
+
+    /// Gives up a state, and removes it unless a sandbox begins with it.
+    fn give_up_state(&self, state: &StateId) -> Result<(), EngineError> {
+        let is_used = {
+            let mut index = self.states.index();
+            let is_used = index.uses.contains_key(state);
+            match index.all.get_mut(state) {
+                None => return Ok(()),
+                Some(manifest) if is_used => {
+                    manifest.removed = true;
+                    self.states.write(manifest).map_err(|e| at("manifest", e))?;
+                }
+                Some(_) => {
+                    index.all.remove(state);
+                }
+            }
+            is_used
+        };
+        if is_used { Ok(()) } else { self.delete(state) }
+    }
+
+    /// Notes that a sandbox that began with a state is gone.
+    pub(super) fn end_use(&self, state: &StateId) {
+        let is_last = {
+            let mut index = self.states.index();
+            let left = index.uses.get_mut(state).map(|uses| {
+                *uses = uses.saturating_sub(1);
+                *uses
+            });
+            if left == Some(0) {
+                index.uses.remove(state);
+            }
+            let is_last = left == Some(0) && index.all.get(state).is_some_and(|manifest| manifest.removed);
+            if is_last {
+                index.all.remove(state);
+            }
+            is_last
+        };
+        if is_last && let Err(error) = self.delete(state) {
+            tracing::warn!(%state, %error, "a state that nothing uses could not be removed; the next start tries again");
+        }
+    }
+
+    /// Removes the checkpoints of a sandbox that is gone, and its use of a state.
+    pub(super) fn forget_states(&self, sandbox: &SandboxId, source: Option<&StateId>) {
+        for checkpoint in self.states.checkpoints(sandbox) {
+            if let Err(error) = self.give_up_state(&checkpoint.id) {
+                tracing::warn!(id = %checkpoint.id, %error, "a checkpoint could not be removed; the next start tries again");
+            }
+        }
+        if let Some(source) = source {
+            self.end_use(source);
+        }
+    }
+
+    /// Counts the uses of states by the sandboxes that exist, and removes what interrupted operations left.
+    pub(super) fn settle_states(&self) -> Result<(), EngineError> {
+        let mut uses: HashMap<StateId, usize> = HashMap::new();
+        let mut sandboxes = std::collections::HashSet::new();
+        for id in self.host.records.list().map_err(|e| at("records", e))? {
+            let record = self.host.records.read(&id).map_err(|e| at("record", e))?.record;
+            if let Some(source) = record.and_then(|record| record.source) {
+                *uses.entry(source).or_default() += 1;
+            }
+            sandboxes.insert(id);
+        }
+        let layers = self.host.storage.list_states().map_err(storage("states"))?;
+        let gone: Vec<StateId> = {
+            let mut index = self.states.index();
+            let is_gone = |manifest: &Manifest| {
+                let state = &manifest.state;
+                let is_lost = layers.binary_search(&state.id).is_err();
+                let is_orphan = state.kind == StateKind::Checkpoint && !sandboxes.contains(&state.sandbox);
+                is_lost || ((manifest.removed || is_orphan) && !uses.contains_key(&state.id))
+            };
+            let mut gone: Vec<StateId> =
+                index.all.values().filter(|manifest| is_gone(manifest)).map(|manifest| manifest.state.id.clone()).collect();
+            // The layer comes first: without a manifest, it was not acknowledged.
+            gone.extend(layers.iter().filter(|state| !self.states.path(state).exists()).cloned());
+            for state in &gone {
+                index.all.remove(state);
+            }
+            index.uses = uses;
+            gone
+        };
+        for state in gone {
+            self.delete(&state)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_states(&self) -> Result<(), EngineError> {
+        match self.host.storage.has_states() {
+            true => Ok(()),
+            false => Err(EngineError::NoStates { reason: "the data directory has plain directories and no pool".to_owned() }),
+        }
+    }
+}
+
+impl EngineShared {
+    /// Replaces the empty layer of a slot by a copy of the state that a spec starts as, if it names one.
+    pub(super) fn fill_from_state(&self, slot: &mut Slot, spec: &SandboxSpec) -> Result<(), EngineError> {
+        let Some(state) = &spec.state else { return Ok(()) };
+        self.check_states()?;
+        let manifest = self.states.begin_use(state)?;
+        // From here on, a failure ends the use.
+        slot.kept = Some(Box::new(Kept {
+            uid_index: None,
+            layers: manifest.layers,
+            revision: 0,
+            source: Some(state.clone()),
+            head: None,
+        }));
+        self.host.storage.copy_to_layer(state, &slot.id, spec.resources.disk_bytes).map_err(storage("writable layer"))?;
+        self.host.write_resolver(&slot.layer, slot.gateway)
+    }
+}
+
+impl NamespaceEngine {
+    pub(super) async fn seal_disk(&self, id: &SandboxId, seal: Seal) -> Result<Sealed, EngineError> {
+        let (shared, id) = (self.shared.clone(), id.clone());
+        shared.check_states()?;
+        blocking(move || shared.seal(&id, seal)).await
+    }
+
+    pub(super) async fn read_history(&self, id: &SandboxId) -> Result<History, EngineError> {
+        let (shared, id) = (self.shared.clone(), id.clone());
+        shared.check_states()?;
+        blocking(move || {
+            let head = shared.record_of(&id)?.head;
+            Ok(History { checkpoints: shared.states.checkpoints(&id), head })
+        })
+        .await
+    }
+
+    pub(super) async fn drop_state(&self, state: &StateId) -> Result<(), EngineError> {
+        let (shared, state) = (self.shared.clone(), state.clone());
+        blocking(move || shared.give_up_state(&state)).await
+    }
+
+    pub(super) async fn keep_only(&self, known: &[StateId]) -> Result<(), EngineError> {
+        let (shared, known) = (Arc::clone(&self.shared), known.to_vec());
+        blocking(move || {
+            let unknown: Vec<StateId> = {
+                let index = shared.states.index();
+                let snapshots = index.all.values().filter(|manifest| manifest.state.kind == StateKind::Snapshot);
+                snapshots.map(|manifest| manifest.state.id.clone()).filter(|id| !known.contains(id)).collect()
+            };
+            unknown.iter().try_for_each(|state| shared.give_up_state(state))
+        })
+        .await
+    }
+}

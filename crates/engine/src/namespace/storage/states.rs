@@ -1,0 +1,95 @@
+//! Sealed states of writable layers, as read-only snapshots in `root/snapshots`.
+//!
+//! ```text
+//!  uppers/<id> ──seal──► snapshots/<state>                              read-only
+//!  snapshots/<state> ──copy──► uppers/<id>                              a new sandbox
+//!  snapshots/<state> ──copy──► snapshots/next-<slot> ──exchange──► uppers/<id>     a rollback, which runs in a slot
+//! ```
+//!
+//! A start removes each `next-<slot>`: it is what a rollback replaced, or that rollback was not acknowledged.
+
+use std::fs;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+
+use arenite_isolation::btrfs;
+use arenite_model::{SandboxId, StateId};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+use super::{Result, Storage, StorageError, StorageKind, make_directory, open_directory, tree};
+
+const NEXT: &str = "next-";
+
+impl Storage {
+    /// Whether it can seal states: plain directories can't.
+    pub fn has_states(&self) -> bool {
+        self.kind != StorageKind::Plain
+    }
+
+    /// The path of a state.
+    pub fn state_path(&self, state: &StateId) -> PathBuf {
+        self.root.join("snapshots").join(state.as_str())
+    }
+
+    /// Replaces the layer `id` by a copy of a state, ready for an overlay. The cost does not depend on its size.
+    pub fn copy_to_layer(&self, state: &StateId, id: &SandboxId, limit_bytes: u64) -> Result<()> {
+        self.delete_layer(id)?;
+        self.copy(state, "uppers", id.as_str())?;
+        self.set_limit(id, limit_bytes)
+    }
+
+    /// Makes a copy of a state that [`Self::exchange_layer`] can put in place of a layer.
+    pub fn stage_state(&self, state: &StateId, slot: &SandboxId) -> Result<()> {
+        self.copy(state, "snapshots", &format!("{NEXT}{slot}"))
+    }
+
+    /// Makes the unused layer of a slot the one that [`Self::exchange_layer`] puts in place of another.
+    pub fn stage_layer(&self, slot: &SandboxId) -> Result<()> {
+        fs::rename(self.layer_path(slot), self.staged(slot)).map_err(StorageError::io(format!("stage layer {slot}")))
+    }
+
+    /// Exchanges the layer `id` with what is staged for a slot, in one step. What it was is staged then.
+    pub fn exchange_layer(&self, slot: &SandboxId, id: &SandboxId, limit_bytes: u64) -> Result<()> {
+        renameat_with(CWD, self.staged(slot), CWD, self.layer_path(id), RenameFlags::EXCHANGE)
+            .map_err(|e| StorageError::io(format!("exchange layer {id}"))(e.into()))?;
+        self.set_limit(id, limit_bytes)
+    }
+
+    /// Removes what is staged for a slot, if anything.
+    pub fn drop_staged(&self, slot: &SandboxId) -> Result<()> {
+        self.delete_snapshot(&format!("{NEXT}{slot}"))
+    }
+
+    /// The states that exist, sorted. Removes what interrupted rollbacks left.
+    pub fn list_states(&self) -> Result<Vec<StateId>> {
+        let snapshots = self.root.join("snapshots");
+        let what = || format!("list {}", snapshots.display());
+        let mut states = Vec::new();
+        for entry in fs::read_dir(&snapshots).map_err(StorageError::io(what()))? {
+            let name = entry.map_err(StorageError::io(what()))?.file_name();
+            let Some(name) = name.to_str() else { continue };
+            if name.starts_with(NEXT) {
+                self.delete_snapshot(name)?;
+            } else {
+                states.extend(name.parse::<StateId>().ok());
+            }
+        }
+        states.sort_unstable();
+        Ok(states)
+    }
+
+    fn staged(&self, slot: &SandboxId) -> PathBuf {
+        self.root.join("snapshots").join(format!("{NEXT}{slot}"))
+    }
+
+    fn copy(&self, state: &StateId, parent: &str, name: &str) -> Result<()> {
+        let what = || format!("copy state {state} to {name}");
+        let source = open_directory(&self.state_path(state))?;
+        let parent = self.root.join(parent);
+        btrfs::snapshot(source.as_fd(), open_directory(&parent)?.as_fd(), name, false).map_err(StorageError::io(what()))?;
+        // The overlay that it was sealed under left its work directory.
+        let work = parent.join(name).join("work");
+        tree::remove(&work).map_err(StorageError::io(what()))?;
+        make_directory(&work, 0o700)
+    }
+}

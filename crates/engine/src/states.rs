@@ -1,0 +1,137 @@
+//! Sealed states of sandboxes' disks.
+
+use std::time::Duration;
+
+use arenite_model::{ImageName, SandboxId, StateId, TenantId, Tier};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// What a state is kept for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum StateKind {
+    /// It belongs to the history of its sandbox, and ends with it.
+    Checkpoint,
+    /// It outlives its sandbox.
+    Snapshot,
+}
+
+/// A state to seal.
+#[derive(Debug, Clone)]
+pub struct Seal {
+    pub kind: StateKind,
+    /// A client's comment.
+    pub note: Option<String>,
+    /// The tenant to which the sandbox's image belongs.
+    pub image_owner: Option<TenantId>,
+}
+
+/// A sealed state. It never changes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SealedState {
+    pub id: StateId,
+    pub kind: StateKind,
+    /// Its position in the history of its sandbox, from 1; 0 for a snapshot.
+    #[serde(default)]
+    pub number: u32,
+    /// The checkpoint before it, from which the disk came.
+    #[serde(default)]
+    pub parent: Option<StateId>,
+    pub sandbox: SandboxId,
+    pub image: ImageName,
+    #[serde(default)]
+    pub image_owner: Option<TenantId>,
+    pub tier: Tier,
+    #[serde(default)]
+    pub note: Option<String>,
+    /// The size of the sandbox's disk at that time, in bytes; none if the storage can't tell.
+    pub disk_bytes: Option<u64>,
+    pub created_at: Timestamp,
+}
+
+/// A state that was just sealed.
+#[derive(Debug, Clone)]
+pub struct Sealed {
+    pub state: SealedState,
+    /// How long the sandbox was frozen for it; zero: it was not running.
+    pub frozen: Duration,
+}
+
+/// A sandbox's checkpoints, the oldest first, and the position of its disk among them.
+#[derive(Debug, Clone, Default)]
+pub struct History {
+    pub checkpoints: Vec<SealedState>,
+    /// The checkpoint that was sealed or returned to last; none: its disk comes from its beginning.
+    pub head: Option<StateId>,
+}
+
+/// A disk to compare or to return to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DiskState {
+    /// As the sandbox was created.
+    Beginning,
+    /// The disk as it is.
+    Current,
+    Sealed(StateId),
+}
+
+/// How a path differs between two disks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PathChange {
+    Added,
+    Removed,
+    /// Its content, its link's target, or its kind.
+    Modified,
+    /// Its mode, owner or extended attributes alone.
+    Attributes,
+}
+
+/// The kind of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PathKind {
+    File,
+    Directory,
+    Symlink,
+    /// A device, a socket or a named pipe.
+    Special,
+}
+
+/// A path that differs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ChangedPath {
+    /// Absolute in the sandbox. Bytes that are not UTF-8 are replaced.
+    pub path: String,
+    pub change: PathChange,
+    /// The kind after the change; of a removed path, the kind before it.
+    pub kind: PathKind,
+    /// In bytes; of a removed path, the size before.
+    pub size: u64,
+    /// Permission bits, such as 420 for 0644.
+    pub mode: u32,
+}
+
+/// The differences between two disks, sorted by path.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Comparison {
+    pub paths: Vec<ChangedPath>,
+    /// There are more: the limit was reached.
+    pub truncated: bool,
+}
+
+/// How to return to a state.
+#[derive(Debug, Clone)]
+pub struct Return {
+    pub to: DiskState,
+    /// Starts the main command and the hooks again. Otherwise, no process but the guest runs.
+    pub restart: bool,
+}
+
+/// What a return ended.
+#[derive(Debug, Clone, Default)]
+pub struct Returned {
+    /// Names of the processes that it ended, as the processes named themselves; at most 100.
+    pub ended: Vec<String>,
+}
