@@ -15,6 +15,7 @@ mod postgres;
 mod report;
 mod retrieval;
 mod search;
+mod states;
 mod stream;
 mod tenants;
 
@@ -61,7 +62,7 @@ pub(crate) struct BenchArgs {
 }
 
 /// Accepted values of `--only`, in the order of measurement.
-const GROUPS: [&str; 18] = [
+const GROUPS: [&str; 19] = [
     "create",
     "exec",
     "claim",
@@ -77,6 +78,7 @@ const GROUPS: [&str; 18] = [
     "tenants",
     "auth",
     "nodes",
+    "state",
     "image-create",
     "image-load",
     "image-share",
@@ -211,6 +213,11 @@ fn measure(
     if wanted("nodes") {
         let setting = nodes::Setting { arenite, images: data_dir, work, port: args.port, rounds: args.rounds };
         nodes::measure(&setting, report)?;
+    }
+    if wanted("state") {
+        api = Connection::open(args.port)?;
+        // Each round of 10 GB takes seconds in all.
+        states::measure(args.rounds.min(40), data_dir, &mut api, report)?;
     }
     let setting = images::Setting { arenite, data_dir, work, port: args.port, rounds: args.rounds };
     if wanted("image-create") {

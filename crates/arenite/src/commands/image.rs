@@ -552,7 +552,7 @@ pub(super) fn records(data_dir: &Path) -> Result<Vec<RecordedSandbox>, Failure> 
         let failure = Failure::new(error.to_string());
         match error {
             RecordsError::Unknown { .. } => failure.hint("adopt or remove that sandbox first: arenite quarantine ls"),
-            RecordsError::Read { .. } => failure,
+            RecordsError::Read { .. } | RecordsError::State { .. } => failure,
         }
     })
 }
