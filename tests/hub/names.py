@@ -60,7 +60,10 @@ C = {
     *(f"browser_{name}" for name in ["get_info", "gui_screenshot", "gui_execute_action"]),
 }
 #: The server's own tools, beside those of the sandbox `default`.
-LIFECYCLE = {"createSandbox", "getSandbox", "deleteSandbox", "listSandbox", "sandboxExecutor"}
+LIFECYCLE = {"createSandbox", "getSandbox", "deleteSandbox", "listSandbox", "sandboxExecutor"} | {
+    *("checkpointSandbox", "listCheckpoints", "rollbackSandbox", "resetSandbox", "diffSandbox", "forkSandbox"),
+    *("createSnapshot", "listSnapshots", "deleteSnapshot"),
+}
 
 HTML = """<!doctype html><title>Hub</title><h1>Hub</h1><p>A page with <a href="#there">a link</a>.</p>
 <input id=name placeholder=Name><select id=kind><option>a<option>b</select><button id=go>Go</button>"""

@@ -51,6 +51,9 @@ def operator(served: TenantsServer) -> Iterator[Tenant]:
         operator.json("POST", "/api/v2/webhooks", json={"url": "http://127.0.0.1:9/", "types": ["sandbox.created"]})
     for name, more in SANDBOXES.items():
         operator.json("POST", "/api/v2/sandboxes", json={"name": name, **more})
+    for number in range(2):
+        operator.json("POST", "/api/v2/sandboxes/a-1/checkpoints")
+        operator.json("POST", "/api/v2/snapshots", json={"name": f"s-{number}", "sandbox": "a-1"})
     operator.json("POST", "/api/v2/sandboxes/a-2/pause")
     workers = []
     for name in ("w-1", "w-2"):
@@ -145,7 +148,7 @@ def test_every_list_is_read_in_pages(operator: Tenant, operations: list[Operatio
     trajectory = operator.json("GET", "/api/v1/trajectories?worker=w-1")["trajectories"][0]["trajectory"]
     hook = operator.json("GET", "/api/v2/webhooks")["webhooks"][0]["id"]
     for _, path, operation in lists:
-        url, name = filled(path, id=trajectory if "trajectories" in path else hook), operation["operationId"]
+        url, name = filled(path, name="a-1", id=trajectory if "trajectories" in path else hook), operation["operationId"]
         whole = operator.json("GET", url, params={"limit": 1000})
         assert whole["next_cursor"] is None, name
         [entries] = [value for value in whole.values() if isinstance(value, list)]

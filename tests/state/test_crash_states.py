@@ -34,7 +34,7 @@ class Known:
 def run(api: httpx.Client, name: str, command: str) -> str:
     answer = api.post(f"/sandbox/{name}/v1/bash/exec", json={"command": command})
     answer.raise_for_status()
-    return answer.json()["data"]["stdout"].strip()
+    return (answer.json()["data"]["stdout"] or "").strip()
 
 
 def act(api: httpx.Client, known: Known, chance: random.Random, turn: int, number: int) -> None:

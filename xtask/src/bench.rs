@@ -62,7 +62,7 @@ pub(crate) struct BenchArgs {
 }
 
 /// Accepted values of `--only`, in the order of measurement.
-const GROUPS: [&str; 19] = [
+const GROUPS: [&str; 20] = [
     "create",
     "exec",
     "claim",
@@ -79,6 +79,7 @@ const GROUPS: [&str; 19] = [
     "auth",
     "nodes",
     "state",
+    "reset",
     "image-create",
     "image-load",
     "image-share",
@@ -218,6 +219,9 @@ fn measure(
         api = Connection::open(args.port)?;
         // Each round of 10 GB takes seconds in all.
         states::measure(args.rounds.min(40), data_dir, &mut api, report)?;
+    }
+    if wanted("reset") {
+        states::resets(args.port, report)?;
     }
     let setting = images::Setting { arenite, data_dir, work, port: args.port, rounds: args.rounds };
     if wanted("image-create") {

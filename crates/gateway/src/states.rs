@@ -19,7 +19,7 @@ use crate::batch::{self, Several};
 use crate::changes;
 use crate::exchange::{Answered, Exchange};
 use crate::gateway::{Context, Gateway};
-use crate::lifecycle::{self, LifecycleCall};
+use crate::lifecycle::{self, LifecycleAnswer, LifecycleCall};
 use crate::lists::PageQuery;
 use crate::path::query_pairs;
 use crate::refusal::{Refusal, json_response};
@@ -33,8 +33,139 @@ fn described(state: SealedState, frozen_ms: Option<f64>) -> CheckpointInfo {
     CheckpointInfo { id, number, parent, note, disk_bytes, created_at, frozen_ms }
 }
 
-/// Reads a state of a sandbox: `beginning`, `current`, a checkpoint's number, or its id.
-async fn read_state(exchange: &Exchange, sandbox: &SandboxName, text: &str) -> Result<DiskState, Refusal> {
+/// Who asks for a change, and how its step is named.
+pub(crate) struct StateCall<'a> {
+    pub(crate) gateway: &'a Arc<Gateway>,
+    pub(crate) context: &'a Context,
+    pub(crate) dialect: &'static str,
+    pub(crate) action: String,
+    pub(crate) arguments: Option<Value>,
+}
+
+impl<'a> StateCall<'a> {
+    fn of_exchange(exchange: &'a Exchange, action: String, arguments: Option<Value>) -> Self {
+        let (gateway, context) = (&exchange.gateway, &exchange.context);
+        Self { gateway, context, dialect: DIALECT, action, arguments }
+    }
+
+    fn step(&self) -> LifecycleCall {
+        LifecycleCall { dialect: self.dialect, action: self.action.clone(), arguments: self.arguments.clone() }
+    }
+
+    async fn recorded(
+        &self,
+        name: &SandboxName,
+        action: &'static str,
+        change: impl Future<Output = Result<LifecycleAnswer, Refusal>> + Send + 'static,
+    ) -> Result<LifecycleAnswer, Refusal> {
+        lifecycle::recorded(self.gateway, self.context, self.step(), name.clone(), action, change).await
+    }
+
+    fn owned(&self) -> (Arc<Gateway>, Context) {
+        (Arc::clone(self.gateway), self.context.clone())
+    }
+
+    /// Reads a state of a sandbox: `beginning`, `current`, a checkpoint's number, or its id.
+    pub(crate) async fn read_state(&self, sandbox: &SandboxName, text: &str) -> Result<DiskState, Refusal> {
+        read_state(self.gateway, self.context, sandbox, text).await
+    }
+
+    pub(crate) async fn checkpoint(&self, name: SandboxName, note: Option<String>) -> Result<LifecycleAnswer, Refusal> {
+        let ((gateway, context), of) = (self.owned(), name.clone());
+        let sealed = async move {
+            let sealed = gateway.control.checkpoint(context.tenant(), &of, note).await?;
+            let frozen = sealed.frozen.as_secs_f64() * 1e3;
+            Ok((StatusCode::CREATED, json!(described(sealed.state, Some(frozen)))))
+        };
+        self.recorded(&name, "sandbox.checkpoint", sealed).await
+    }
+
+    /// Returns a sandbox to a state, or to a snapshot.
+    pub(crate) async fn return_to(
+        &self,
+        name: SandboxName,
+        to: DiskState,
+        snapshot: Option<SnapshotName>,
+        processes: ProcessesAfter,
+    ) -> Result<LifecycleAnswer, Refusal> {
+        let ((gateway, context), of) = (self.owned(), name.clone());
+        let returned = async move {
+            let back = Return { to, restart: processes == ProcessesAfter::Restart };
+            let (sandbox, returned) = gateway.control.return_to(context.tenant(), &of, back, snapshot).await?;
+            Ok((StatusCode::OK, rolled_back(&gateway, &context, sandbox, processes, returned)))
+        };
+        self.recorded(&name, "sandbox.rollback", returned).await
+    }
+
+    pub(crate) async fn fork(&self, name: SandboxName, fork: ForkSandbox) -> Result<LifecycleAnswer, Refusal> {
+        let several = Several::read(Some(fork.count.unwrap_or(1)), fork.min)?;
+        let several = several.ok_or_else(|| Refusal::bad_request("count is missing"))?;
+        fork.labels.as_ref().map_or(Ok(()), check_labels).map_err(ControlError::from)?;
+        let ((gateway, context), of) = (self.owned(), name.clone());
+        let (dialect, action) = (self.dialect, self.action.clone());
+        let forked = async move {
+            let (parent, state) = gateway.control.begin_fork(context.tenant(), &of).await?;
+            let spec = SandboxSpec { state: Some(state.clone()), ..parent.spec.clone() };
+            let request = fork_request(dialect, fork, &parent, spec);
+            let child_call = LifecycleCall { dialect, action, arguments: None };
+            let shape = {
+                let (gateway, context) = (Arc::clone(&gateway), context.clone());
+                move |sandbox| api::shape(&gateway, &context, sandbox)
+            };
+            let created = batch::create(&gateway, &context, child_call, request, several, None, shape).await;
+            gateway.control.end_fork(&state).await;
+            created
+        };
+        self.recorded(&name, "sandbox.fork", forked).await
+    }
+
+    pub(crate) async fn snapshot(&self, sandbox: SandboxName, request: SnapshotRequest) -> Result<LifecycleAnswer, Refusal> {
+        let ((gateway, context), of) = (self.owned(), sandbox.clone());
+        let sealed = async move {
+            let snapshot = gateway.control.create_snapshot(context.tenant(), &of, request).await?;
+            Ok((StatusCode::CREATED, json!(shown(snapshot))))
+        };
+        self.recorded(&sandbox, "snapshot.create", sealed).await
+    }
+
+    pub(crate) async fn remove_snapshot(&self, name: SnapshotName) -> Result<LifecycleAnswer, Refusal> {
+        let (gateway, context) = self.owned();
+        let removed = async move {
+            let removed = gateway.control.remove_snapshot(context.tenant(), &name).await.map_err(Refusal::from);
+            crate::audit::record_result(&gateway, &context, "snapshot.delete", name.as_str(), removed).await
+        };
+        let snapshot = self.gateway.run_to_end(removed).await?;
+        Ok((StatusCode::OK, json!(DeletedState { name: snapshot.name.to_string(), deleted: true })))
+    }
+
+    /// The checkpoints of a sandbox, as in the API.
+    pub(crate) async fn history(&self, sandbox: &SandboxName) -> Result<Value, Refusal> {
+        let history = self.gateway.control.history(self.context.tenant(), sandbox).await?;
+        let checkpoints = history.checkpoints.into_iter().map(|state| described(state, None)).collect();
+        Ok(json!(HistoryInfo { checkpoints, head: history.head, next_cursor: None }))
+    }
+
+    /// The differences of two states, as in the API.
+    pub(crate) async fn diff(
+        &self,
+        sandbox: &SandboxName,
+        before: String,
+        after: String,
+        limit: usize,
+    ) -> Result<Value, Refusal> {
+        let sides = (self.read_state(sandbox, &before).await?, self.read_state(sandbox, &after).await?);
+        let found = self.gateway.control.compare(self.context.tenant(), sandbox, sides.0, sides.1, limit).await?;
+        Ok(json!(Differences { before, after, paths: found.paths, truncated: found.truncated }))
+    }
+
+    /// The snapshots of the caller's tenant, as in the API.
+    pub(crate) fn snapshots(&self) -> Value {
+        let snapshots = self.gateway.control.snapshots(self.context.tenant()).into_iter().map(shown).collect();
+        json!(SnapshotList { snapshots, next_cursor: None })
+    }
+}
+
+async fn read_state(gateway: &Gateway, context: &Context, sandbox: &SandboxName, text: &str) -> Result<DiskState, Refusal> {
     match text {
         "beginning" => return Ok(DiskState::Beginning),
         "current" => return Ok(DiskState::Current),
@@ -46,7 +177,7 @@ async fn read_state(exchange: &Exchange, sandbox: &SandboxName, text: &str) -> R
     let number: u32 = text.parse().map_err(|_| {
         Refusal::bad_request(format!("{text:?} is not a state: give a checkpoint's number or id, beginning, or current"))
     })?;
-    let history = exchange.gateway.control.history(exchange.context.tenant(), sandbox).await?;
+    let history = gateway.control.history(context.tenant(), sandbox).await?;
     let found = history.checkpoints.into_iter().find(|checkpoint| checkpoint.number == number);
     let found = found.ok_or_else(|| {
         Refusal::not_found(format!("sandbox {sandbox} has no checkpoint {number}"))
@@ -55,23 +186,15 @@ async fn read_state(exchange: &Exchange, sandbox: &SandboxName, text: &str) -> R
     Ok(DiskState::Sealed(found.id))
 }
 
+fn answered((status, body): LifecycleAnswer) -> Answered {
+    Ok(json_response(status, &body))
+}
+
 pub(crate) async fn checkpoint(exchange: &mut Exchange) -> Answered {
     let name = find(exchange).await?.name;
     let (NewCheckpoint { note }, arguments) = exchange.json().await?;
-    let call = LifecycleCall {
-        dialect: DIALECT,
-        action: format!("POST {PATH}/sandboxes/{name}/checkpoints"),
-        arguments: Some(arguments),
-    };
-    let (gateway, context) = (Arc::clone(&exchange.gateway), exchange.context.clone());
-    let (control, tenant, of) = (Arc::clone(&gateway.control), context.tenant().clone(), name.clone());
-    let sealed = async move {
-        let sealed = control.checkpoint(&tenant, &of, note).await?;
-        let frozen = sealed.frozen.as_secs_f64() * 1e3;
-        Ok((StatusCode::CREATED, json!(described(sealed.state, Some(frozen)))))
-    };
-    let (status, body) = lifecycle::recorded(&gateway, &context, call, name, "sandbox.checkpoint", sealed).await?;
-    Ok(json_response(status, &body))
+    let action = format!("POST {PATH}/sandboxes/{name}/checkpoints");
+    answered(StateCall::of_exchange(exchange, action, Some(arguments)).checkpoint(name, note).await?)
 }
 
 pub(crate) async fn history(exchange: &mut Exchange) -> Answered {
@@ -86,19 +209,16 @@ pub(crate) async fn history(exchange: &mut Exchange) -> Answered {
 pub(crate) async fn remove_checkpoint(exchange: &mut Exchange) -> Answered {
     let name = find(exchange).await?.name;
     let text = exchange.param("checkpoint").to_owned();
-    let DiskState::Sealed(id) = read_state(exchange, &name, &text).await? else {
+    let call = StateCall::of_exchange(exchange, format!("DELETE {PATH}/sandboxes/{name}/checkpoints/{text}"), None);
+    let DiskState::Sealed(id) = call.read_state(&name, &text).await? else {
         return Err(Refusal::bad_request("only a checkpoint can be removed"));
     };
-    let call =
-        LifecycleCall { dialect: DIALECT, action: format!("DELETE {PATH}/sandboxes/{name}/checkpoints/{id}"), arguments: None };
-    let (gateway, context) = (Arc::clone(&exchange.gateway), exchange.context.clone());
-    let (control, tenant, of) = (Arc::clone(&gateway.control), context.tenant().clone(), name.clone());
+    let ((gateway, context), of) = (call.owned(), name.clone());
     let removed = async move {
-        control.remove_checkpoint(&tenant, &of, id.clone()).await?;
+        gateway.control.remove_checkpoint(context.tenant(), &of, id.clone()).await?;
         Ok((StatusCode::OK, json!(DeletedState { name: id.to_string(), deleted: true })))
     };
-    let (status, body) = lifecycle::recorded(&gateway, &context, call, name, "sandbox.remove_checkpoint", removed).await?;
-    Ok(json_response(status, &body))
+    answered(call.recorded(&name, "sandbox.remove_checkpoint", removed).await?)
 }
 
 pub(crate) async fn roll_back(exchange: &mut Exchange) -> Answered {
@@ -109,41 +229,20 @@ pub(crate) async fn roll_back(exchange: &mut Exchange) -> Answered {
         Some(Value::String(text)) => text,
         _ => return Err(Refusal::bad_request("to is missing: give a checkpoint's number or id, or beginning")),
     };
-    let to = match read_state(exchange, &name, &to).await? {
-        DiskState::Current => return Err(Refusal::bad_request("to is current, which is no earlier state")),
-        state => state,
-    };
-    return_to(exchange, name, "rollback", arguments, to, None, processes).await
+    let call = StateCall::of_exchange(exchange, format!("POST {PATH}/sandboxes/{name}/rollback"), Some(arguments));
+    let to = call.read_state(&name, &to).await?;
+    if to == DiskState::Current {
+        return Err(Refusal::bad_request("to is current, which is no earlier state"));
+    }
+    answered(call.return_to(name, to, None, processes).await?)
 }
 
 pub(crate) async fn reset(exchange: &mut Exchange) -> Answered {
-    let name = find(exchange).await?.name;
+    let sandbox = find(exchange).await?;
     let (ResetSandbox { snapshot, processes }, arguments) = exchange.json().await?;
-    changes::check_version(exchange, &find(exchange).await?)?;
-    return_to(exchange, name, "reset", arguments, DiskState::Beginning, snapshot, processes).await
-}
-
-async fn return_to(
-    exchange: &mut Exchange,
-    name: SandboxName,
-    verb: &str,
-    arguments: Value,
-    to: DiskState,
-    snapshot: Option<SnapshotName>,
-    processes: ProcessesAfter,
-) -> Answered {
-    let call =
-        LifecycleCall { dialect: DIALECT, action: format!("POST {PATH}/sandboxes/{name}/{verb}"), arguments: Some(arguments) };
-    let (gateway, context) = (Arc::clone(&exchange.gateway), exchange.context.clone());
-    let (control, tenant, of) = (Arc::clone(&gateway.control), context.tenant().clone(), name.clone());
-    let (shared, caller) = (Arc::clone(&gateway), context.clone());
-    let returned = async move {
-        let back = Return { to, restart: processes == ProcessesAfter::Restart };
-        let (sandbox, returned) = control.return_to(&tenant, &of, back, snapshot).await?;
-        Ok((StatusCode::OK, rolled_back(&shared, &caller, sandbox, processes, returned)))
-    };
-    let (status, body) = lifecycle::recorded(&gateway, &context, call, name, "sandbox.rollback", returned).await?;
-    Ok(json_response(status, &body))
+    changes::check_version(exchange, &sandbox)?;
+    let call = StateCall::of_exchange(exchange, format!("POST {PATH}/sandboxes/{}/reset", sandbox.name), Some(arguments));
+    answered(call.return_to(sandbox.name, DiskState::Beginning, snapshot, processes).await?)
 }
 
 fn rolled_back(gateway: &Gateway, context: &Context, sandbox: Sandbox, processes: ProcessesAfter, returned: Returned) -> Value {
@@ -169,41 +268,19 @@ pub(crate) async fn diff(exchange: &mut Exchange) -> Answered {
             }
         }
     }
-    let sides = (read_state(exchange, &name, &before).await?, read_state(exchange, &name, &after).await?);
-    let found = exchange.gateway.control.compare(exchange.context.tenant(), &name, sides.0, sides.1, limit).await?;
-    Ok(json_response(StatusCode::OK, &Differences { before, after, paths: found.paths, truncated: found.truncated }))
+    let found = StateCall::of_exchange(exchange, String::new(), None).diff(&name, before, after, limit).await?;
+    Ok(json_response(StatusCode::OK, &found))
 }
 
 pub(crate) async fn fork(exchange: &mut Exchange) -> Answered {
-    let parent = find(exchange).await?;
+    let name = find(exchange).await?.name;
     let (fork, arguments) = exchange.json::<ForkSandbox>().await?;
-    let several =
-        Several::read(Some(fork.count.unwrap_or(1)), fork.min)?.ok_or_else(|| Refusal::bad_request("count is missing"))?;
-    fork.labels.as_ref().map_or(Ok(()), check_labels).map_err(ControlError::from)?;
-    let name = parent.name;
-    let call =
-        LifecycleCall { dialect: DIALECT, action: format!("POST {PATH}/sandboxes/{name}/fork"), arguments: Some(arguments) };
-    let (gateway, context) = (Arc::clone(&exchange.gateway), exchange.context.clone());
-    let (shared, caller) = (Arc::clone(&gateway), context.clone());
-    let of = name.clone();
-    let forked = async move {
-        let (parent, state) = shared.control.begin_fork(caller.tenant(), &of).await?;
-        let request = fork_request(fork, &parent, SandboxSpec { state: Some(state.clone()), ..parent.spec.clone() });
-        let child_call = LifecycleCall { dialect: DIALECT, action: format!("POST {PATH}/sandboxes/{of}/fork"), arguments: None };
-        let shape = {
-            let (shared, caller) = (Arc::clone(&shared), caller.clone());
-            move |sandbox| api::shape(&shared, &caller, sandbox)
-        };
-        let created = batch::create(&shared, &caller, child_call, request, several, None, shape).await;
-        shared.control.end_fork(&state).await;
-        created
-    };
-    let (status, body) = lifecycle::recorded(&gateway, &context, call, name, "sandbox.fork", forked).await?;
-    Ok(json_response(status, &body))
+    let action = format!("POST {PATH}/sandboxes/{name}/fork");
+    answered(StateCall::of_exchange(exchange, action, Some(arguments)).fork(name, fork).await?)
 }
 
 /// A create whose sandboxes are like the parent, apart from what the request names.
-fn fork_request(fork: ForkSandbox, parent: &Sandbox, spec: SandboxSpec) -> CreateRequest {
+fn fork_request(dialect: &str, fork: ForkSandbox, parent: &Sandbox, spec: SandboxSpec) -> CreateRequest {
     // The labels are the fork's, so bounds of a key apply to all of them.
     let labels = parent.spec.labels.clone().into_iter().chain(fork.labels.unwrap_or_default()).collect();
     CreateRequest {
@@ -220,7 +297,7 @@ fn fork_request(fork: ForkSandbox, parent: &Sandbox, spec: SandboxSpec) -> Creat
             idle_policy: fork.idle_policy,
             ..SpecOverlay::default()
         },
-        origin: DIALECT.to_owned(),
+        origin: dialect.to_owned(),
         provenance: Provenance {
             client_tag: fork.client_tag,
             group: fork.group.or_else(|| parent.provenance.group.clone()),
@@ -247,15 +324,9 @@ pub(crate) async fn create_snapshot(exchange: &mut Exchange) -> Answered {
     let name = name.ok_or_else(|| missing("name"))?;
     let sandbox = sandbox.ok_or_else(|| missing("sandbox"))?;
     let request = SnapshotRequest { name, labels: labels.unwrap_or_default(), note };
-    let call = LifecycleCall { dialect: DIALECT, action: format!("POST {PATH}/snapshots"), arguments: Some(arguments) };
-    let (gateway, context) = (Arc::clone(&exchange.gateway), exchange.context.clone());
-    let (control, tenant, of) = (Arc::clone(&gateway.control), context.tenant().clone(), sandbox.clone());
-    let sealed = async move {
-        let snapshot = control.create_snapshot(&tenant, &of, request).await?;
-        Ok((StatusCode::CREATED, json!(shown(snapshot))))
-    };
-    let (status, body) = lifecycle::recorded(&gateway, &context, call, sandbox, "snapshot.create", sealed).await?;
-    Ok(json_response(status, &body))
+    answered(
+        StateCall::of_exchange(exchange, format!("POST {PATH}/snapshots"), Some(arguments)).snapshot(sandbox, request).await?,
+    )
 }
 
 pub(crate) async fn snapshots(exchange: &mut Exchange) -> Answered {
@@ -272,11 +343,5 @@ pub(crate) async fn snapshot(exchange: &mut Exchange) -> Answered {
 
 pub(crate) async fn remove_snapshot(exchange: &mut Exchange) -> Answered {
     let name = snapshot_named(exchange)?;
-    let (gateway, context) = (Arc::clone(&exchange.gateway), exchange.context.clone());
-    let removed = async move {
-        let removed = gateway.control.remove_snapshot(context.tenant(), &name).await.map_err(Refusal::from);
-        crate::audit::record_result(&gateway, &context, "snapshot.delete", name.as_str(), removed).await
-    };
-    let snapshot = exchange.gateway.run_to_end(removed).await?;
-    Ok(json_response(StatusCode::OK, &DeletedState { name: snapshot.name.to_string(), deleted: true }))
+    answered(StateCall::of_exchange(exchange, String::new(), None).remove_snapshot(name).await?)
 }

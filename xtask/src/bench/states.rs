@@ -25,6 +25,11 @@ const DISKS: [(&str, &str); 3] = [
 /// Processes that write in the sandbox whose frozen time is measured.
 const BUSY: usize = 50;
 
+/// Sandboxes, tasks in each, and repetitions of the comparison of resets and creates.
+const WORKERS: usize = 40;
+const TASKS: usize = 10;
+const TURNS: usize = 5;
+
 /// What was measured of one disk.
 struct Measured {
     checkpoint: Vec<Duration>,
@@ -98,6 +103,50 @@ pub(super) fn measure(rounds: usize, data_dir: &Path, api: &mut Connection, repo
         api.delete(name)?;
     }
     Ok(())
+}
+
+/// Tasks in sandboxes that are reset between them, next to tasks in sandboxes that are deleted and created.
+pub(super) fn resets(port: u16, report: &mut Report) -> Outcome {
+    let (mut resets, mut creates) = (Vec::new(), Vec::new());
+    // In turn, so that other load affects both alike.
+    for turn in 0..TURNS {
+        resets.push(tasks(port, turn, &|api, name| api.post(&format!("/api/v2/sandboxes/{name}/reset"), &json!({})).map(drop))?);
+        creates.push(tasks(port, turn, &|api, name| {
+            api.delete(name)?;
+            api.create_of(name, "base")
+        })?);
+    }
+    let name = format!("{} tasks over {WORKERS} sandboxes, reset after each", TURNS * WORKERS * TASKS);
+    report.push(Row::ratio(&name, &resets, 0.5, &creates, 0.5, 1.0).against("deleted and created after each"));
+    Ok(())
+}
+
+/// The time of some tasks in each of the sandboxes at once.
+fn tasks(port: u16, turn: usize, renew: &(dyn Fn(&mut Connection, &str) -> Outcome + Sync)) -> Result<Duration, Failure> {
+    let names: Vec<String> = (0..WORKERS).map(|worker| format!("bench-task-{turn}-{worker}")).collect();
+    let mut api = Connection::open(port)?;
+    for name in &names {
+        api.create_of(name, "base")?;
+    }
+    let begun = Instant::now();
+    let done: Vec<Outcome> = std::thread::scope(|scope| {
+        let work = |name: &str| -> Outcome {
+            let mut api = Connection::open(port)?;
+            for _ in 0..TASKS {
+                expect(&mut api, name, "cat /home/gem/left 2>/dev/null; echo x | tee /home/gem/left", "x\n")?;
+                renew(&mut api, name)?;
+            }
+            Ok(())
+        };
+        let workers: Vec<_> = names.iter().map(|name| scope.spawn(move || work(name))).collect();
+        workers.into_iter().map(|worker| worker.join().unwrap_or_else(|_| Err(Failure::new("a worker panicked")))).collect()
+    });
+    let took = begun.elapsed();
+    for name in &names {
+        api = Connection::open(port)?;
+        api.delete(name)?;
+    }
+    done.into_iter().collect::<Result<(), _>>().map(|()| took)
 }
 
 /// The time for which a sandbox with many busy processes is frozen.

@@ -1,5 +1,6 @@
 //! MCP: at a sandbox's address, the tools of that sandbox; at the server's own, those of the caller's `default` and five more,
 //! with which an agent creates and removes sandboxes and works in them. Names, arguments and texts of these are Agent-Sandbox's.
+//! `mcp_states` has those for states of disks.
 //!
 //! Each tool call is one request to the sandbox's guest, and so one step of its trajectory. Each create and delete is a step too.
 //! `arenite_mcp` has the transports.
@@ -16,7 +17,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::agent_sandbox;
+use super::{agent_sandbox, mcp_states};
 use crate::audit;
 use crate::exchange::{Answered, Exchange};
 use crate::gateway::{Context, Gateway};
@@ -99,6 +100,9 @@ impl Tools for Hub {
             return tools_of(&call, call.target.sandbox_ref.clone(), &call.target.prefix).await;
         }
         let mut tools = lifecycle_tools(&call.gateway);
+        if call.gateway.control.engine().check_states().is_ok() {
+            tools.append(&mut mcp_states::tools());
+        }
         tools.retain(|tool| call.context.principal.may(role_for(&tool.name)));
         // Listing tools creates and resumes no sandbox.
         let there = target::look_up(&call.gateway.control, &call.context, &call.target.sandbox_ref).await;
@@ -189,10 +193,13 @@ struct Execute {
 
 /// The role that a tool needs.
 fn role_for(tool: &str) -> Role {
-    if matches!(tool, "createSandbox" | "deleteSandbox") { Role::Manage } else { Role::Use }
+    if matches!(tool, "createSandbox" | "deleteSandbox") {
+        return Role::Manage;
+    }
+    mcp_states::role_for(tool).unwrap_or(Role::Use)
 }
 
-/// Calls one of the five; none for any other tool.
+/// Calls one of the server's own tools; none for any other tool.
 async fn lifecycle(call: &Call, name: &str, arguments: &JsonObject, news: Option<&mpsc::Sender<String>>) -> Option<ToolResult> {
     let (gateway, context) = (&call.gateway, &call.context);
     let role = role_for(name);
@@ -232,7 +239,7 @@ async fn lifecycle(call: &Call, name: &str, arguments: &JsonObject, news: Option
             Ok(execute) => return Some(executor(call, execute, news).await),
             Err(wrong) => Err(wrong),
         },
-        _ => return None,
+        _ => return mcp_states::call(gateway, context, name, arguments).await.map(Ok),
     };
     Some(Ok(done.unwrap_or_else(|failed| failed)))
 }

@@ -3,4 +3,5 @@
 pub(crate) mod agent_sandbox;
 pub(crate) mod agentflow;
 pub(crate) mod mcp;
+mod mcp_states;
 mod quantity;
