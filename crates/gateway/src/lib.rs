@@ -67,6 +67,7 @@ mod traces;
 mod trajectories;
 mod unread;
 mod usage;
+mod volumes;
 mod webhooks;
 mod workers;
 

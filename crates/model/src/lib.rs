@@ -18,7 +18,10 @@ pub use address::is_public_address;
 pub use code::ErrorCode;
 pub use death::{Death, DeathReason};
 pub use error_text::with_sources;
-pub use id::{GroupName, IdError, IdempotencyKey, ImageName, KeyId, NodeName, SandboxId, SandboxName, TenantId, WebhookId};
+pub use id::{
+    GroupName, IdError, IdempotencyKey, ImageName, KeyId, NodeName, SandboxId, SandboxName, TenantId, VolumeId, VolumeName,
+    WebhookId,
+};
 pub use spec::{IdlePolicy, NetworkMode, Resources, SandboxSpec, SpecError, VolumeMount};
 pub use state::SandboxState;
 pub use tier::Tier;

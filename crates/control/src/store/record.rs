@@ -14,16 +14,19 @@ pub enum RecordKind {
     Group,
     /// A tenant's user for a registry: `images::logins::Stored`.
     Registry,
+    /// A volume: `volumes::Stored`.
+    Volume,
 }
 
 impl RecordKind {
-    pub const ALL: [Self; 3] = [Self::Idempotency, Self::Group, Self::Registry];
+    pub const ALL: [Self; 4] = [Self::Idempotency, Self::Group, Self::Registry, Self::Volume];
 
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Idempotency => "idempotency",
             Self::Group => "group",
             Self::Registry => "registry",
+            Self::Volume => "volume",
         }
     }
 }
