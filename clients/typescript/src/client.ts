@@ -6,6 +6,7 @@ import { Groups } from "./groups.js";
 import { Sandboxes } from "./sandbox.js";
 import { Trajectories } from "./trajectory.js";
 import type { EventInfo, EventPage, Me, ServerInfo } from "./types.js";
+import { Volumes } from "./volumes.js";
 import { Webhooks } from "./webhooks.js";
 
 export interface ClientOptions {
@@ -31,6 +32,7 @@ export interface Call {
   params?: Params | undefined;
   json?: unknown;
   form?: FormData;
+  body?: Blob;
   headers?: Record<string, string>;
   timeoutMs?: number;
   idempotencyKey?: string;
@@ -79,6 +81,7 @@ export class Client {
   readonly groups: Groups;
   readonly sandboxes: Sandboxes;
   readonly trajectories: Trajectories;
+  readonly volumes: Volumes;
   readonly webhooks: Webhooks;
   readonly #retries: number;
   readonly #headers: Record<string, string>;
@@ -100,6 +103,7 @@ export class Client {
     this.groups = new Groups(this);
     this.sandboxes = new Sandboxes(this);
     this.trajectories = new Trajectories(this);
+    this.volumes = new Volumes(this);
     this.webhooks = new Webhooks(this);
   }
 
@@ -194,7 +198,7 @@ export class Client {
           ...(call.idempotencyKey ? { "idempotency-key": call.idempotencyKey } : {}),
           ...call.headers,
         },
-        body: call.json === undefined ? (call.form ?? null) : JSON.stringify(call.json),
+        body: call.json === undefined ? (call.form ?? call.body ?? null) : JSON.stringify(call.json),
         redirect: "manual",
         signal: abort.signal,
       });

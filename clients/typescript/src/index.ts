@@ -30,4 +30,5 @@ export { Group, Groups } from "./groups.js";
 export { Sandbox, type SandboxBatch, Sandboxes } from "./sandbox.js";
 export { type Format, type StepFilter, type StepOptions, Trajectories, Trajectory } from "./trajectory.js";
 export type * from "./types.js";
+export { Volume, type VolumeOptions, Volumes } from "./volumes.js";
 export { Webhooks } from "./webhooks.js";

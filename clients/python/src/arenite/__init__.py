@@ -14,6 +14,7 @@ from ._async.files import AsyncFiles, AsyncFileWatch
 from ._async.groups import AsyncGroup, AsyncGroups
 from ._async.sandbox import AsyncSandbox, AsyncSandboxBatch, AsyncSandboxes
 from ._async.trajectory import AsyncTrajectories, AsyncTrajectory
+from ._async.volumes import AsyncVolume, AsyncVolumes
 from ._async.webhooks import AsyncWebhooks
 from ._sync.browser import Browser
 from ._sync.client import Client
@@ -23,6 +24,7 @@ from ._sync.files import Files, FileWatch
 from ._sync.groups import Group, Groups
 from ._sync.sandbox import Sandbox, SandboxBatch, Sandboxes
 from ._sync.trajectory import Trajectories, Trajectory
+from ._sync.volumes import Volume, Volumes
 from ._sync.webhooks import Webhooks
 from .errors import (
     AlreadyExists,
@@ -65,6 +67,8 @@ __all__ = [
     "AsyncSandboxes",
     "AsyncTrajectories",
     "AsyncTrajectory",
+    "AsyncVolume",
+    "AsyncVolumes",
     "AsyncWebhooks",
     "BashSession",
     "Browser",
@@ -100,5 +104,7 @@ __all__ = [
     "Trajectory",
     "Unauthorized",
     "Unsupported",
+    "Volume",
+    "Volumes",
     "Webhooks",
 ]

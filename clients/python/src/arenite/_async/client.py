@@ -18,6 +18,7 @@ from ..results import EventGap
 from .groups import AsyncGroups
 from .sandbox import AsyncSandboxes
 from .trajectory import AsyncTrajectories
+from .volumes import AsyncVolumes
 from .webhooks import AsyncWebhooks
 
 
@@ -47,6 +48,7 @@ class AsyncClient:
         self.sandboxes = AsyncSandboxes(self)
         self.groups = AsyncGroups(self)
         self.trajectories = AsyncTrajectories(self)
+        self.volumes = AsyncVolumes(self)
         self.webhooks = AsyncWebhooks(self)
         self._http = httpx.AsyncClient(headers=wire.headers(api_key), verify=wire.trust(self.base_url, ca))
 
