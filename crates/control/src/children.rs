@@ -188,9 +188,7 @@ impl Control {
             }
             spec.network = NetworkMode::None;
         }
-        let is_parents = |volume: &arenite_model::VolumeMount| {
-            parent.spec.volumes.iter().any(|theirs| volume.is_within(theirs))
-        };
+        let is_parents = |volume: &arenite_model::VolumeMount| parent.spec.volumes.iter().any(|theirs| volume.is_within(theirs));
         if !spec.volumes.iter().all(is_parents) {
             return refuse("it has volumes or directories of the host that the one that creates it lacks");
         }

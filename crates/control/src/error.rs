@@ -288,8 +288,12 @@ impl ControlError {
             }
             Self::VolumeInUse { .. } => "delete these sandboxes first",
             Self::VolumeRemoving { .. } | Self::VolumeBusy { .. } => "try again in a moment",
-            Self::VolumeMissing { .. } => "they are on another storage, or were lost with it; arenite volume rm forgets the volume",
-            Self::VolumeElsewhere { .. } => "call that node, and create sandboxes with this volume there: they need volumes of one node",
+            Self::VolumeMissing { .. } => {
+                "they are on another storage, or were lost with it; arenite volume rm forgets the volume"
+            }
+            Self::VolumeElsewhere { .. } => {
+                "call that node, and create sandboxes with this volume there: they need volumes of one node"
+            }
             Self::NotOwnVolume { .. } => {
                 "create it with: arenite volume create; an operator can declare directories of the host in a template"
             }

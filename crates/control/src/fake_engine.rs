@@ -13,7 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arenite_engine::{
-    Connection, Created, Ended, Engine, EngineError, Found, FoundState, HostCapacity, Quarantined, Recovery, Remains, Row, Storage, Usage,
+    Connection, Created, Ended, Engine, EngineError, Found, FoundState, HostCapacity, Quarantined, Recovery, Remains, Row,
+    Storage, Usage,
 };
 use arenite_model::{Death, DeathReason, SandboxId, SandboxSpec};
 use async_trait::async_trait;

@@ -238,13 +238,11 @@ impl Control {
         volume.node.is_none() || volume.node == self.own_node()
     }
 
-    /// A volume whose files are here.
+    /// A volume that has its files here.
     async fn volume_here(&self, tenant: &TenantId, name: &VolumeName) -> Result<Volume, ControlError> {
         let volume = self.volume(tenant, name).await?;
         match &volume.node {
-            Some(node) if !self.is_here(&volume) => {
-                Err(ControlError::VolumeElsewhere { name: name.clone(), node: node.clone() })
-            }
+            Some(node) if !self.is_here(&volume) => Err(ControlError::VolumeElsewhere { name: name.clone(), node: node.clone() }),
             _ => Ok(volume),
         }
     }
@@ -273,8 +271,7 @@ impl Control {
                 }
             }
         }
-        let here: Vec<Option<VolumeId>> =
-            volumes.iter().map(|volume| self.is_here(volume).then(|| volume.id.clone())).collect();
+        let here: Vec<Option<VolumeId>> = volumes.iter().map(|volume| self.is_here(volume).then(|| volume.id.clone())).collect();
         let mut facts = self
             .on_storage(move |storage| {
                 let facts_of = |id: Option<VolumeId>| match id {
@@ -460,8 +457,7 @@ impl Control {
             };
             // A sandbox that is started or deleted holds its lock.
             let locks: Option<Vec<_>> = users.iter().map(|entry| entry.change.try_lock().ok()).collect();
-            let has_ended =
-                |entry: &Arc<Entry>| matches!(entry.sandbox().state, SandboxState::Failed | SandboxState::Lost);
+            let has_ended = |entry: &Arc<Entry>| matches!(entry.sandbox().state, SandboxState::Failed | SandboxState::Lost);
             let may_force = locks.is_some() && users.iter().all(has_ended);
             if !(users.is_empty() || force && may_force) {
                 let sandboxes = users.iter().map(|entry| entry.name.clone()).collect();

@@ -49,7 +49,7 @@ async fn limit(control: &Control, quota: Quota, limit: Option<u64>) {
 /// What one sandbox reserves unless its request says something else.
 fn one() -> Reserved {
     let Resources { cpu_millis, memory_bytes, disk_bytes, .. } = Resources::default();
-    Reserved { sandboxes: 1, cpu_millis: cpu_millis.into(), memory_bytes, disk_bytes }
+    Reserved { sandboxes: 1, cpu_millis: cpu_millis.into(), memory_bytes, disk_bytes, ..Reserved::default() }
 }
 
 fn larger(quota: Quota, factor: u64) -> CreateRequest {

@@ -136,7 +136,7 @@ pub enum EntryKind {
 }
 
 impl EntryKind {
-    fn of(about: &Stat) -> Self {
+    fn from_stat(about: &Stat) -> Self {
         match FileType::from_raw_mode(about.st_mode) {
             FileType::RegularFile => Self::File,
             FileType::Directory => Self::Directory,
@@ -172,7 +172,7 @@ impl TreeEntry {
     fn new(name: &[u8], about: &Stat) -> Self {
         Self {
             name: name.to_vec(),
-            kind: EntryKind::of(about),
+            kind: EntryKind::from_stat(about),
             size: u64::try_from(about.st_size).unwrap_or(0),
             mode: about.st_mode & 0o7777,
             modified_at: modified(about),
@@ -241,9 +241,13 @@ impl FileTree {
         // To open a pipe or a device has effects, so its kind is read first.
         let found = self.open(path, OFlags::PATH)?;
         let about = fstat(&found).map_err(|error| self.error("look at", path, error))?;
-        let kind = EntryKind::of(&about);
+        let kind = EntryKind::from_stat(&about);
         if kind != EntryKind::File {
-            return Err(FileTreeError::WrongKind { path: path.shown(), found: kind.article(), wanted: EntryKind::File.article() });
+            return Err(FileTreeError::WrongKind {
+                path: path.shown(),
+                found: kind.article(),
+                wanted: EntryKind::File.article(),
+            });
         }
         // A lease on the file could make this wait.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -264,14 +268,14 @@ impl FileTree {
             Err(Errno::NOENT) => None,
             Err(error) => return Err(failed(error)),
         };
-        if before.as_ref().is_some_and(|about| EntryKind::of(about) == EntryKind::Directory) {
+        if before.as_ref().is_some_and(|about| EntryKind::from_stat(about) == EntryKind::Directory) {
             let (found, wanted) = (EntryKind::Directory.article(), EntryKind::File.article());
             return Err(FileTreeError::WrongKind { path: path.shown(), found, wanted });
         }
         // It has no name until it is complete, so nothing is left of it if the server ends.
         let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
         let file = openat(&parent, ".", flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
-        let replaced = before.filter(|about| EntryKind::of(about) == EntryKind::File);
+        let replaced = before.filter(|about| EntryKind::from_stat(about) == EntryKind::File);
         let like = match replaced {
             Some(about) => (about.st_uid, about.st_gid, about.st_mode & 0o777),
             None => {

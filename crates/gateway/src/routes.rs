@@ -43,7 +43,9 @@ use crate::problem::{PROBLEM_JSON, Problem};
 use crate::query::{self, Query};
 use crate::refusal::Refusal;
 use crate::registries::{RegistryInfo, RegistryList, RemovedRegistry, SetRegistry};
-use crate::volumes::{ChangeVolume, CopyVolume, CreateVolume, FileEntry, FileList, RemovedFile, RemovedVolume, VolumeInfo, VolumeList};
+use crate::volumes::{
+    ChangeVolume, CopyVolume, CreateVolume, FileEntry, FileList, RemovedFile, RemovedVolume, VolumeInfo, VolumeList,
+};
 use crate::webhooks::{
     CreateWebhook, DeliveryInfo, DeliveryPage, NewWebhookInfo, RemovedWebhook, WebhookInfo, WebhookList, WebhookTest,
 };

@@ -128,7 +128,9 @@ impl VolumeMount {
         let is_below = match (&self.sub_path, &other.sub_path) {
             (_, None) => true,
             (None, Some(_)) => false,
-            (Some(own), Some(other)) => own.strip_prefix(other.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')),
+            (Some(own), Some(other)) => {
+                own.strip_prefix(other.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            }
         };
         is_below && self.name == other.name && self.volume_id == other.volume_id && (self.read_only || !other.read_only)
     }
@@ -286,7 +288,12 @@ mod tests {
     use super::*;
 
     fn mount(sub_path: Option<&str>) -> VolumeMount {
-        VolumeMount { name: "v".to_owned(), path: "/data".to_owned(), sub_path: sub_path.map(str::to_owned), ..Default::default() }
+        VolumeMount {
+            name: "v".to_owned(),
+            path: "/data".to_owned(),
+            sub_path: sub_path.map(str::to_owned),
+            ..Default::default()
+        }
     }
 
     #[test]

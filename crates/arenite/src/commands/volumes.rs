@@ -7,9 +7,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::sandbox::{each, label};
-use crate::cli::{
-    VolumeCommand, VolumeCpArgs, VolumeCreateArgs, VolumeInspectArgs, VolumeLsArgs, VolumeRmArgs, VolumeSetArgs,
-};
+use crate::cli::{VolumeCommand, VolumeCpArgs, VolumeCreateArgs, VolumeInspectArgs, VolumeLsArgs, VolumeRmArgs, VolumeSetArgs};
 use crate::client::Client;
 use crate::config::values::Size;
 use crate::failure::{Failure, Outcome};
@@ -59,8 +57,8 @@ fn show(as_json: bool, volume: Value) -> Outcome {
         output::json(&volume);
         return Ok(ExitCode::SUCCESS);
     }
-    let volume: wire::Volume =
-        serde_json::from_value(volume).map_err(|error| Failure::new(format!("the server's answer is not understood: {error}")))?;
+    let volume: wire::Volume = serde_json::from_value(volume)
+        .map_err(|error| Failure::new(format!("the server's answer is not understood: {error}")))?;
     output::line(&volume.name);
     if !volume.size_enforced {
         eprintln!("its size of {} is not enforced: the server has no storage pool", Size(volume.size_bytes));

@@ -260,7 +260,9 @@ impl fmt::Display for LimitOf {
         write!(f, "{name}=")?;
         match (self.limit, self.quota) {
             (None, _) => f.write_str("default"),
-            (Some(bytes), Quota::MemoryBytes | Quota::DiskBytes | Quota::TrajectoryBytes | Quota::VolumeBytes) => Size(bytes).fmt(f),
+            (Some(bytes), Quota::MemoryBytes | Quota::DiskBytes | Quota::TrajectoryBytes | Quota::VolumeBytes) => {
+                Size(bytes).fmt(f)
+            }
             (Some(millis), Quota::CpuMillis) => (millis as f64 / 1000.0).fmt(f),
             (Some(seconds), Quota::MaxTimeoutSeconds) => write!(f, "{seconds}s"),
             (Some(number), _) => number.fmt(f),

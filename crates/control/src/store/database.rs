@@ -7,7 +7,9 @@ use arenite_model::{SandboxId, TenantId};
 use async_trait::async_trait;
 use jiff::Timestamp;
 
-use super::{Answer, Contents, Op, Record, RecordId, RecordKind, Store, StoreError, TenantStore, UsageStore, VolumeRow, WebhookStore};
+use super::{
+    Answer, Contents, Op, Record, RecordId, RecordKind, Store, StoreError, TenantStore, UsageStore, VolumeRow, WebhookStore,
+};
 use crate::Sandbox;
 use crate::nodes::NodeStore;
 use crate::tenants::TenantLimits;

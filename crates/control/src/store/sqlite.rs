@@ -434,7 +434,13 @@ fn check(db: &Connection, sandbox: &Sandbox, limits: &TenantLimits) -> Result<()
     )?;
     let used = select.query_row([sandbox.tenant.as_str(), sandbox.id.as_str()], |row| {
         let amount = |at| Ok::<_, rusqlite::Error>(row.get::<_, i64>(at)?.unsigned_abs());
-        Ok(Reserved { sandboxes: amount(0)?, cpu_millis: amount(1)?, memory_bytes: amount(2)?, disk_bytes: amount(3)?, ..Reserved::default() })
+        Ok(Reserved {
+            sandboxes: amount(0)?,
+            cpu_millis: amount(1)?,
+            memory_bytes: amount(2)?,
+            disk_bytes: amount(3)?,
+            ..Reserved::default()
+        })
     })?;
     Ok(used.check(&Reserved::from_sandbox(sandbox), limits)?)
 }

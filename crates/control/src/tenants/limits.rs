@@ -270,7 +270,7 @@ impl fmt::Display for QuotaExceeded {
 }
 
 impl QuotaExceeded {
-    /// Whether a repeat can't succeed by itself: the request alone exceeds the limit, or what is in use has no end of its own.
+    /// Whether a repeat can't succeed by itself: the request alone exceeds the limit, or what is in use does not end by itself.
     pub fn is_permanent(&self) -> bool {
         self.requested > self.limit || matches!(self.quota, Quota::Volumes | Quota::VolumeBytes)
     }

@@ -59,11 +59,7 @@ fn is_closed(dir: &Path) -> io::Result<bool> {
 }
 
 /// The mounts of a spec, and their targets. Files keep their ids of the host: 0 to 65535 are the same numbers in the sandbox.
-pub(super) fn mounts(
-    host: &Host,
-    spec: &SandboxSpec,
-    userns: BorrowedFd<'_>,
-) -> Result<Vec<(Bind, OwnedFd)>, EngineError> {
+pub(super) fn mounts(host: &Host, spec: &SandboxSpec, userns: BorrowedFd<'_>) -> Result<Vec<(Bind, OwnedFd)>, EngineError> {
     spec.volumes
         .iter()
         .map(|mount| {
@@ -96,7 +92,9 @@ fn open(host: &Host, mount: &VolumeMount) -> Result<(OwnedFd, bool), EngineError
     let tree = FileTree::new(top);
     let directory = TreePath::parse(sub_path.as_bytes())
         .and_then(|path| if is_read_only { tree.directory(&path) } else { tree.make_directories(&path) });
-    directory.map(|directory| (directory, is_read_only)).map_err(|source| EngineError::SubPath { name: mount.name.clone(), source })
+    directory
+        .map(|directory| (directory, is_read_only))
+        .map_err(|source| EngineError::SubPath { name: mount.name.clone(), source })
 }
 
 /// Refuses names that are not there, before anything is created. Without `storage`, the engine has no volumes of tenants.

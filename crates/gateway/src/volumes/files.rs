@@ -4,8 +4,8 @@ use std::io::{Seek, SeekFrom};
 use std::time::Duration;
 
 use arenite_control::Volume;
-use arenite_engine::file_tree::{EntryKind, FileTree, TreeEntry, TreePath, Upload};
 use arenite_engine::FileTreeError;
+use arenite_engine::file_tree::{EntryKind, FileTree, TreeEntry, TreePath, Upload};
 use arenite_model::ErrorCode;
 use axum::body::Body;
 use base64::Engine as _;
@@ -315,7 +315,8 @@ mod tests {
         assert_eq!((put.status, &put.json["encoded_name"]), (200, &json!("%FFx")), "{}", put.text);
         let list = server.call("GET", &at("/files?limit=1"), Value::Null).await.json;
         assert_eq!((&list["files"][0]["name"], &list["files"][0]["kind"]), (&json!("a"), &json!("directory")));
-        let rest = server.call("GET", &at(&format!("/files?cursor={}", list["next_cursor"].as_str().unwrap())), Value::Null).await;
+        let rest =
+            server.call("GET", &at(&format!("/files?cursor={}", list["next_cursor"].as_str().unwrap())), Value::Null).await;
         assert_eq!((&rest.json["files"][0]["encoded_name"], &rest.json["next_cursor"]), (&json!("%FFx"), &Value::Null));
         for (method, path, status) in [
             ("GET", "/content", 400),

@@ -351,8 +351,7 @@ pub(super) async fn put_volume(client: &Client, row: &VolumeRow, is_repeated: bo
     let VolumeRow { record: Record { id: RecordId { kind, tenant, key }, value, .. }, size_bytes, before, limits } = row;
     let [most, most_bytes] = [limits.volumes, limits.volume_bytes].map(|limit| limit.map(number));
     let (kind, tenant, size) = (kind.as_str(), tenant.as_str(), number(*size_bytes));
-    let found =
-        client.query_one(PUT_VOLUME, &[&kind, &tenant, key, value, before, &most, &most_bytes, &size]).await?;
+    let found = client.query_one(PUT_VOLUME, &[&kind, &tenant, key, value, before, &most, &most_bytes, &size]).await?;
     let there: Option<String> = found.get(1);
     if found.get::<_, i64>(0) > 0 || is_repeated && there.as_ref() == Some(value) {
         return Ok(());
