@@ -72,6 +72,8 @@ def test_every_way_to_create_counts_and_the_last_place_is_given_once(served: Ten
         "trajectory_bytes": None,
         "requests_per_second": None,
         "max_timeout_seconds": None,
+        "volumes": None,
+        "volume_bytes": None,
     }
     small = {"resources": {"memory_bytes": 128 * MIB}}
     with ThreadPoolExecutor(50) as pool:
