@@ -211,7 +211,7 @@ impl FileTree {
     /// alone.
     pub fn list(&self, path: &TreePath, after: Option<&[u8]>, most: usize) -> Result<Vec<TreeEntry>> {
         let directory = self.directory(path)?;
-        let failed = |error: Errno| self.error("read", path, error);
+        let failed = |error: Errno| classify("read", path, error);
         let mut first: BinaryHeap<Vec<u8>> = BinaryHeap::with_capacity(most.min(4096) + 1);
         for entry in Dir::read_from(&directory).map_err(failed)? {
             let entry = entry.map_err(failed)?;
@@ -240,7 +240,7 @@ impl FileTree {
     pub fn read(&self, path: &TreePath) -> Result<TreeFile> {
         // To open a pipe or a device has effects, so its kind is read first.
         let found = self.open(path, OFlags::PATH)?;
-        let about = fstat(&found).map_err(|error| self.error("look at", path, error))?;
+        let about = fstat(&found).map_err(|error| classify("look at", path, error))?;
         let kind = EntryKind::from_stat(&about);
         if kind != EntryKind::File {
             return Err(FileTreeError::WrongKind {
@@ -251,7 +251,7 @@ impl FileTree {
         }
         // A lease on the file could make this wait.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let file = openat(CWD, own_path(found.as_fd()), flags, Mode::empty()).map_err(|error| self.error("open", path, error))?;
+        let file = openat(CWD, own_path(found.as_fd()), flags, Mode::empty()).map_err(|error| classify("open", path, error))?;
         let size = u64::try_from(about.st_size).unwrap_or(0);
         Ok(TreeFile { file: File::from(file), size, modified_at: modified(&about) })
     }
@@ -262,7 +262,7 @@ impl FileTree {
             return Err(FileTreeError::BadPath { path: path.shown(), reason: "it names no file" });
         };
         let parent = if create_parents { self.make_directories(&above)? } else { self.directory(&above)? };
-        let failed = |error: Errno| self.error("write", path, error);
+        let failed = |error: Errno| classify("write", path, error);
         let before = match statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(about) => Some(about),
             Err(Errno::NOENT) => None,
@@ -294,7 +294,7 @@ impl FileTree {
             return Err(FileTreeError::BadPath { path: path.shown(), reason: "the top directory can't be removed" });
         };
         let parent = self.directory(&above)?;
-        let failed = |error: Errno| self.error("remove", path, error);
+        let failed = |error: Errno| classify("remove", path, error);
         match unlinkat(&parent, name, AtFlags::empty()) {
             Ok(()) => return Ok(()),
             Err(Errno::ISDIR | Errno::PERM) => {}
@@ -327,11 +327,11 @@ impl FileTree {
     pub fn make_directories(&self, path: &TreePath) -> Result<OwnedFd> {
         let mut current = self.directory(&TreePath(Vec::new()))?;
         for part in path.parts() {
-            current = match self.open_part(current.as_fd(), part) {
+            current = match open_part(current.as_fd(), part) {
                 Err(Errno::NOENT) => make_directory(current.as_fd(), part)
-                    .and_then(|()| self.open_part(current.as_fd(), part))
-                    .map_err(|error| self.error("make", path, error))?,
-                other => other.map_err(|error| self.error("open", path, error))?,
+                    .and_then(|()| open_part(current.as_fd(), part))
+                    .map_err(|error| classify("make", path, error))?,
+                other => other.map_err(|error| classify("open", path, error))?,
             };
         }
         Ok(current)
@@ -342,16 +342,8 @@ impl FileTree {
         self.open(path, OFlags::DIRECTORY | OFlags::RDONLY)
     }
 
-    fn open_part(&self, directory: BorrowedFd<'_>, part: &OsStr) -> rustix::io::Result<OwnedFd> {
-        open_beneath(directory, part, OFlags::DIRECTORY | OFlags::RDONLY)
-    }
-
     fn open(&self, path: &TreePath, flags: OFlags) -> Result<OwnedFd> {
-        open_beneath(self.top.as_fd(), path.as_os(), flags).map_err(|error| self.error("open", path, error))
-    }
-
-    fn error(&self, what: &'static str, path: &TreePath, error: Errno) -> FileTreeError {
-        classify(what, path, error)
+        open_beneath(self.top.as_fd(), path.as_os(), flags).map_err(|error| classify("open", path, error))
     }
 }
 
@@ -378,6 +370,10 @@ fn open_beneath(directory: BorrowedFd<'_>, path: &OsStr, flags: OFlags) -> rusti
         }
     }
     Err(Errno::AGAIN)
+}
+
+fn open_part(directory: BorrowedFd<'_>, part: &OsStr) -> rustix::io::Result<OwnedFd> {
+    open_beneath(directory, part, OFlags::DIRECTORY | OFlags::RDONLY)
 }
 
 /// A path to an open file.

@@ -167,8 +167,8 @@ fn range_of(header: Option<&HeaderValue>, size: u64) -> Result<Option<(u64, u64)
 }
 
 pub(crate) async fn get_content(exchange: &mut Exchange) -> Answered {
-    let path = path_in(exchange.parts.uri.query(), None)?;
     let (volume, files) = files_of(exchange).await?;
+    let path = path_in(exchange.parts.uri.query(), None)?;
     let mut found = blocking(move || files.read(&path), &volume).await?;
     let range = range_of(exchange.parts.headers.get(RANGE), found.size).map_err(|()| Refusal {
         status: StatusCode::RANGE_NOT_SATISFIABLE,
@@ -202,9 +202,9 @@ pub(crate) async fn get_content(exchange: &mut Exchange) -> Answered {
 }
 
 pub(crate) async fn put_content(exchange: &mut Exchange) -> Answered {
+    let (volume, files) = files_of(exchange).await?;
     let path = path_in(exchange.parts.uri.query(), None)?;
     let create_parents = exchange.query("create_parents").is_some_and(|given| given == "true");
-    let (volume, files) = files_of(exchange).await?;
     let object = format!("{} {}", volume.name, shown(exchange));
     let written = async {
         let length = exchange.parts.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
@@ -252,9 +252,9 @@ async fn receive(mut body: Body, mut upload: Upload, volume: &Volume, next_piece
 }
 
 pub(crate) async fn delete_content(exchange: &mut Exchange) -> Answered {
+    let (volume, files) = files_of(exchange).await?;
     let path = path_in(exchange.parts.uri.query(), None)?;
     let recursive = exchange.query("recursive").is_some_and(|given| given == "true");
-    let (volume, files) = files_of(exchange).await?;
     let object = format!("{} {}", volume.name, shown(exchange));
     let removed = blocking(move || files.remove(&path, recursive), &volume).await;
     audit::record_result(&exchange.gateway, &exchange.context, "volume.remove_file", &object, removed).await?;

@@ -156,6 +156,8 @@ pub(crate) async fn create(exchange: &mut Exchange) -> Answered {
 
 pub(crate) async fn copy(exchange: &mut Exchange) -> Answered {
     let source = named(exchange)?;
+    // One that is not there is not found, whatever the request is.
+    exchange.gateway.control.volume(exchange.context.tenant(), &source).await?;
     let (CopyVolume { name, size_bytes, labels }, arguments) = exchange.json().await?;
     let name = name.ok_or_else(|| Refusal::bad_request("name is missing: that of the copy"))?;
     add(exchange, &arguments, NewVolume { name, size_bytes, labels }, Some(source)).await

@@ -15,8 +15,11 @@
 //! A create of a sandbox counts as a use of its volumes from the moment it has found them. A removal begins only without any use,
 //! and no create finds the volume after that.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+mod recovery;
+mod uses;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use arenite_engine::file_tree::FileTree;
 use arenite_engine::{EngineError, Storage, StorageError, StorageKind};
@@ -24,6 +27,8 @@ use arenite_model::{NodeName, SandboxName, SandboxSpec, SandboxState, SpecError,
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use self::uses::HeldVolumes;
+pub(crate) use self::uses::VolumeUses;
 use crate::registry::Entry;
 use crate::store::{Record, RecordId, RecordKind, StoreError};
 use crate::tenants::TenantLimits;
@@ -141,57 +146,6 @@ impl Volume {
         let stored = serde_json::from_str(&record.value).map_err(|error| unreadable(error.to_string()))?;
         let name = record.id.key.parse().map_err(|error: arenite_model::IdError| unreadable(error.to_string()))?;
         Ok(Self::new(record.id.tenant.clone(), name, stored))
-    }
-}
-
-/// Uses of volumes that no sandbox's row shows.
-#[derive(Default)]
-pub(crate) struct VolumeUses {
-    state: Mutex<UsesState>,
-}
-
-#[derive(Default)]
-struct UsesState {
-    /// The number of creates and copies in progress.
-    used: HashMap<VolumeId, usize>,
-    removing: HashSet<VolumeId>,
-}
-
-impl VolumeUses {
-    fn state(&self) -> MutexGuard<'_, UsesState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Volumes that can't be removed while this is held.
-pub(crate) struct HeldVolumes {
-    control: Arc<Control>,
-    ids: Vec<VolumeId>,
-}
-
-impl Drop for HeldVolumes {
-    fn drop(&mut self) {
-        let mut state = self.control.volume_uses.state();
-        for id in &self.ids {
-            if let Some(used) = state.used.get_mut(id) {
-                *used -= 1;
-                if *used == 0 {
-                    state.used.remove(id);
-                }
-            }
-        }
-    }
-}
-
-/// A removal in progress.
-struct Removing {
-    control: Arc<Control>,
-    id: VolumeId,
-}
-
-impl Drop for Removing {
-    fn drop(&mut self) {
-        self.control.volume_uses.state().removing.remove(&self.id);
     }
 }
 
@@ -486,30 +440,6 @@ impl Control {
         self.store.remove_record(&volume.record_id()).await.map_err(ControlError::store("forget a volume"))
     }
 
-    fn begin_removal(&self, volume: &Volume) -> Result<Removing, ControlError> {
-        let mut state = self.volume_uses.state();
-        if state.used.contains_key(&volume.id) {
-            return Err(ControlError::VolumeBusy { name: volume.name.clone() });
-        }
-        if !state.removing.insert(volume.id.clone()) {
-            return Err(ControlError::VolumeRemoving { name: volume.name.clone() });
-        }
-        Ok(Removing { control: self.shared(), id: volume.id.clone() })
-    }
-
-    fn hold_volumes(&self, volumes: &[&Volume]) -> Result<HeldVolumes, ControlError> {
-        let mut state = self.volume_uses.state();
-        if let Some(removing) = volumes.iter().find(|volume| volume.is_removing || state.removing.contains(&volume.id)) {
-            return Err(ControlError::VolumeRemoving { name: removing.name.clone() });
-        }
-        let ids: Vec<VolumeId> = volumes.iter().map(|volume| volume.id.clone()).collect();
-        for id in &ids {
-            *state.used.entry(id.clone()).or_default() += 1;
-        }
-        drop(state);
-        Ok(HeldVolumes { control: self.shared(), ids })
-    }
-
     /// Finds the volumes that a spec names among the tenant's; the rest are the operator's directories. With `own_only`, there may
     /// be no rest.
     pub(crate) async fn find_volumes(
@@ -578,72 +508,5 @@ impl Control {
             }
         }
         Ok(())
-    }
-
-    /// Completes what a crash interrupted.
-    pub(crate) async fn recover_volumes(&self) -> Result<(), ControlError> {
-        if self.engine.volumes().is_none() {
-            return Ok(());
-        }
-        let unread = ControlError::store("read the volumes");
-        let records = self.store.records(RecordKind::Volume).await.map_err(&unread)?;
-        let rows: Vec<Volume> = records.iter().map(Volume::read).collect::<Result<_, _>>().map_err(unread)?;
-        let rows: HashMap<VolumeId, Volume> = rows.into_iter().map(|row| (row.id.clone(), row)).collect();
-        let ids = self.on_storage(Storage::list_volumes).await?;
-        for id in &ids {
-            match rows.get(id) {
-                None => self.explain_volume(id).await,
-                Some(row) if !self.is_here(row) => {
-                    tracing::warn!(%id, "a volume of another node is here; it stays unchanged");
-                }
-                Some(row) if row.is_removing => {}
-                Some(row) => {
-                    let (id, size_bytes) = (id.clone(), row.size_bytes);
-                    if let Err(error) = self.on_storage(move |storage| storage.limit_volume(&id, size_bytes)).await {
-                        tracing::error!(volume = %row.name, %error, "the size of a volume could not be set");
-                    }
-                    self.keep_memo(row).await;
-                }
-            }
-        }
-        for row in rows.values().filter(|row| self.is_here(row)) {
-            if row.is_removing {
-                match self.carry_out_removal(row).await {
-                    Ok(()) => tracing::info!(volume = %row.name, id = %row.id, "completed the removal of a volume"),
-                    Err(error) => {
-                        tracing::error!(volume = %row.name, id = %row.id, %error, "a volume could not be removed; the next start tries again")
-                    }
-                }
-            } else if ids.binary_search(&row.id).is_err() {
-                tracing::error!(volume = %row.name, id = %row.id, "the files of a volume are gone; its row stays until it is removed");
-            }
-        }
-        Ok(())
-    }
-
-    /// A volume without a row: its creation was interrupted, or the store has lost the row.
-    async fn explain_volume(&self, id: &VolumeId) {
-        let wanted = id.clone();
-        let memo = self.on_storage(move |storage| Ok(storage.volume_memo(&wanted))).await.ok().flatten();
-        let Some(memo) = memo else {
-            let removed = id.clone();
-            match self.on_storage(move |storage| storage.delete_volume(&removed)).await {
-                Ok(()) => tracing::info!(%id, "removed a volume that was not completed"),
-                Err(error) => tracing::error!(%id, %error, "a volume that was not completed could not be removed"),
-            }
-            return;
-        };
-        let restored = match serde_json::from_str::<Memo>(&memo) {
-            Ok(Memo { tenant, name, stored }) if stored.id == *id => {
-                let volume = Volume { node: self.own_node(), ..Volume::new(tenant, name, stored) };
-                self.write_volume(&volume, None, &TenantLimits::default()).await.map_err(|error| error.to_string())
-            }
-            Ok(_) => Err("its memo is that of another one".to_owned()),
-            Err(error) => Err(format!("its memo can't be read: {error}")),
-        };
-        match restored {
-            Ok(()) => tracing::warn!(%id, "the store had lost a volume; its row is made again from its memo"),
-            Err(reason) => tracing::error!(%id, reason, "a volume has no row, and stays on the disk without one"),
-        }
     }
 }
