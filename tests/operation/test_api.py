@@ -48,6 +48,8 @@ def operator(served: TenantsServer) -> Iterator[Tenant]:
         operator.json("POST", "/api/v2/tenants", json={"name": f"t-{number}"})
         operator.new_key("read")
         operator.json("PUT", f"/api/v2/registries/r-{number}.example", json={"user": "u", "password": "p"})
+        operator.json("POST", "/api/v2/volumes", json={"name": f"v-{number}", "size_bytes": 16 << 20})
+        operator.json("PUT", f"/api/v2/volumes/v-0/content?path=f-{number}", content=b"")
         operator.json("POST", "/api/v2/webhooks", json={"url": "http://127.0.0.1:9/", "types": ["sandbox.created"]})
     for name, more in SANDBOXES.items():
         operator.json("POST", "/api/v2/sandboxes", json={"name": name, **more})
@@ -148,7 +150,9 @@ def test_every_list_is_read_in_pages(operator: Tenant, operations: list[Operatio
     trajectory = operator.json("GET", "/api/v1/trajectories?worker=w-1")["trajectories"][0]["trajectory"]
     hook = operator.json("GET", "/api/v2/webhooks")["webhooks"][0]["id"]
     for _, path, operation in lists:
-        url, name = filled(path, name="a-1", id=trajectory if "trajectories" in path else hook), operation["operationId"]
+        name = "v-0" if "/volumes/" in path else "a-1"
+        url = filled(path, name=name, id=trajectory if "trajectories" in path else hook)
+        name = operation["operationId"]
         whole = operator.json("GET", url, params={"limit": 1000})
         assert whole["next_cursor"] is None, name
         [entries] = [value for value in whole.values() if isinstance(value, list)]

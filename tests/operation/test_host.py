@@ -142,7 +142,7 @@ def test_the_command_line_names_volumes(fresh: SmallServer) -> None:
         return subprocess.run([str(binary()), *arguments], capture_output=True, text=True, timeout=60)
 
     wrong = create("shared")
-    assert wrong.returncode == 2 and "NAME:PATH" in wrong.stderr
+    assert wrong.returncode == 2 and "NAME[/DIRECTORY]:PATH" in wrong.stderr
     assert create("library:/root/library:ro").returncode == 0
     assert LiveSandbox(fresh.url, "by-command").output("cat /root/library/book") == "a book"
 

@@ -73,6 +73,8 @@ def test_every_way_to_create_counts_and_the_last_place_is_given_once(served: Ten
         "requests_per_second": None,
         "max_timeout_seconds": None,
         "snapshots": None,
+        "volumes": None,
+        "volume_bytes": None,
     }
     small = {"resources": {"memory_bytes": 128 * MIB}}
     with ThreadPoolExecutor(50) as pool:
@@ -121,7 +123,7 @@ def test_every_way_to_create_counts_and_the_last_place_is_given_once(served: Ten
     assert all(answer.status_code == 200 or refused_for(answer, "requests_per_second") for answer in answers)
     assert 2 <= sum(answer.status_code == 200 for answer in answers) < 20
     served.operator.json("PATCH", "/api/v2/tenants/acme", json={"limits": {"requests_per_second": None}})
-    assert served.operator.http.patch("/api/v2/tenants/acme", json={"limits": {"volumes": 1}}).status_code == 400
+    assert served.operator.http.patch("/api/v2/tenants/acme", json={"limits": {"gadgets": 1}}).status_code == 400
     assert served.operator.http.patch("/api/v2/tenants/acme", json={"limits": {"requests_per_second": 0}}).status_code == 400
     assert other.http.patch("/api/v2/tenants/other", json={"limits": {}}).status_code == 403
 

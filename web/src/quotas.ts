@@ -24,6 +24,8 @@ const KINDS: Record<string, Kind> = {
   memory_bytes: { label: 'Memory', note: 'of the same sandboxes', ...SIZE },
   disk_bytes: { label: 'Disk', note: 'of sandboxes in any state', ...SIZE },
   snapshots: { label: 'Snapshots', note: 'of the disks of sandboxes', ...COUNT },
+  volumes: { label: 'Volumes', note: 'on all nodes', ...COUNT },
+  volume_bytes: { label: 'Volume space', note: 'the sizes of volumes', ...SIZE },
   trajectory_bytes: { label: 'Trajectories', note: 'bytes of their logs', ...SIZE },
   timeout_seconds: { label: 'Lifetime', note: 'the longest of one sandbox', text: exactTime, parse: parseTime, exact: exactTime },
   requests_per_second: { label: 'Requests a second', note: 'with the keys of the tenant', ...COUNT },

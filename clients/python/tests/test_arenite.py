@@ -300,6 +300,28 @@ def test_a_group_is_named_in_its_creates(run: Run, serve: Callable[..., Scripted
     assert json.loads(server.requests[1].body) == {"image": "base", "group": "a b"}
 
 
+VOLUME = {
+    "name": "v", "id": "v12345678901", "state": "ready", "size_bytes": 1 << 30, "size_enforced": True, "used_bytes": None,
+    "labels": {}, "node": None, "created_at": NOW, "sandboxes": [],
+}
+ENTRY = {"name": "f", "kind": "file", "size_bytes": 5, "mode": "0644", "modified_at": NOW}
+
+
+def test_files_of_a_volume_are_bytes_in_both_directions(run: Run, serve: Callable[..., ScriptedServer]) -> None:
+    pages = [answer(200, {"files": [ENTRY], "next_cursor": "c"}), answer(200, {"files": [ENTRY], "next_cursor": None})]
+    server = serve(answer(200, VOLUME), answer(200, ENTRY), *pages, answer(200, {**VOLUME, "name": "copy"}))
+    volume = run(server.url, lambda client: client.volumes.get("v"))
+    kind = arenite.Volume if isinstance(volume, arenite.Volume) else arenite.AsyncVolume
+    written = run(server.url, lambda client: kind(client, volume.info).write("a b/f", "hello"))
+    assert (written.size_bytes, server.requests[1].body) == (5, b"hello")
+    assert server.requests[1].line == "PUT /api/v2/volumes/v/content?path=a+b%2Ff&create_parents=true HTTP/1.1"
+    found = run(server.url, lambda client: kind(client, volume.info).files("a b"))
+    assert [one.name for one in found] == ["f", "f"] and "cursor=c" in server.requests[3].line
+    copy = run(server.url, lambda client: kind(client, volume.info).copy("copy", size_bytes=1 << 30))
+    assert copy.name == "copy" and server.requests[4].line == "POST /api/v2/volumes/v/copy HTTP/1.1"
+    assert json.loads(server.requests[4].body) == {"name": "copy", "size_bytes": 1 << 30}
+
+
 EVENT = {"id": "1-1", "type": "sandbox.died", "at": NOW, "sandbox": {"id": "s1", "name": "demo", "labels": {}}, "reason": "x"}
 
 

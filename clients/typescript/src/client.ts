@@ -7,6 +7,7 @@ import { Sandboxes } from "./sandbox.js";
 import { Snapshots } from "./snapshots.js";
 import { Trajectories } from "./trajectory.js";
 import type { EventInfo, EventPage, Me, ServerInfo } from "./types.js";
+import { Volumes } from "./volumes.js";
 import { Webhooks } from "./webhooks.js";
 
 export interface ClientOptions {
@@ -32,6 +33,7 @@ export interface Call {
   params?: Params | undefined;
   json?: unknown;
   form?: FormData;
+  body?: Blob;
   headers?: Record<string, string>;
   timeoutMs?: number;
   idempotencyKey?: string;
@@ -81,6 +83,7 @@ export class Client {
   readonly sandboxes: Sandboxes;
   readonly snapshots: Snapshots;
   readonly trajectories: Trajectories;
+  readonly volumes: Volumes;
   readonly webhooks: Webhooks;
   readonly #retries: number;
   readonly #headers: Record<string, string>;
@@ -103,6 +106,7 @@ export class Client {
     this.sandboxes = new Sandboxes(this);
     this.snapshots = new Snapshots(this);
     this.trajectories = new Trajectories(this);
+    this.volumes = new Volumes(this);
     this.webhooks = new Webhooks(this);
   }
 
@@ -197,7 +201,7 @@ export class Client {
           ...(call.idempotencyKey ? { "idempotency-key": call.idempotencyKey } : {}),
           ...call.headers,
         },
-        body: call.json === undefined ? (call.form ?? null) : JSON.stringify(call.json),
+        body: call.json === undefined ? (call.form ?? call.body ?? null) : JSON.stringify(call.json),
         redirect: "manual",
         signal: abort.signal,
       });

@@ -31,4 +31,5 @@ export { type ReturnOptions, Sandbox, type SandboxBatch, Sandboxes } from "./san
 export { Snapshots } from "./snapshots.js";
 export { type Format, type StepFilter, type StepOptions, Trajectories, Trajectory } from "./trajectory.js";
 export type * from "./types.js";
+export { Volume, type VolumeOptions, Volumes } from "./volumes.js";
 export { Webhooks } from "./webhooks.js";

@@ -164,6 +164,22 @@ test("a group is named in its creates", async (t) => {
   assert.deepEqual(JSON.parse(requests[1].body), { image: "base", group: "a b" });
 });
 
+test("files of a volume are bytes in both directions", async (t) => {
+  const entry = { name: "f", kind: "file", size_bytes: 5 };
+  const pages = [answer(200, { files: [entry], next_cursor: "c" }), answer(200, { files: [entry], next_cursor: null })];
+  const { client, requests } = await connect(t, answer(200, { name: "v" }), answer(200, entry), ...pages, answer(201, { name: "copy" }));
+  const volume = await client.volumes.get("v");
+  assert.equal((await volume.write("a b/f", "hello")).size_bytes, 5);
+  assert.equal(requests[1].line, "PUT /api/v2/volumes/v/content?path=a+b%2Ff&create_parents=true HTTP/1.1");
+  assert.equal(String(requests[1].body), "hello");
+  const names = [];
+  for await (const { name } of volume.files("a b")) names.push(name);
+  assert.deepEqual(names, ["f", "f"]);
+  assert.match(requests[3].line, /files\?path=a\+b&cursor=c /);
+  assert.equal((await volume.copy("copy")).name, "copy");
+  assert.equal(requests[4].line, "POST /api/v2/volumes/v/copy HTTP/1.1");
+});
+
 test("events are read to their end, and gaps are reported", async (t) => {
   const event = { id: "1-1", type: "sandbox.died", sandbox: { name: "demo" } };
   const last = answer(200, { events: [], next_after: "1-1", gap: false });

@@ -14,6 +14,7 @@ mod store;
 mod tenants;
 mod trajectory;
 mod vm;
+mod volumes;
 
 use std::path::{Path, PathBuf};
 
@@ -50,6 +51,9 @@ pub(crate) use trajectory::{
     TrajectoryCommand, TrajectoryExportArgs, TrajectoryLsArgs, TrajectoryReplayArgs, TrajectoryShowArgs, TrajectoryVerifyArgs,
 };
 pub(crate) use vm::{VmBuildArgs, VmCommand, VmImportArgs, VmListArgs, VmProbeArgs, VmSettings};
+pub(crate) use volumes::{
+    VolumeCommand, VolumeCpArgs, VolumeCreateArgs, VolumeInspectArgs, VolumeLsArgs, VolumeRmArgs, VolumeSetArgs,
+};
 
 /// Gives every AI agent its own computer, and records every step it takes.
 #[derive(Debug, Parser)]
@@ -143,6 +147,9 @@ pub(crate) enum Command {
     /// Manage groups of sandboxes, which end with their lease
     #[command(subcommand)]
     Group(GroupCommand),
+    /// Manage volumes: storage that outlives sandboxes
+    #[command(subcommand)]
+    Volume(VolumeCommand),
     /// Show and drain the nodes of a cluster
     #[command(subcommand)]
     Node(NodeCommand),
@@ -311,8 +318,8 @@ pub(crate) struct CreateArgs {
     /// Host name [default: the sandbox's name]
     #[arg(long, value_name = "NAME")]
     pub(crate) hostname: Option<String>,
-    /// Host directory that the server declares, and where to mount it
-    #[arg(long, short, value_name = "NAME:PATH[:ro]")]
+    /// Volume, or a directory that the server declares, and where to mount it
+    #[arg(long, short, value_name = "NAME[/DIR]:PATH[:ro]")]
     pub(crate) volume: Vec<String>,
     /// Port that the sandbox will serve
     #[arg(long, short, value_name = "PORT")]

@@ -102,6 +102,7 @@ fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
         Command::Pause(args) => on_runtime(commands::sandbox::pause(args)),
         Command::Resume(args) => on_runtime(commands::sandbox::resume(args)),
         Command::Start(args) => on_runtime(commands::sandbox::start(args)),
+        Command::Volume(command) => on_runtime(commands::volumes::run(command)),
         Command::Node(command) => on_runtime(commands::node::run(command)),
         Command::Quarantine(command) => on_runtime(commands::quarantine::run(command)),
         Command::Tenant(command) => on_runtime(commands::tenants::tenant(command)),

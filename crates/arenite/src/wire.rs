@@ -73,6 +73,23 @@ pub(crate) struct FailedCreate {
 }
 
 #[derive(Debug, Deserialize)]
+pub(crate) struct Volumes {
+    pub(crate) volumes: Vec<Volume>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Volume {
+    pub(crate) name: String,
+    pub(crate) state: String,
+    pub(crate) size_bytes: u64,
+    pub(crate) size_enforced: bool,
+    pub(crate) used_bytes: Option<u64>,
+    pub(crate) node: Option<String>,
+    pub(crate) created_at: jiff::Timestamp,
+    pub(crate) sandboxes: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
 pub(crate) struct Groups {
     pub(crate) groups: Vec<Group>,
 }

@@ -188,11 +188,9 @@ impl Control {
             }
             spec.network = NetworkMode::None;
         }
-        let is_parents = |volume: &arenite_model::VolumeMount| {
-            parent.spec.volumes.iter().any(|theirs| theirs.name == volume.name && (volume.read_only || !theirs.read_only))
-        };
+        let is_parents = |volume: &arenite_model::VolumeMount| parent.spec.volumes.iter().any(|theirs| volume.is_within(theirs));
         if !spec.volumes.iter().all(is_parents) {
-            return refuse("it has directories of the host that the one that creates it lacks");
+            return refuse("it has volumes or directories of the host that the one that creates it lacks");
         }
         let mut ancestors = parent.provenance.ancestors.clone();
         ancestors.push(parent.id.clone());

@@ -31,6 +31,7 @@ use crate::store::{self, Store, counted_here, current_waits};
 use crate::template::Templates;
 use crate::tenants::{Quota, QuotaExceeded, Rates, Reserved, TenantLimits, Tenants};
 use crate::usage::Meters;
+use crate::volumes::VolumeUses;
 use crate::webhooks::Webhooks;
 use crate::{ControlConfig, ControlError, Limits, Sandbox, Template};
 
@@ -63,6 +64,7 @@ pub struct Control {
     /// None: the engine keeps them itself.
     pub(crate) images: Option<Images>,
     pub(crate) registry_logins: Logins,
+    pub(crate) volume_uses: VolumeUses,
     pub(crate) tally: Tally,
     pub(crate) events: Arc<Events>,
     stopping: AtomicBool,
@@ -113,6 +115,7 @@ impl Control {
         let meters = Meters::open(&store).await?;
         let control = Self::new(config, engine, store, tenants, webhooks, meters);
         control.recover().await?;
+        control.recover_volumes().await?;
         control.remove_interrupted_builds().await;
         control.forget_meters_of_gone();
         control.load_groups().await?;
@@ -169,6 +172,7 @@ impl Control {
             idempotency: Idempotency::default(),
             images: config.images.clone().map(Images::new),
             registry_logins: Logins::default(),
+            volume_uses: VolumeUses::default(),
             tally: Tally::default(),
             events: Arc::new(Events::new(clock.now())),
             stopping: AtomicBool::new(false),

@@ -154,6 +154,8 @@ impl Control {
         let operation = self.operation()?;
         self.check_drain()?;
         let (template, mut spec) = self.resolve(tenant, &request)?;
+        let own_only = request.own_volumes_only && request.spec.volumes.is_some();
+        let volumes = self.find_volumes(tenant, &mut spec, own_only).await?;
         let ancestors = self.ancestors(tenant, &request, &mut spec)?;
         self.limit_life(tenant, request.spec.timeout_seconds, &mut spec).inspect_err(|e| self.tally_error(e))?;
         self.limit_tier(tenant, ancestors.last(), &mut spec).inspect_err(|e| self.tally_error(e))?;
@@ -195,6 +197,8 @@ impl Control {
         stage(&mut stages, "admit", &mut since);
         self.detached(operation, |control| async move {
             let mut reservation = reservation;
+            // Until its row shows that it has them.
+            let _volumes = volumes;
             let made = control.make(&mut reservation, permit, template, spec, (request.origin, provenance), stages).await;
             match &made {
                 Ok(sandbox) => {

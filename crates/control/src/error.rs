@@ -6,13 +6,13 @@ use arenite_engine::EngineError;
 use arenite_image::ImageError;
 use arenite_model::{
     ErrorCode, GroupName, IdempotencyKey, ImageName, KeyId, NodeName, SandboxId, SandboxName, SandboxState, SnapshotName,
-    SpecError, TenantId, Tier,
+    SpecError, TenantId, Tier, VolumeName,
 };
 use thiserror::Error;
 
 use crate::store::StoreError;
 use crate::tenants::{Quota, QuotaExceeded};
-use crate::{groups, idempotency, images};
+use crate::{groups, idempotency, images, volumes};
 
 /// Why an operation of control failed. Cheap to clone, since all callers that wait for one create get its error.
 #[derive(Debug, Error, Clone)]
@@ -69,6 +69,8 @@ pub enum ControlError {
     TenantRemoved { name: TenantId },
     #[error("tenant {name} has {sandboxes} sandboxes")]
     TenantInUse { name: TenantId, sandboxes: u64 },
+    #[error("tenant {name} has {volumes} volumes")]
+    TenantHasVolumes { name: TenantId, volumes: u64 },
     #[error("the tenant default can't be disabled or removed: it has the operator's keys and the server's own sandboxes")]
     DefaultTenant,
     #[error("there is no key {id}")]
@@ -94,6 +96,27 @@ pub enum ControlError {
     GroupExists { name: GroupName },
     #[error("group {name} is ending, with its sandboxes")]
     GroupEnding { name: GroupName },
+    #[error("there is no volume {name}")]
+    NoVolume { name: VolumeName },
+    #[error("volume {name} already exists")]
+    VolumeExists { name: VolumeName },
+    #[error("volume {name} is in use by {}", listed(sandboxes))]
+    VolumeInUse { name: VolumeName, sandboxes: Vec<SandboxName>, may_force: bool },
+    #[error("volume {name} is being removed")]
+    VolumeRemoving { name: VolumeName },
+    #[error("volume {name} is in use by a change of it, or by a sandbox that is being created")]
+    VolumeBusy { name: VolumeName },
+    #[error("the files of volume {name} are gone")]
+    VolumeMissing { name: VolumeName },
+    #[error("volume {name} is on the node {node}")]
+    VolumeElsewhere { name: VolumeName, node: NodeName },
+    /// Only operators may mount what is not their tenant's.
+    #[error("there is no volume {name:?} of this tenant, and directories of the host are mounted with an operator's key only")]
+    NotOwnVolume { name: String },
+    #[error("this server's engine has no volumes")]
+    NoVolumes,
+    #[error("volumes can't be copied here: there is no storage pool")]
+    NoVolumeCopies,
     #[error("a lease is from {least:?} to {most:?}")]
     InvalidLease { least: Duration, most: Duration },
     #[error("the idempotency key {key} was used for another request")]
@@ -174,6 +197,7 @@ impl ControlError {
             | Self::NoKey { .. }
             | Self::NoWebhook { .. }
             | Self::NoGroup { .. }
+            | Self::NoVolume { .. }
             | Self::NoRegistry { .. }
             | Self::NoSnapshot { .. }
             | Self::NoNode { .. } => ErrorCode::NotFound,
@@ -181,22 +205,33 @@ impl ControlError {
             | Self::TenantExists { .. }
             | Self::TenantRemoved { .. }
             | Self::GroupExists { .. }
-            | Self::SnapshotExists { .. } => ErrorCode::AlreadyExists,
+            | Self::SnapshotExists { .. }
+            | Self::VolumeExists { .. } => ErrorCode::AlreadyExists,
             Self::Conflict { .. }
             | Self::Cancelled { .. }
             | Self::Expired { .. }
             | Self::Quarantined { .. }
             | Self::TenantInUse { .. }
+            | Self::TenantHasVolumes { .. }
             | Self::DefaultTenant
             | Self::KeyEnded { .. }
+            | Self::VolumeInUse { .. }
+            | Self::VolumeRemoving { .. }
+            | Self::VolumeBusy { .. }
+            | Self::VolumeMissing { .. }
+            | Self::VolumeElsewhere { .. }
             | Self::GroupEnding { .. } => ErrorCode::Conflict,
             Self::IdempotencyKeyReused { .. } => ErrorCode::IdempotencyKeyReused,
             Self::Changed { .. } => ErrorCode::PreconditionFailed,
-            Self::NotBelow { .. } | Self::BelowTier { .. } | Self::OutOfBounds { .. } => ErrorCode::Forbidden,
+            Self::NotBelow { .. } | Self::BelowTier { .. } | Self::OutOfBounds { .. } | Self::NotOwnVolume { .. } => {
+                ErrorCode::Forbidden
+            }
             Self::OverBudget { limit, wanted, .. } if wanted > limit => ErrorCode::Forbidden,
             Self::OverBudget { .. } => ErrorCode::Exhausted,
             Self::AgentSecret { .. } => ErrorCode::Internal,
-            Self::NoTenantStore | Self::NoImages | Self::NoBuilds { .. } => ErrorCode::Unsupported,
+            Self::NoTenantStore | Self::NoImages | Self::NoBuilds { .. } | Self::NoVolumes | Self::NoVolumeCopies => {
+                ErrorCode::Unsupported
+            }
             Self::Gone { .. } => ErrorCode::SandboxFailed,
             Self::BadTemplate { .. }
             | Self::Spec(_)
@@ -246,7 +281,7 @@ impl ControlError {
                     "adopt it with: arenite quarantine adopt {id}, or remove it with: arenite quarantine rm {id}"
                 ));
             }
-            Self::TenantInUse { name, .. } => {
+            Self::TenantInUse { name, .. } | Self::TenantHasVolumes { name, .. } => {
                 return Some(format!("delete them with it: arenite tenant rm {name} --force, or DELETE with force=true"));
             }
             Self::OverBudget { limit, wanted, .. } if wanted > limit => "ask for less: it is more than the whole budget",
@@ -254,11 +289,30 @@ impl ControlError {
             Self::NoGroup { .. } => "create it with: arenite group create, or see which there are: arenite group ls",
             Self::NoSnapshot { .. } => "see which there are: arenite snapshot ls",
             Self::SnapshotExists { .. } => "choose another name, or remove it with: arenite snapshot rm NAME",
+            Self::NoVolume { .. } => "create it with: arenite volume create, or see which there are: arenite volume ls",
+            Self::VolumeExists { .. } => "choose another name, or remove it with: arenite volume rm",
+            Self::VolumeInUse { may_force: true, .. } => {
+                "these sandboxes have ended: with --force, or force=true, they lose it and can't be started again"
+            }
+            Self::VolumeInUse { .. } => "delete these sandboxes first",
+            Self::VolumeRemoving { .. } | Self::VolumeBusy { .. } => "try again in a moment",
+            Self::VolumeMissing { .. } => {
+                "they are on another storage, or were lost with it; arenite volume rm forgets the volume"
+            }
+            Self::VolumeElsewhere { .. } => {
+                "call that node, and create sandboxes with this volume there: they need volumes of one node"
+            }
+            Self::NotOwnVolume { .. } => {
+                "create it with: arenite volume create; an operator can declare directories of the host in a template"
+            }
+            Self::NoVolumes => "the namespace engine has them",
+            Self::NoVolumeCopies => "start the server with a pool: see docs/VOLUMES.md",
             Self::NoNode { .. } => "see which there are: arenite node ls",
             Self::NoNodeFits { .. } => "arenite node ls shows states, drains and labels; arenite node uncordon NAME ends a drain",
             Self::GroupExists { .. } => "renew its lease, or choose another name",
             Self::GroupEnding { .. } => "wait until it is gone, or create another group",
             Self::TooMany { what: images::LOGINS, .. } => "remove registries that are not needed",
+            Self::TooMany { what: volumes::WHAT, .. } => "remove volumes that are not needed",
             Self::TooMany { what: groups::WHAT, .. } => "delete groups that are not needed",
             Self::NoTenant { .. } => "see which there are: arenite tenant ls",
             Self::TenantRemoved { .. } => "choose another name",
@@ -284,6 +338,9 @@ impl ControlError {
                 return Some(format!("request the tier {minimum}, or none: then it is {minimum}"));
             }
             Self::OutOfBounds { .. } => "keep a name or a label that the key is bound to",
+            Self::Quota(QuotaExceeded { quota: Quota::Volumes | Quota::VolumeBytes, .. }) => {
+                "remove volumes that are not needed, request less, or ask an operator for a higher limit"
+            }
             Self::Quota(exceeded) if exceeded.is_permanent() => "request less, or ask an operator for a higher limit",
             Self::Quota(QuotaExceeded { quota: Quota::RequestsPerSecond | Quota::ConcurrentCreates, .. }) => "retry later",
             Self::Quota(QuotaExceeded { quota: Quota::TrajectoryBytes, .. }) => "export and remove old trajectories",
@@ -339,6 +396,15 @@ impl ControlError {
             _ => None,
         }
     }
+}
+
+/// The first names of a list.
+fn listed(names: &[SandboxName]) -> String {
+    const SHOWN: usize = 10;
+    let shown: Vec<&str> = names.iter().take(SHOWN).map(SandboxName::as_str).collect();
+    let rest = names.len().saturating_sub(SHOWN);
+    let rest = if rest == 0 { String::new() } else { format!(" and {rest} more") };
+    format!("sandbox {}{rest}", shown.join(", "))
 }
 
 /// A registry's refusal of the server is not one of the server's own client.

@@ -13,7 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arenite_engine::{
-    Connection, Created, Ended, Engine, EngineError, Found, FoundState, HostCapacity, Quarantined, Recovery, Remains, Row, Usage,
+    Connection, Created, Ended, Engine, EngineError, Found, FoundState, HostCapacity, Quarantined, Recovery, Remains, Row,
+    Storage, Usage,
 };
 use arenite_model::{Death, DeathReason, SandboxId, SandboxSpec};
 use async_trait::async_trait;
@@ -89,6 +90,7 @@ struct State {
     usage: HashMap<SandboxId, Usage>,
     /// Work in sandboxes that continues without a call.
     working: HashMap<SandboxId, String>,
+    volumes: Option<Arc<Storage>>,
 }
 
 /// A fake [`Engine`]; see the module's documentation.
@@ -160,6 +162,11 @@ impl FakeEngine {
         Fut: Future<Output = ()> + Send + 'static,
     {
         self.state().guest = Some(Arc::new(move |id, stream| Box::pin(guest(id, stream))));
+    }
+
+    /// Where tenants' volumes are from now on. Without it, there are none.
+    pub fn keep_volumes(&self, storage: Arc<Storage>) {
+        self.state().volumes = Some(storage);
     }
 
     pub fn set_capacity(&self, capacity: HostCapacity) {
@@ -528,6 +535,10 @@ impl Engine for FakeEngine {
             disk_total_bytes: 1 << 40,
             ..HostCapacity::default()
         }))
+    }
+
+    fn volumes(&self) -> Option<Arc<Storage>> {
+        self.state().volumes.clone()
     }
 
     async fn health(&self) -> Vec<String> {

@@ -76,6 +76,10 @@
 //!
 //! Sandboxes of a group end with it: when it is deleted, or when its owner stops to renew its lease (`groups`).
 //!
+//! # Volumes
+//!
+//! A tenant's storage that outlives sandboxes, and that several of them mount (`volumes`).
+//!
 //! # Children
 //!
 //! An agent inside a sandbox with a budget creates others, which end with it (`children`).
@@ -121,6 +125,7 @@ pub mod store;
 mod template;
 pub mod tenants;
 pub mod usage;
+mod volumes;
 pub mod webhooks;
 
 pub use change::{SandboxChange, TimeoutChange, check_labels};
@@ -142,3 +147,4 @@ pub use sandbox::{Counters, CreateRequest, Deadline, DeadlineAction, DeadlineRea
 pub use select::{ListOrder, ListPosition};
 pub use states::{Snapshot, SnapshotRequest};
 pub use template::Template;
+pub use volumes::{NewVolume, Volume, VolumeChange, VolumeFacts};

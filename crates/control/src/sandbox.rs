@@ -26,6 +26,8 @@ pub struct CreateRequest {
     pub parent: Option<SandboxId>,
     /// The client that waits for it. None: nobody can leave.
     pub client: Option<CreateClient>,
+    /// `spec` may name volumes of the tenant, and no directories of the host.
+    pub own_volumes_only: bool,
 }
 
 /// Where the disk of a new sandbox starts.

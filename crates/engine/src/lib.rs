@@ -6,6 +6,7 @@
 
 pub mod descriptors;
 pub mod docker;
+pub mod file_tree;
 mod guest_request;
 mod kubernetes;
 pub mod namespace;
@@ -14,6 +15,7 @@ mod states;
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use arenite_model::{Death, ErrorCode, SandboxId, SandboxName, SandboxSpec, StateId, Tier};
@@ -25,8 +27,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::broadcast;
 use utoipa::ToSchema;
 
+pub use file_tree::FileTreeError;
 pub use guest_request::{GuestAnswer, request_guest};
 pub use kubernetes::KubernetesConfig;
+pub use namespace::storage::{Storage, StorageError, StorageKind};
 pub use stages::Stages;
 pub use states::{
     ChangedPath, Comparison, DiskState, History, PathChange, PathKind, Return, Returned, Seal, Sealed, SealedState, StateKind,
@@ -184,6 +188,11 @@ pub trait Engine: Send + Sync + 'static {
         Vec::new()
     }
 
+    /// Where it keeps tenants' volumes; none: it has none.
+    fn volumes(&self) -> Option<Arc<Storage>> {
+        None
+    }
+
     /// Whether to prepare anything for sandboxes before they are reserved. If not, what was prepared is released soon.
     fn keep_prepared(&self, _keep: bool) {}
 
@@ -328,6 +337,9 @@ pub enum EngineError {
     },
     #[error("there is no volume {name:?}")]
     NoVolume { name: String, known: Vec<String> },
+    /// A directory below a volume that can't be mounted.
+    #[error("a directory of the volume {name:?} can't be mounted: {source}")]
+    SubPath { name: String, source: FileTreeError },
     #[error("there is no sandbox {id}")]
     NotFound { id: SandboxId },
     #[error("there is no state {id}")]
@@ -379,6 +391,7 @@ impl EngineError {
         match self {
             Self::NoImage { .. } | Self::NotFound { .. } | Self::NoState { .. } => ErrorCode::NotFound,
             Self::NoVolume { .. } => ErrorCode::InvalidRequest,
+            Self::SubPath { source, .. } => source.code(),
             Self::Unsupported { .. } | Self::NoTier { .. } | Self::NoStates { .. } => ErrorCode::Unsupported,
             Self::Timeout { .. } => ErrorCode::Timeout,
             Self::OtherLayers { .. } => ErrorCode::Conflict,
@@ -416,9 +429,12 @@ impl EngineError {
             }
             Self::Stage { hint, .. } | Self::Storage { hint, .. } => hint.clone(),
             Self::NoVolume { known, .. } if known.is_empty() => {
-                Some("the operator declares volumes: arenite serve --volume NAME=DIR[:ro]".to_owned())
+                Some("create it with: arenite volume create NAME; see which there are: arenite volume ls".to_owned())
             }
-            Self::NoVolume { known, .. } => Some(format!("declared volumes: {}", known.join(", "))),
+            Self::NoVolume { known, .. } => Some(format!(
+                "create it with: arenite volume create NAME; the operator declared the directories {}",
+                known.join(", ")
+            )),
             Self::InUse { .. } => Some(
                 "use that server, or end it first; arenite serve --take-over puts this one in its place without refusing a connection"
                     .to_owned(),

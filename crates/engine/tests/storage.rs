@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use arenite_engine::namespace::storage::{PoolMode, Storage, StorageConfig, StorageError, StorageKind};
 use arenite_isolation::btrfs;
-use arenite_model::SandboxId;
+use arenite_model::{SandboxId, VolumeId};
 use rustix::fs::{Mode, mkdirat};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
@@ -233,6 +233,38 @@ fn snapshots_and_nested_subvolumes() {
     drop(inside);
     storage.delete_layer(&layer_id("one")).unwrap();
     assert!(!layer.exists());
+    storage.unmount().unwrap();
+}
+
+#[test]
+fn a_volume_is_limited_copied_and_removed() {
+    let data = DataDir::new();
+    let storage = data.open(512);
+    let (one, two) = (VolumeId::random(), VolumeId::random());
+    storage.create_volume(&one, 16 * MIB).unwrap();
+    let path = |id: &VolumeId| storage.root().join("volumes").join(id.as_str());
+    let about = fs::metadata(path(&one)).unwrap();
+    assert_eq!((about.uid(), about.gid(), about.mode() & 0o7777), (1000, 1000, 0o1777));
+    fs::write(path(&one).join("a"), "then").unwrap();
+    storage.copy_volume(&one, &two, 16 * MIB).unwrap();
+    fs::write(path(&one).join("a"), "now").unwrap();
+    assert_eq!(fs::read_to_string(path(&two).join("a")).unwrap(), "then");
+    let (_, error) = fill(&path(&two).join("big"), 64 * MIB);
+    assert_eq!(errno(&error), Some(Errno::DQUOT));
+    fs::remove_file(path(&two).join("big")).unwrap();
+    storage.limit_volume(&one, 64 * MIB).unwrap();
+    assert_eq!(fill(&path(&one).join("big"), 32 * MIB).0, 32 * MIB);
+
+    storage.write_volume_memo(&two, "two").unwrap();
+    assert_eq!((storage.volume_memo(&one), storage.volume_memo(&two).as_deref()), (None, Some("two")));
+    let mut ids = [one.clone(), two.clone()];
+    ids.sort_unstable();
+    assert_eq!(storage.list_volumes().unwrap(), ids);
+    for id in [&one, &one, &two] {
+        storage.delete_volume(id).unwrap();
+    }
+    assert!(matches!(storage.open_volume(&one), Err(StorageError::NoVolume { .. })));
+    assert_eq!(fs::read_dir(storage.root().join("volumes")).unwrap().count(), 0);
     storage.unmount().unwrap();
 }
 

@@ -89,6 +89,7 @@ impl CreateSandbox {
             },
             parent: None,
             client: None,
+            own_volumes_only: false,
         })
     }
 }
@@ -100,7 +101,7 @@ fn is_tag(text: &str) -> bool {
 /// What there is, for a path that leads to nothing.
 pub(crate) async fn unknown(exchange: &mut Exchange) -> Answered {
     Err(Refusal::not_found(format!("there is no {}", exchange.path.decoded)).hint(
-        "there are info, me, events, webhooks, usage, usage/live, templates, templates/{name}, images, images/pull, images/pulls, images/{name}, registries, registries/{host}, corpora, workers, nodes, nodes/{name}/{drain,uncordon}, quarantine, tenants, keys, audit, groups, groups/{name}/renew, snapshots, snapshots/{name}, sandboxes and sandboxes/{name}/{extend,pause,resume,start,checkpoints,history,rollback,reset,diff,fork,usage,logs,steps}",
+        "there are info, me, events, webhooks, usage, usage/live, templates, templates/{name}, images, images/pull, images/pulls, images/{name}, registries, registries/{host}, corpora, workers, nodes, nodes/{name}/{drain,uncordon}, quarantine, tenants, keys, audit, groups, groups/{name}/renew, snapshots, snapshots/{name}, volumes, volumes/{name}/{copy,files,content}, sandboxes and sandboxes/{name}/{extend,pause,resume,start,checkpoints,history,rollback,reset,diff,fork,usage,logs,steps}",
     ))
 }
 
@@ -592,7 +593,7 @@ mod tests {
         assert_eq!((agent_sandbox.status, &agent_sandbox.json["code"]), (429, &json!("429")), "{}", agent_sandbox.text);
         let me = server.call("GET", "/api/v2/me", Value::Null).await.json;
         assert_eq!(me["quotas"][0], json!({ "quota": "sandboxes", "limit": 1, "used": 1 }));
-        assert_eq!(me["quotas"].as_array().unwrap().len(), 8);
+        assert_eq!(me["quotas"].as_array().unwrap().len(), 10);
     }
 
     #[tokio::test]

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use arenite_control::fake_engine::FakeEngine;
 use arenite_control::tenants::Principal;
 use arenite_control::{Control, ControlConfig};
+use arenite_engine::Storage;
+use arenite_engine::namespace::storage::{PoolMode, StorageConfig};
 use arenite_trajectory::{Limits, Origin, Recorder};
 use axum::body::Body;
 use http::header::HOST;
@@ -19,7 +21,7 @@ use crate::gateway::{Context, Gateway};
 pub(crate) struct Harness {
     pub(crate) gateway: Arc<Gateway>,
     pub(crate) engine: Arc<FakeEngine>,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 pub(crate) struct TestResponse {
@@ -48,7 +50,13 @@ impl Harness {
         let engine = FakeEngine::new();
         let control = Control::start(control, Arc::clone(&engine) as _).await.unwrap();
         let recorder = Recorder::open(dir.path().join("trajectories"), limits).unwrap();
-        Self { gateway: Arc::new(Gateway::new(config, control, recorder)), engine, _dir: dir }
+        Self { gateway: Arc::new(Gateway::new(config, control, recorder)), engine, dir }
+    }
+
+    /// Gives the engine a storage for volumes: plain directories.
+    pub(crate) fn keep_volumes(&self) {
+        let config = StorageConfig { mode: PoolMode::Off, ..StorageConfig::default() };
+        self.engine.keep_volumes(Arc::new(Storage::open(&self.dir.path().join("storage"), &config).unwrap()));
     }
 
     /// Of a call by the operator.

@@ -68,6 +68,7 @@ mod traces;
 mod trajectories;
 mod unread;
 mod usage;
+mod volumes;
 mod webhooks;
 mod workers;
 

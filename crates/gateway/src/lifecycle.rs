@@ -96,6 +96,8 @@ pub(crate) async fn create_recorded(
     answer: impl FnOnce(Sandbox) -> LifecycleAnswer,
 ) -> Result<LifecycleAnswer, Refusal> {
     check_create(gateway, context, &request)?;
+    // Tenants would share directories of the host.
+    request.own_volumes_only = !context.principal.operator;
     request.parent.clone_from(&context.principal.inside);
     let has_steps = |sandbox: &Sandbox| {
         gateway.recorder.steps(&sandbox.tenant, sandbox.id.as_str(), 0, 1).is_ok_and(|steps| !steps.is_empty())
@@ -275,8 +277,7 @@ pub(crate) async fn remove_quarantined(
     .await
 }
 
-/// Refuses creates that the caller may not make: beyond the bounds of its key, or with directories of the host, which tenants
-/// would share. A worker may still request a sandbox when its tenant is already disabled or removed.
+/// Refuses creates that the caller may not make: beyond the bounds of its key. A worker may still request a sandbox when its tenant is already disabled or removed.
 pub(crate) fn check_create(gateway: &Gateway, context: &Context, request: &CreateRequest) -> Result<(), Refusal> {
     let principal = &context.principal;
     let is_closed = |tenants: &Arc<Tenants>| tenants.get(&principal.tenant).map_or(true, |tenant| tenant.disabled);
@@ -287,10 +288,6 @@ pub(crate) fn check_create(gateway: &Gateway, context: &Context, request: &Creat
     if principal.inside.is_none() && !principal.covers(request.name.as_ref(), request.spec.labels.as_ref().unwrap_or(&none)) {
         return Err(Refusal::new(ErrorCode::Forbidden, "the caller's key is bound to sandboxes, and this would be another")
             .hint("create one with a name or a label that the key is bound to"));
-    }
-    if request.spec.volumes.as_ref().is_some_and(|volumes| !volumes.is_empty()) && !principal.operator {
-        return Err(Refusal::new(ErrorCode::Forbidden, "directories of the host are mounted with an operator's key only")
-            .hint("an operator can declare them in a template"));
     }
     Ok(())
 }

@@ -44,12 +44,15 @@ use crate::problem::{PROBLEM_JSON, Problem};
 use crate::query::{self, Query};
 use crate::refusal::Refusal;
 use crate::registries::{RegistryInfo, RegistryList, RemovedRegistry, SetRegistry};
+use crate::volumes::{
+    ChangeVolume, CopyVolume, CreateVolume, FileEntry, FileList, RemovedFile, RemovedVolume, VolumeInfo, VolumeList,
+};
 use crate::webhooks::{
     CreateWebhook, DeliveryInfo, DeliveryPage, NewWebhookInfo, RemovedWebhook, WebhookInfo, WebhookList, WebhookTest,
 };
 use crate::{
     api, auth, builds, changes, corpora, events, groups, health, images, metrics, nodes, pages, problem, proxy, quarantine,
-    registries, sandbox_filter, states, tenants, trajectories, usage, webhooks,
+    registries, sandbox_filter, states, tenants, trajectories, usage, volumes, webhooks,
 };
 
 /// Answers a request of a route.
@@ -459,6 +462,26 @@ static ROUTES: &[Route] = &[
         .doc(Operation::new("groups", "delete_group", "Deletes a group with its sandboxes").answers::<DeletedGroup>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/groups/{name}/renew", |e| Box::pin(groups::renew(e))).for_whole_tenant()
         .doc(Operation::new("groups", "renew_group", "Starts the lease of a group again").takes::<RenewGroup>().answers::<GroupInfo>(200)),
+    Route::new(At::Server, &API, GET, "/api/v2/volumes", |e| Box::pin(volumes::list(e))).for_whole_tenant()
+        .doc(Operation::new("volumes", "list_volumes", "Lists the volumes").paged(MAX_PAGE).answers::<VolumeList>(200)),
+    Route::new(At::Server, &API, POST, "/api/v2/volumes", |e| Box::pin(volumes::create(e))).for_whole_tenant()
+        .doc(Operation::new("volumes", "create_volume", "Creates an empty volume").keyed().takes::<CreateVolume>().answers::<VolumeInfo>(201)),
+    Route::new(At::Server, &API, GET, "/api/v2/volumes/{name}", |e| Box::pin(volumes::get(e))).for_whole_tenant()
+        .doc(Operation::new("volumes", "get_volume", "Describes a volume").answers::<VolumeInfo>(200)),
+    Route::new(At::Server, &API, PATCH, "/api/v2/volumes/{name}", |e| Box::pin(volumes::change(e))).for_whole_tenant()
+        .doc(Operation::new("volumes", "change_volume", "Changes the size and the labels of a volume").takes::<ChangeVolume>().answers::<VolumeInfo>(200)),
+    Route::new(At::Server, &API, DELETE, "/api/v2/volumes/{name}", |e| Box::pin(volumes::remove(e))).for_whole_tenant()
+        .doc(Operation::new("volumes", "remove_volume", "Removes a volume with its files, unless sandboxes have it").query(volumes::REMOVE_QUERY).answers::<RemovedVolume>(200)),
+    Route::new(At::Server, &API, POST, "/api/v2/volumes/{name}/copy", |e| Box::pin(volumes::copy(e))).for_whole_tenant()
+        .doc(Operation::new("volumes", "copy_volume", "Copies a volume at once: the copies share their files until one of them changes").keyed().takes::<CopyVolume>().answers::<VolumeInfo>(201)),
+    Route::new(At::Server, &API, GET, "/api/v2/volumes/{name}/files", |e| Box::pin(volumes::list_files(e))).needs(Role::Use).for_whole_tenant()
+        .doc(Operation::new("volumes", "list_volume_files", "Lists a directory of a volume").query(volumes::FILES_QUERY).paged(MAX_PAGE).answers::<FileList>(200)),
+    Route::new(At::Server, &API, GET, "/api/v2/volumes/{name}/content", |e| Box::pin(volumes::get_content(e))).needs(Role::Use).for_whole_tenant()
+        .doc(Operation::new("volumes", "get_volume_file", "Returns a file of a volume, or the part of it that a `Range` names").query(volumes::GET_QUERY)),
+    Route::new(At::Server, &API, PUT, "/api/v2/volumes/{name}/content", |e| Box::pin(volumes::put_content(e))).needs(Role::Use).for_whole_tenant()
+        .doc(Operation::new("volumes", "put_volume_file", "Stores a file in a volume; it appears when it is complete").query(volumes::PUT_QUERY).receives(volumes::CONTENT).answers::<FileEntry>(200)),
+    Route::new(At::Server, &API, DELETE, "/api/v2/volumes/{name}/content", |e| Box::pin(volumes::delete_content(e))).needs(Role::Use).for_whole_tenant()
+        .doc(Operation::new("volumes", "delete_volume_file", "Removes a file or a directory of a volume").query(volumes::DELETE_QUERY).answers::<RemovedFile>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/nodes", |e| Box::pin(nodes::list(e))).needs_operator()
         .doc(Operation::new("nodes", "list_nodes", "Lists the nodes of the cluster; none without a cluster").paged(MAX_PAGE).answers::<NodeList>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/nodes/{name}/drain", |e| Box::pin(nodes::drain(e))).needs_operator()

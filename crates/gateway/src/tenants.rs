@@ -55,41 +55,45 @@ pub(crate) async fn me(exchange: &mut Exchange) -> Answered {
         expires_at: principal.expires_at.or_else(|| key.as_ref()?.expires_at),
         name: key.map(|key| key.name),
         tenants: tenants.is_some(),
-        quotas: if principal.is_bound() { Vec::new() } else { quotas(&exchange.gateway, &principal.tenant) },
+        quotas: if principal.is_bound() { Vec::new() } else { quotas(&exchange.gateway, &principal.tenant).await? },
     };
     Ok(json_response(StatusCode::OK, &me))
 }
 
-fn quotas(gateway: &Gateway, tenant: &TenantId) -> Vec<QuotaState> {
-    let (limits, reserved) = (gateway.control.tenant_limits(tenant), gateway.control.reserved(tenant));
+async fn quotas(gateway: &Gateway, tenant: &TenantId) -> Result<Vec<QuotaState>, Refusal> {
+    let (limits, mut reserved) = (gateway.control.tenant_limits(tenant), gateway.control.reserved(tenant));
+    (reserved.volumes, reserved.volume_bytes) = gateway.control.volume_totals(tenant).await?;
     let used = |quota| match quota {
         Quota::ConcurrentCreates => Some(gateway.control.creates_of(tenant)),
         Quota::TrajectoryBytes => Some(gateway.recorder.bytes_of(tenant)),
         _ => reserved.get(quota),
     };
-    Quota::ALL.map(|quota| QuotaState { quota, limit: limits.get(quota), used: used(quota) }).into()
+    Ok(Quota::ALL.map(|quota| QuotaState { quota, limit: limits.get(quota), used: used(quota) }).into())
 }
 
-fn described(exchange: &Exchange, tenants: &Tenants, tenant: Tenant) -> TenantInfo {
+async fn described(exchange: &Exchange, tenants: &Tenants, tenant: Tenant) -> Result<TenantInfo, Refusal> {
     let now = Timestamp::now();
     let keys = tenants.keys(Some(&tenant.name)).into_iter().filter(|key| key.is_valid_at(now)).count();
     let Tenant { name, created_at, limits, disabled } = tenant;
     let sandboxes = exchange.gateway.control.reserved(&name).sandboxes;
-    let quotas = quotas(&exchange.gateway, &name);
+    let quotas = quotas(&exchange.gateway, &name).await?;
     let min_tier = limits.min_tier;
     let limits = Quota::ALL.into_iter().map(|quota| (quota, limits.get(quota))).collect();
-    TenantInfo { name, created_at, disabled, sandboxes, keys, limits, min_tier, quotas }
+    Ok(TenantInfo { name, created_at, disabled, sandboxes, keys, limits, min_tier, quotas })
 }
 
-fn answer_with(exchange: &Exchange, tenants: &Tenants, status: StatusCode, tenant: Tenant) -> Answered {
-    Ok(json_response(status, &described(exchange, tenants, tenant)))
+async fn answer_with(exchange: &Exchange, tenants: &Tenants, status: StatusCode, tenant: Tenant) -> Answered {
+    Ok(json_response(status, &described(exchange, tenants, tenant).await?))
 }
 
 pub(crate) async fn list(exchange: &mut Exchange) -> Answered {
     let tenants = tenants(exchange)?;
     let (page, next_cursor) = PageQuery::read(exchange)?.take(tenants.list(), |tenant| tenant.name.to_string())?;
-    let page = page.into_iter().map(|tenant| described(exchange, &tenants, tenant)).collect();
-    Ok(json_response(StatusCode::OK, &TenantList { tenants: page, next_cursor }))
+    let mut described_page = Vec::with_capacity(page.len());
+    for tenant in page {
+        described_page.push(described(exchange, &tenants, tenant).await?);
+    }
+    Ok(json_response(StatusCode::OK, &TenantList { tenants: described_page, next_cursor }))
 }
 
 /// The tenant in the path. A text that is no valid name names none.
@@ -101,7 +105,7 @@ fn named(exchange: &Exchange) -> Result<TenantId, Refusal> {
 pub(crate) async fn get(exchange: &mut Exchange) -> Answered {
     let tenants = tenants(exchange)?;
     let tenant = tenants.get(&named(exchange)?)?;
-    answer_with(exchange, &tenants, StatusCode::OK, tenant)
+    answer_with(exchange, &tenants, StatusCode::OK, tenant).await
 }
 
 pub(crate) async fn create(exchange: &mut Exchange) -> Answered {
@@ -132,7 +136,7 @@ async fn create_or_find(
             audit::change_with(exchange, "tenant.create", object, Box::pin(async move { Ok(shared.create(name).await?) })).await?
         }
     };
-    Ok((StatusCode::CREATED, json!(described(exchange, tenants, tenant))))
+    Ok((StatusCode::CREATED, json!(described(exchange, tenants, tenant).await?)))
 }
 
 pub(crate) async fn change(exchange: &mut Exchange) -> Answered {
@@ -156,7 +160,7 @@ pub(crate) async fn change(exchange: &mut Exchange) -> Answered {
         let changed = Box::pin(async move { Ok(shared.set_disabled(&name, disabled).await?) });
         tenant = audit::change_with(exchange, action, object, changed).await?;
     }
-    answer_with(exchange, &tenants, StatusCode::OK, tenant)
+    answer_with(exchange, &tenants, StatusCode::OK, tenant).await
 }
 
 pub(crate) async fn remove(exchange: &mut Exchange) -> Answered {
@@ -187,6 +191,10 @@ async fn remove_tenant(
     };
     if !force && gateway.control.has_sandboxes(name) {
         return Err(in_use().await);
+    }
+    let volumes = gateway.control.volume_totals(name).await?.0;
+    if !force && volumes > 0 {
+        return Err(ControlError::TenantHasVolumes { name: name.clone(), volumes }.into());
     }
     let mut changes = gateway.control.subscribe();
     tenants.set_disabled(name, true).await?;
@@ -231,6 +239,7 @@ async fn remove_tenant(
     for snapshot in gateway.control.snapshots(name) {
         gateway.control.remove_snapshot(name, &snapshot.name).await?;
     }
+    gateway.control.remove_volumes_of(name).await?;
     tenants.remove(name).await?;
     Ok(deleted)
 }

@@ -50,6 +50,15 @@ pub fn detached(path: &Path, attributes: Attributes<'_>) -> io::Result<OwnedFd> 
         let fd = check(libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC))?;
         OwnedFd::from_raw_fd(fd as RawFd)
     };
+    with_attributes(tree, attributes)
+}
+
+/// The same of the mount that `file`, of this mount namespace, was opened on, from that file or directory downwards.
+pub fn detached_at(file: BorrowedFd<'_>, attributes: Attributes<'_>) -> io::Result<OwnedFd> {
+    with_attributes(clone_of(file)?, attributes)
+}
+
+fn with_attributes(tree: OwnedFd, attributes: Attributes<'_>) -> io::Result<OwnedFd> {
     let mut attr = MountAttr { set: 0, clear: 0, propagation: 0, userns: 0 };
     if attributes.read_only {
         attr.set |= MOUNT_ATTR_RDONLY;
@@ -69,14 +78,18 @@ pub fn detached(path: &Path, attributes: Attributes<'_>) -> io::Result<OwnedFd> 
 
 /// A detached, read-only copy of the mount that `file`, of this mount namespace, was opened on, from that file downwards.
 pub(crate) fn detached_from(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    let flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | libc::AT_EMPTY_PATH as libc::c_uint;
-    // SAFETY: a system call on an open descriptor; the answer is a new descriptor that nobody else owns.
-    let tree = unsafe {
-        let fd = check(libc::syscall(libc::SYS_open_tree, file.as_raw_fd(), c"".as_ptr(), flags))?;
-        OwnedFd::from_raw_fd(fd as RawFd)
-    };
+    let tree = clone_of(file)?;
     make_read_only(tree.as_fd())?;
     Ok(tree)
+}
+
+fn clone_of(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | libc::AT_EMPTY_PATH as libc::c_uint;
+    // SAFETY: a system call on an open descriptor; the answer is a new descriptor that nobody else owns.
+    unsafe {
+        let fd = check(libc::syscall(libc::SYS_open_tree, file.as_raw_fd(), c"".as_ptr(), flags))?;
+        Ok(OwnedFd::from_raw_fd(fd as RawFd))
+    }
 }
 
 /// Creates a tmpfs with these options, not attached yet, without set-user-id programs or programs at all.

@@ -152,6 +152,22 @@ text_id!(
 );
 
 text_id!(
+    /// Identifies a volume, and is the name of its directory: `v` and 11 lower-case letters or digits.
+    VolumeId,
+    "volume id",
+    "it is the letter v and 11 lower-case letters or digits",
+    |t| t.len() == 12 && t.starts_with('v') && t.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+);
+
+text_id!(
+    /// Names a volume within its tenant: a DNS label.
+    VolumeName,
+    "volume name",
+    "use 1 to 63 lower-case letters, digits and inner hyphens",
+    is_dns_label
+);
+
+text_id!(
     /// Chosen by a client for one create, which it may then repeat.
     IdempotencyKey,
     "idempotency key",
@@ -237,6 +253,13 @@ impl WebhookId {
     /// Generates a random id.
     pub fn random() -> Self {
         Self(format!("w{}", random_text(11)))
+    }
+}
+
+impl VolumeId {
+    /// Generates a random id.
+    pub fn random() -> Self {
+        Self(format!("v{}", random_text(11)))
     }
 }
 

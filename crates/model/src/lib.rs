@@ -20,7 +20,7 @@ pub use death::{Death, DeathReason};
 pub use error_text::with_sources;
 pub use id::{
     GroupName, IdError, IdempotencyKey, ImageName, KeyId, NodeName, SandboxId, SandboxName, SnapshotName, StateId, TenantId,
-    WebhookId,
+    VolumeId, VolumeName, WebhookId,
 };
 pub use spec::{IdlePolicy, NetworkMode, Resources, SandboxSpec, SpecError, VolumeMount};
 pub use state::SandboxState;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use utoipa::ToSchema;
 
-use crate::{ImageName, StateId, TenantId, Tier};
+use crate::{ImageName, StateId, TenantId, Tier, VolumeId};
 
 /// A sandbox's limits. The kernel enforces every number, or the create fails.
 #[derive(Debug, Clone, PartialEq, Hash, Eq, Serialize, Deserialize, ToSchema)]
@@ -79,17 +79,23 @@ pub enum IdlePolicy {
     Pause,
 }
 
-/// A host directory in a sandbox.
-#[derive(Debug, Clone, PartialEq, Hash, Eq, Serialize, Deserialize, ToSchema)]
+/// A volume in a sandbox, or a directory of the host.
+#[derive(Debug, Clone, Default, PartialEq, Hash, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeMount {
-    /// The name under which the operator declared it.
+    /// The name of a volume of the tenant; otherwise the one under which the operator declared a directory.
     pub name: String,
     /// Its path in the sandbox.
     pub path: String,
-    /// Read-only, even if the operator lets sandboxes write.
+    /// Read-only, even if others write to it.
     #[serde(default)]
     pub read_only: bool,
+    /// Mounts this directory of it alone, such as `datasets/first`. It is created if it is missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sub_path: Option<String>,
+    /// The tenant's volume; absent: it is a directory that the operator declared. The server sets it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume_id: Option<VolumeId>,
 }
 
 impl VolumeMount {
@@ -104,10 +110,29 @@ impl VolumeMount {
         if !is_normal {
             return invalid(format!("the path {path:?} is not absolute and normalised, such as /home/gem/project"));
         }
+        if let Some(sub_path) = &self.sub_path
+            && (sub_path.len() > 1024 || !sub_path.split('/').all(is_plain))
+        {
+            return invalid(format!("sub_path {sub_path:?} is not relative and normalised, such as datasets/first"));
+        }
         if let Some(reserved) = Self::RESERVED.iter().find(|reserved| overlap(path, reserved)) {
             return invalid(format!("nothing may be mounted at {path}: the sandbox needs its own {reserved}"));
         }
         Ok(())
+    }
+}
+
+impl VolumeMount {
+    /// Whether everything that this mounts is in what `other` mounts, with no more rights.
+    pub fn is_within(&self, other: &Self) -> bool {
+        let is_below = match (&self.sub_path, &other.sub_path) {
+            (_, None) => true,
+            (None, Some(_)) => false,
+            (Some(own), Some(other)) => {
+                own.strip_prefix(other.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            }
+        };
+        is_below && self.name == other.name && self.volume_id == other.volume_id && (self.read_only || !other.read_only)
     }
 }
 
@@ -150,7 +175,7 @@ pub struct SandboxSpec {
     /// the image has a VM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tier: Option<Tier>,
-    /// Host directories, of those that the operator declared.
+    /// Volumes of the tenant, and directories of the host that the operator declared.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<VolumeMount>,
     /// Ports that the sandbox will serve: shown to people and previews, never opened on the host.
@@ -259,5 +284,42 @@ impl SandboxSpec {
             return invalid("ports", "give at most 64 ports from 1 to 65535");
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mount(sub_path: Option<&str>) -> VolumeMount {
+        VolumeMount {
+            name: "v".to_owned(),
+            path: "/data".to_owned(),
+            sub_path: sub_path.map(str::to_owned),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn a_directory_of_a_volume_is_a_normalised_path() {
+        for good in ["a", "a/b", ".hidden", "a b/ü", "...", "a\\b"] {
+            assert_eq!(mount(Some(good)).check(), Ok(()), "{good:?}");
+        }
+        let long = "x/".repeat(600) + "x";
+        for bad in ["", "/a", "a/", "a//b", ".", "..", "a/../b", "./a", "a\0b", &long] {
+            assert!(mount(Some(bad)).check().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_child_mounts_no_more_than_its_parent() {
+        let all = mount(None);
+        let part = mount(Some("a"));
+        assert!(all.is_within(&all) && part.is_within(&all) && mount(Some("a/b")).is_within(&part));
+        assert!(!all.is_within(&part) && !mount(Some("ab")).is_within(&part));
+        let read_only = VolumeMount { read_only: true, ..all.clone() };
+        assert!(read_only.is_within(&all) && !all.is_within(&read_only));
+        let other = VolumeMount { volume_id: Some(VolumeId::random()), ..all.clone() };
+        assert!(!other.is_within(&all) && !all.is_within(&other));
     }
 }

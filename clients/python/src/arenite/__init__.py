@@ -15,6 +15,7 @@ from ._async.groups import AsyncGroup, AsyncGroups
 from ._async.sandbox import AsyncSandbox, AsyncSandboxBatch, AsyncSandboxes
 from ._async.snapshots import AsyncSnapshots
 from ._async.trajectory import AsyncTrajectories, AsyncTrajectory
+from ._async.volumes import AsyncVolume, AsyncVolumes
 from ._async.webhooks import AsyncWebhooks
 from ._sync.browser import Browser
 from ._sync.client import Client
@@ -25,6 +26,7 @@ from ._sync.groups import Group, Groups
 from ._sync.sandbox import Sandbox, SandboxBatch, Sandboxes
 from ._sync.snapshots import Snapshots
 from ._sync.trajectory import Trajectories, Trajectory
+from ._sync.volumes import Volume, Volumes
 from ._sync.webhooks import Webhooks
 from .errors import (
     AlreadyExists,
@@ -68,6 +70,8 @@ __all__ = [
     "AsyncSnapshots",
     "AsyncTrajectories",
     "AsyncTrajectory",
+    "AsyncVolume",
+    "AsyncVolumes",
     "AsyncWebhooks",
     "BashSession",
     "Browser",
@@ -104,5 +108,7 @@ __all__ = [
     "Trajectory",
     "Unauthorized",
     "Unsupported",
+    "Volume",
+    "Volumes",
     "Webhooks",
 ]

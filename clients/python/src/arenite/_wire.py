@@ -42,6 +42,8 @@ class Call:
     json: Any = None
     data: Mapping[str, str] | None = None
     files: Mapping[str, Any] | None = None
+    #: Bytes, or an iterator over them.
+    content: Any = None
     headers: Mapping[str, str] = field(default_factory=dict)
     #: Seconds to wait for the next part of the answer.
     timeout: float = 60.0
@@ -82,7 +84,7 @@ def arguments(call: Call) -> dict[str, Any]:
     }
     if call.params:
         found["params"] = {name: value for name, value in call.params.items() if value is not None}
-    for name in ("json", "data", "files"):
+    for name in ("json", "data", "files", "content"):
         if (value := getattr(call, name)) is not None:
             found[name] = value
     return found

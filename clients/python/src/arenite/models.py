@@ -44,6 +44,9 @@ DeathReason: TypeAlias = Literal[
 DeliveryState: TypeAlias = Literal["pending", "delivered", "dead"] | str
 """The state of a delivery."""
 
+EntryKind: TypeAlias = Literal["file", "directory", "link", "other"] | str
+"""What an entry of a directory is."""
+
 ErrorCode: TypeAlias = Literal[
     "invalid_request",
     "unauthorized",
@@ -130,6 +133,8 @@ Quota: TypeAlias = Literal[
     "trajectory_bytes",
     "requests_per_second",
     "max_timeout_seconds",
+    "volumes",
+    "volume_bytes",
 ] | str
 """An amount that a limit applies to."""
 
@@ -160,6 +165,15 @@ Tier: TypeAlias = Literal["namespace", "gvisor", "machine"] | str
 
 UsageGroup: TypeAlias = Literal["tenant", "sandbox", "hour", "template"] | str
 """What the rows of an answer are sums of."""
+
+VolumeId: TypeAlias = str
+"""Identifies a volume, and is the name of its directory: `v` and 11 lower-case letters or digits."""
+
+VolumeName: TypeAlias = str
+"""Names a volume within its tenant: a DNS label."""
+
+VolumeState: TypeAlias = Literal["ready", "removing", "missing"] | str
+"""Whether a volume can be used."""
 
 WebhookId: TypeAlias = str
 """Identifies a webhook: `w` and 11 lower-case letters or digits."""
@@ -455,6 +469,19 @@ class FailedCreate(Problem):
     """When a repeat may succeed."""
 
 
+class FileEntry(Model):
+    """An entry of a directory."""
+    encoded_name: str | None = None
+    """The name for a `path`, percent-encoded; only of a name that is not UTF-8."""
+    kind: EntryKind
+    mode: str
+    """The permission bits, such as `0644`."""
+    modified_at: datetime
+    name: str
+    """What is not UTF-8 is replaced by U+FFFD."""
+    size_bytes: int
+
+
 class FileInfo(Model):
     extension: str | None = None
     """With its dot; empty when there is none."""
@@ -468,6 +495,12 @@ class FileInfo(Model):
     permissions: str | None = None
     """Octal, as in `644`."""
     size: int | None = None
+
+
+class FileList(Model):
+    files: list[FileEntry]
+    next_cursor: str | None = None
+    """`cursor` of the next page; null at the end."""
 
 
 class FoundPassages(Model):
@@ -745,6 +778,11 @@ class RegistryList(Model):
     registries: list[RegistryInfo]
 
 
+class RemovedFile(Model):
+    path: str
+    removed: bool
+
+
 class RemovedImage(Model):
     deleted: bool
     freed_bytes: int
@@ -765,6 +803,12 @@ class RemovedTenant(Model):
     deleted_sandboxes: int
     """The number of sandboxes that were deleted with it."""
     name: TenantId
+    removed: bool
+
+
+class RemovedVolume(Model):
+    id: VolumeId
+    name: VolumeName
     removed: bool
 
 
@@ -874,7 +918,7 @@ class SandboxSpec(Model):
     timeout_seconds: int | None = None
     """Life time in seconds from creation; none: unlimited."""
     volumes: list[VolumeMount] | None = None
-    """Host directories, of those that the operator declared."""
+    """Volumes of the tenant, and directories of the host that the operator declared."""
     workdir: str | None = None
     """Default directory of commands; unset: the image's, else the user's home."""
 
@@ -1031,6 +1075,8 @@ class TenantLimits(Model):
     requests_per_second: int | None = None
     sandboxes: int | None = None
     trajectory_bytes: int | None = None
+    volume_bytes: int | None = None
+    volumes: int | None = None
 
 
 class TenantList(Model):
@@ -1127,14 +1173,43 @@ class VerificationProblem(Model):
     what: str
 
 
+class VolumeInfo(Model):
+    """A volume."""
+    created_at: datetime
+    id: VolumeId
+    labels: dict[str, str]
+    name: VolumeName
+    node: NodeName | None = None
+    """The node that has it; null without a cluster."""
+    sandboxes: list[SandboxName]
+    """The sandboxes that have it, in any state; of another node's volume, only that node lists them."""
+    size_bytes: int
+    """What it may hold."""
+    size_enforced: bool
+    """Whether writes beyond its size fail. Without a storage pool they don't."""
+    state: VolumeState
+    used_bytes: int | None = None
+    """What it holds; null: the storage can't tell, or another node has it."""
+
+
+class VolumeList(Model):
+    next_cursor: str | None = None
+    """`cursor` of the next page; null at the end."""
+    volumes: list[VolumeInfo]
+
+
 class VolumeMount(Model):
-    """A host directory in a sandbox."""
+    """A volume in a sandbox, or a directory of the host."""
     name: str
-    """The name under which the operator declared it."""
+    """The name of a volume of the tenant; otherwise the one under which the operator declared a directory."""
     path: str
     """Its path in the sandbox."""
     read_only: bool | None = None
-    """Read-only, even if the operator lets sandboxes write."""
+    """Read-only, even if others write to it."""
+    sub_path: str | None = None
+    """Mounts this directory of it alone, such as `datasets/first`. It is created if it is missing."""
+    volume_id: VolumeId | None = None
+    """The tenant's volume; absent: it is a directory that the operator declared. The server sets it."""
 
 
 class WebhookList(Model):

@@ -50,6 +50,12 @@ TenantId: TypeAlias = str
 Tier: TypeAlias = Literal["namespace", "gvisor", "machine"] | str
 """What isolates a sandbox from the host."""
 
+VolumeId: TypeAlias = str
+"""Identifies a volume, and is the name of its directory: `v` and 11 lower-case letters or digits."""
+
+VolumeName: TypeAlias = str
+"""Names a volume within its tenant: a DNS label."""
+
 
 class AdoptSandbox(TypedDict, total=False):
     """Takes a sandbox out of quarantine."""
@@ -82,6 +88,14 @@ class ChangeTenant(TypedDict, total=False):
     """The tier that each new sandbox must have. Null: the server's default."""
 
 
+class ChangeVolume(TypedDict, total=False):
+    """Changes of a volume. Absent fields stay as they are."""
+    labels: dict[str, str | None]
+    """Labels to set. A null removes one, and absent ones stay."""
+    size_bytes: int | None
+    """What it may hold, in bytes. Below what it holds, all further writes fail."""
+
+
 class ChildBudget(TypedDict, total=False):
     """What a sandbox's agent may create. Counts all sandboxes below it that exist at a time."""
     cpu_millis: Required[int]
@@ -94,6 +108,15 @@ class ChildBudget(TypedDict, total=False):
     """The sum of their memory limits, in bytes."""
     sandboxes: Required[int]
     """From 1 to 1000."""
+
+
+class CopyVolume(TypedDict, total=False):
+    """A request for a copy of a volume."""
+    labels: dict[str, str]
+    name: VolumeName | None
+    """The name of the copy."""
+    size_bytes: int | None
+    """What it may hold, in bytes; by default as much as the other one."""
 
 
 class CreateGroup(TypedDict, total=False):
@@ -168,6 +191,14 @@ class CreateTenant(TypedDict, total=False):
     """A request for a tenant."""
     name: TenantId | None
     """Lower-case letters, digits and inner hyphens. Names of removed tenants can't be used again."""
+
+
+class CreateVolume(TypedDict, total=False):
+    """A request for a volume."""
+    labels: dict[str, str]
+    name: VolumeName | None
+    size_bytes: int | None
+    """What it may hold, in bytes, from 16 MiB; 10 GiB by default."""
 
 
 class CreateWebhook(TypedDict, total=False):
@@ -256,13 +287,19 @@ class TenantLimits(TypedDict, total=False):
     requests_per_second: int | None
     sandboxes: int | None
     trajectory_bytes: int | None
+    volume_bytes: int | None
+    volumes: int | None
 
 
 class VolumeMount(TypedDict, total=False):
-    """A host directory in a sandbox."""
+    """A volume in a sandbox, or a directory of the host."""
     name: Required[str]
-    """The name under which the operator declared it."""
+    """The name of a volume of the tenant; otherwise the one under which the operator declared a directory."""
     path: Required[str]
     """Its path in the sandbox."""
     read_only: bool
-    """Read-only, even if the operator lets sandboxes write."""
+    """Read-only, even if others write to it."""
+    sub_path: str | None
+    """Mounts this directory of it alone, such as `datasets/first`. It is created if it is missing."""
+    volume_id: VolumeId | None
+    """The tenant's volume; absent: it is a directory that the operator declared. The server sets it."""

@@ -53,8 +53,8 @@ Examples:
   arenite tenant set acme --min-tier gvisor        refuse creates with less isolation
 
 Limits: sandboxes, creates (concurrent ones), cpu (cores), memory, disk, trajectories (their logs),
-requests (a second), timeout (the longest life time of a sandbox). They apply to new requests: what a
-tenant has already stays.")]
+requests (a second), timeout (the longest life time of a sandbox), volumes, volume-space (the sizes of
+volumes). They apply to new requests: what a tenant has already stays.")]
 #[command(group = clap::ArgGroup::new("change").required(true).multiple(true))]
 pub(crate) struct TenantSetArgs {
     /// The tenant
@@ -76,7 +76,7 @@ pub(crate) struct TenantSetArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A tenant with sandboxes is removed only with --force. Its trajectories and its rows of the audit log stay.
+A tenant with sandboxes or volumes is removed only with --force. Its trajectories and its rows of the audit log stay.
 
 Examples:
   arenite tenant rm acme
@@ -84,7 +84,7 @@ Examples:
 pub(crate) struct TenantRmArgs {
     /// The tenant
     pub(crate) name: TenantId,
-    /// Delete its sandboxes with their files
+    /// Delete its sandboxes and volumes with their files
     #[arg(long, short)]
     pub(crate) force: bool,
     #[command(flatten)]

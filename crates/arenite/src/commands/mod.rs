@@ -28,6 +28,7 @@ pub(crate) mod top;
 pub(crate) mod trajectory;
 pub(crate) mod usage;
 pub(crate) mod vm;
+pub(crate) mod volumes;
 pub(crate) mod webhook;
 
 use std::collections::BTreeMap;

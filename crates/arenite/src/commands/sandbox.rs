@@ -84,7 +84,7 @@ pub(crate) async fn create(args: CreateArgs) -> Outcome {
 }
 
 /// Parses `KEY=VALUE`.
-pub(super) fn label(word: &str) -> Result<(String, String), Failure> {
+pub(crate) fn label(word: &str) -> Result<(String, String), Failure> {
     match word.split_once('=') {
         Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
         None => Err(Failure::new(format!("the label {word:?} has no value")).hint("write --label KEY=VALUE").exit_code(2)),
@@ -146,15 +146,19 @@ pub(super) fn show_several(created: &wire::Created) {
     }
 }
 
-/// Parses `NAME:PATH`, with `:ro` for read-only.
+/// Parses `NAME:PATH`, with `:ro` for read-only, and a directory of the volume after its name.
 fn volume(text: &str) -> Result<VolumeMount, Failure> {
     let (rest, read_only) = text.strip_suffix(":ro").map_or((text, false), |rest| (rest, true));
     match rest.split_once(':') {
-        Some((name, path)) if path.starts_with('/') => {
-            Ok(VolumeMount { name: name.to_owned(), path: path.to_owned(), read_only })
+        Some((volume, path)) if path.starts_with('/') => {
+            let (name, sub_path) = volume.split_once('/').map_or((volume, None), |(name, below)| (name, Some(below.to_owned())));
+            Ok(VolumeMount { name: name.to_owned(), path: path.to_owned(), read_only, sub_path, volume_id: None })
         }
         _ => Err(Failure::new(format!("{text:?} is no volume"))
-            .hint("write --volume NAME:PATH[:ro] with a name that arenite serve --volume declares, such as data:/home/gem/data")
+            .hint(
+                "write --volume NAME[/DIRECTORY]:PATH[:ro], such as data:/home/gem/data, with the name of a volume (arenite volume \
+                 ls), or of a directory that arenite serve --volume declares",
+            )
             .exit_code(2)),
     }
 }

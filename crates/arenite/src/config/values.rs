@@ -220,7 +220,7 @@ pub(crate) struct LimitOf {
 as_text!(LimitOf);
 
 /// The names of limits.
-const LIMITS: [(&str, Quota); 9] = [
+const LIMITS: [(&str, Quota); 11] = [
     ("sandboxes", Quota::Sandboxes),
     ("creates", Quota::ConcurrentCreates),
     ("cpu", Quota::CpuMillis),
@@ -230,6 +230,8 @@ const LIMITS: [(&str, Quota); 9] = [
     ("trajectories", Quota::TrajectoryBytes),
     ("requests", Quota::RequestsPerSecond),
     ("timeout", Quota::MaxTimeoutSeconds),
+    ("volumes", Quota::Volumes),
+    ("volume-space", Quota::VolumeBytes),
 ];
 
 impl FromStr for LimitOf {
@@ -242,7 +244,7 @@ impl FromStr for LimitOf {
         let given = given.trim();
         let limit = match quota {
             _ if given == "default" => None,
-            Quota::MemoryBytes | Quota::DiskBytes | Quota::TrajectoryBytes => Some(given.parse::<Size>()?.0),
+            Quota::MemoryBytes | Quota::DiskBytes | Quota::TrajectoryBytes | Quota::VolumeBytes => Some(given.parse::<Size>()?.0),
             Quota::CpuMillis => Some(crate::cli::cores(given)?.into()),
             Quota::MaxTimeoutSeconds => Some(given.parse::<Span>()?.0.as_secs()),
             _ => Some(given.parse().map_err(|_| format!("{given:?} is no number"))?),
@@ -259,7 +261,9 @@ impl fmt::Display for LimitOf {
         write!(f, "{name}=")?;
         match (self.limit, self.quota) {
             (None, _) => f.write_str("default"),
-            (Some(bytes), Quota::MemoryBytes | Quota::DiskBytes | Quota::TrajectoryBytes) => Size(bytes).fmt(f),
+            (Some(bytes), Quota::MemoryBytes | Quota::DiskBytes | Quota::TrajectoryBytes | Quota::VolumeBytes) => {
+                Size(bytes).fmt(f)
+            }
             (Some(millis), Quota::CpuMillis) => (millis as f64 / 1000.0).fmt(f),
             (Some(seconds), Quota::MaxTimeoutSeconds) => write!(f, "{seconds}s"),
             (Some(number), _) => number.fmt(f),
@@ -562,6 +566,8 @@ mod tests {
             ("requests=100", Quota::RequestsPerSecond, Some(100)),
             ("memory=default", Quota::MemoryBytes, None),
             ("timeout=7200s", Quota::MaxTimeoutSeconds, Some(7200)),
+            ("volumes=20", Quota::Volumes, Some(20)),
+            ("volume-space=1TiB", Quota::VolumeBytes, Some(1 << 40)),
         ] {
             let read: LimitOf = text.parse().unwrap();
             assert_eq!((read, read.to_string().as_str()), (LimitOf { quota, limit }, text));
@@ -569,7 +575,7 @@ mod tests {
         for bad in [
             "",
             "memory",
-            "volumes=1",
+            "volumes=x",
             "sandboxes=1.5",
             "sandboxes=-1",
             "memory=x",

@@ -7,7 +7,9 @@ use arenite_model::{SandboxId, TenantId};
 use async_trait::async_trait;
 use jiff::Timestamp;
 
-use super::{Answer, Contents, Op, Record, RecordId, RecordKind, Store, StoreError, TenantStore, UsageStore, WebhookStore};
+use super::{
+    Answer, Contents, Op, Record, RecordId, RecordKind, Store, StoreError, TenantStore, UsageStore, VolumeRow, WebhookStore,
+};
 use crate::Sandbox;
 use crate::nodes::NodeStore;
 use crate::tenants::TenantLimits;
@@ -58,6 +60,10 @@ impl<D: Database> Store for D {
         Ok(self.ask(Op::Records(kind)).await?.records)
     }
 
+    async fn records_of(&self, kind: RecordKind, tenant: &TenantId) -> Result<Vec<Record>, StoreError> {
+        Ok(self.ask(Op::RecordsOf(kind, tenant.clone())).await?.records)
+    }
+
     async fn record(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
         Ok(self.ask(Op::FindRecord(id.clone())).await?.records.pop())
     }
@@ -68,6 +74,17 @@ impl<D: Database> Store for D {
 
     async fn put_record(&self, record: Record) -> Result<(), StoreError> {
         self.ask(Op::PutRecord(record)).await.map(drop)
+    }
+
+    async fn put_volume(
+        &self,
+        record: Record,
+        size_bytes: u64,
+        before: Option<String>,
+        limits: &TenantLimits,
+    ) -> Result<(), StoreError> {
+        let row = VolumeRow { record, size_bytes, before, limits: limits.clone() };
+        self.ask(Op::PutVolume(Box::new(row))).await.map(drop)
     }
 
     async fn remove_record(&self, id: &RecordId) -> Result<(), StoreError> {

@@ -5,7 +5,7 @@ use arenite_model::{SandboxId, TenantId};
 use async_trait::async_trait;
 use jiff::Timestamp;
 
-use super::{Contents, Record, RecordId, RecordKind, Store, StoreError};
+use super::{Contents, Record, RecordId, RecordKind, Store, StoreError, VolumeRow};
 use crate::Sandbox;
 use crate::tenants::{Reserved, TenantLimits};
 
@@ -112,6 +112,11 @@ impl Store for MemoryStore {
         Ok(self.rows()?.records.values().filter(|record| record.id.kind == kind).cloned().collect())
     }
 
+    async fn records_of(&self, kind: RecordKind, tenant: &TenantId) -> Result<Vec<Record>, StoreError> {
+        let rows = self.rows()?;
+        Ok(rows.records.values().filter(|record| record.id.kind == kind && record.id.tenant == *tenant).cloned().collect())
+    }
+
     async fn record(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
         Ok(self.rows()?.records.get(id).cloned())
     }
@@ -122,6 +127,29 @@ impl Store for MemoryStore {
 
     async fn put_record(&self, record: Record) -> Result<(), StoreError> {
         self.rows()?.records.insert(record.id.clone(), record);
+        Ok(())
+    }
+
+    async fn put_volume(
+        &self,
+        record: Record,
+        size_bytes: u64,
+        before: Option<String>,
+        limits: &TenantLimits,
+    ) -> Result<(), StoreError> {
+        let mut rows = self.rows()?;
+        if rows.records.get(&record.id).map(|found| &found.value) != before.as_ref() {
+            return Err(StoreError::Taken);
+        }
+        let others = rows.records.values().filter(|other| {
+            other.id.kind == RecordKind::Volume && other.id.tenant == record.id.tenant && other.id.key != record.id.key
+        });
+        let sizes: Vec<u64> = others
+            .filter_map(|other| serde_json::from_str::<serde_json::Value>(&other.value).ok()?["size_bytes"].as_u64())
+            .collect();
+        let row = VolumeRow { record, size_bytes, before, limits: limits.clone() };
+        row.check(sizes.len() as u64, sizes.iter().sum())?;
+        rows.records.insert(row.record.id.clone(), row.record);
         Ok(())
     }
 

@@ -37,7 +37,7 @@ pub use waits::{StoreWaits, counted_here, current_waits};
 pub use webhooks::WebhookStore;
 
 use crate::nodes::{NodeClaim, NodeStore};
-use crate::tenants::{QuotaExceeded, TenantLimits};
+use crate::tenants::{QuotaExceeded, Reserved, TenantLimits};
 use crate::{ControlError, Sandbox};
 
 /// The file of the SQLite store in a data directory.
@@ -90,9 +90,11 @@ enum Op {
     Touch(Vec<(SandboxId, Timestamp)>),
     Remove(SandboxId),
     Records(RecordKind),
+    RecordsOf(RecordKind, TenantId),
     FindRecord(RecordId),
     CountRecords(RecordKind, TenantId),
     PutRecord(Record),
+    PutVolume(Box<VolumeRow>),
     RemoveRecord(RecordId),
     RemoveExpired(Timestamp),
     /// Needs a transaction around it.
@@ -106,7 +108,26 @@ enum Op {
 impl Op {
     /// It changes nothing.
     fn is_read(&self) -> bool {
-        matches!(self, Self::Load | Self::Records(_) | Self::FindRecord(_) | Self::CountRecords(..))
+        matches!(self, Self::Load | Self::Records(_) | Self::RecordsOf(..) | Self::FindRecord(_) | Self::CountRecords(..))
+    }
+}
+
+/// The record of a volume, to be added or changed.
+#[derive(Debug, Clone)]
+struct VolumeRow {
+    record: Record,
+    size_bytes: u64,
+    /// The value that it takes the place of; none: it is new.
+    before: Option<String>,
+    limits: TenantLimits,
+}
+
+impl VolumeRow {
+    /// Refuses it beside the tenant's other volumes, of which there are `volumes` with `volume_bytes`.
+    fn check(&self, volumes: u64, volume_bytes: u64) -> Result<(), StoreError> {
+        let used = Reserved { volumes, volume_bytes, ..Reserved::default() };
+        let more = Reserved { volumes: 1, volume_bytes: self.size_bytes, ..Reserved::default() };
+        Ok(used.check(&more, &self.limits)?)
     }
 }
 
@@ -175,11 +196,26 @@ pub trait Store: Send + Sync + 'static {
     async fn remove(&self, id: &SandboxId) -> Result<(), StoreError>;
     /// All records of a kind.
     async fn records(&self, kind: RecordKind) -> Result<Vec<Record>, StoreError>;
+    /// A tenant's records of a kind.
+    async fn records_of(&self, kind: RecordKind, tenant: &TenantId) -> Result<Vec<Record>, StoreError>;
     async fn record(&self, id: &RecordId) -> Result<Option<Record>, StoreError>;
     /// The number of a tenant's records of a kind.
     async fn count_records(&self, kind: RecordKind, tenant: &TenantId) -> Result<u64, StoreError>;
     /// Adds a record, or replaces it.
     async fn put_record(&self, record: Record) -> Result<(), StoreError>;
+    /// Adds the record of a volume, or replaces one with the value `before`, if its tenant's quotas have room for it: all in one
+    /// transaction.
+    ///
+    /// # Errors
+    /// [`StoreError::Taken`] if there is another one of its name, or no longer the one to replace; [`StoreError::Quota`] beyond a
+    /// limit.
+    async fn put_volume(
+        &self,
+        record: Record,
+        size_bytes: u64,
+        before: Option<String>,
+        limits: &TenantLimits,
+    ) -> Result<(), StoreError>;
     /// Removes a record if it exists.
     async fn remove_record(&self, id: &RecordId) -> Result<(), StoreError>;
     /// Removes the records that expired before `now`.

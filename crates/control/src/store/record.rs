@@ -16,10 +16,12 @@ pub enum RecordKind {
     Registry,
     /// A named state of a sandbox's disk: `states::Stored`.
     Snapshot,
+    /// A volume: `volumes::Stored`.
+    Volume,
 }
 
 impl RecordKind {
-    pub const ALL: [Self; 4] = [Self::Idempotency, Self::Group, Self::Registry, Self::Snapshot];
+    pub const ALL: [Self; 5] = [Self::Idempotency, Self::Group, Self::Registry, Self::Snapshot, Self::Volume];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -27,6 +29,7 @@ impl RecordKind {
             Self::Group => "group",
             Self::Registry => "registry",
             Self::Snapshot => "snapshot",
+            Self::Volume => "volume",
         }
     }
 }

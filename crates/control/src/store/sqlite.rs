@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use super::database::Database;
 use super::writer::Writer;
 use super::{
-    Answer, Contents, DEAD_RESERVE_NOTHING, Op, Record, RecordId, RecordKind, Rows, StoreError, check_version, number,
+    Answer, Contents, DEAD_RESERVE_NOTHING, Op, Record, RecordId, RecordKind, Rows, StoreError, VolumeRow, check_version, number,
     sqlite_tenants, sqlite_usage, sqlite_webhooks, to_json, unreadable, usage, waits,
 };
 use crate::tenants::{Reserved, TenantLimits};
@@ -244,6 +244,9 @@ pub(super) fn apply(db: &Connection, op: &Op) -> Answer {
     match op {
         Op::Load => return Ok(Rows { sandboxes: load(db)?, ..Rows::default() }),
         Op::Records(kind) => return records(db, "kind = ?1", [kind.as_str()], *kind),
+        Op::RecordsOf(kind, tenant) => {
+            return records(db, "kind = ?1 AND tenant = ?2", [kind.as_str(), tenant.as_str()], *kind);
+        }
         Op::FindRecord(RecordId { kind, tenant, key }) => {
             let id = [kind.as_str(), tenant.as_str(), key];
             return records(db, "kind = ?1 AND tenant = ?2 AND key = ?3", id, *kind);
@@ -254,6 +257,7 @@ pub(super) fn apply(db: &Connection, op: &Op) -> Answer {
             return Ok(Rows { count: count.unsigned_abs(), ..Rows::default() });
         }
         Op::PutRecord(record) => put_record(db, record, "REPLACE")?,
+        Op::PutVolume(row) => put_volume(db, row)?,
         Op::RemoveRecord(RecordId { kind, tenant, key }) => {
             let remove = "DELETE FROM records WHERE kind = ?1 AND tenant = ?2 AND key = ?3";
             db.prepare_cached(remove)?.execute([kind.as_str(), tenant.as_str(), key])?;
@@ -369,6 +373,25 @@ fn put_record(db: &Connection, record: &Record, or: &str) -> Result<(), StoreErr
     Ok(())
 }
 
+/// Compares, counts and writes. The store has one connection, which nothing else uses meanwhile.
+fn put_volume(db: &Connection, row: &VolumeRow) -> Result<(), StoreError> {
+    let VolumeRow { record: Record { id: RecordId { kind, tenant, key }, value, .. }, before, .. } = row;
+    let id = [kind.as_str(), tenant.as_str(), key];
+    let found = records(db, "kind = ?1 AND tenant = ?2 AND key = ?3", id, *kind)?.records.pop();
+    if found.as_ref().map(|found| &found.value) != before.as_ref() {
+        return Err(StoreError::Taken);
+    }
+    let mut select = db.prepare_cached(
+        "SELECT count(*), coalesce(sum(json_extract(value, '$.size_bytes')), 0) FROM records
+         WHERE kind = ?1 AND tenant = ?2 AND key <> ?3",
+    )?;
+    let (volumes, bytes): (i64, i64) = select.query_row(id, |row| Ok((row.get(0)?, row.get(1)?)))?;
+    row.check(volumes.unsigned_abs(), bytes.unsigned_abs())?;
+    let put = "INSERT OR REPLACE INTO records (kind, tenant, key, value) VALUES (?1, ?2, ?3, ?4)";
+    db.prepare_cached(put)?.execute(params![kind.as_str(), tenant.as_str(), key, value])?;
+    Ok(())
+}
+
 fn records(db: &Connection, condition: &str, values: impl Params, kind: RecordKind) -> Answer {
     let mut select = db.prepare_cached(&format!("SELECT tenant, key, value, expires_at FROM records WHERE {condition}"))?;
     let mut rows = select.query(values)?;
@@ -411,7 +434,13 @@ fn check(db: &Connection, sandbox: &Sandbox, limits: &TenantLimits) -> Result<()
     )?;
     let used = select.query_row([sandbox.tenant.as_str(), sandbox.id.as_str()], |row| {
         let amount = |at| Ok::<_, rusqlite::Error>(row.get::<_, i64>(at)?.unsigned_abs());
-        Ok(Reserved { sandboxes: amount(0)?, cpu_millis: amount(1)?, memory_bytes: amount(2)?, disk_bytes: amount(3)? })
+        Ok(Reserved {
+            sandboxes: amount(0)?,
+            cpu_millis: amount(1)?,
+            memory_bytes: amount(2)?,
+            disk_bytes: amount(3)?,
+            ..Reserved::default()
+        })
     })?;
     Ok(used.check(&Reserved::from_sandbox(sandbox), limits)?)
 }

@@ -106,7 +106,12 @@ impl Writer {
             Work::Rows(op) => Some(op),
         };
         let ops: Vec<&Op> = batch.iter().map(op).collect::<Option<_>>()?;
-        if ops.iter().any(|op| matches!(op, Op::Insert(..) | Op::PutRecord(_))) && !self.reserve.take() {
+        let is_new = |op: &&Op| match op {
+            Op::Insert(..) | Op::PutRecord(_) => true,
+            Op::PutVolume(row) => row.before.is_none(),
+            _ => false,
+        };
+        if ops.iter().any(is_new) && !self.reserve.take() {
             return None;
         }
         let change = self.db.transaction_with_behavior(TransactionBehavior::Immediate).ok()?;
@@ -130,7 +135,12 @@ impl Writer {
             Op::Close => Ok(Rows::default()),
             Op::Check => self.check().map(|()| Rows::default()),
             _ if op.is_read() => apply(&self.db, op),
-            Op::Insert(..) | Op::Reserve(..) | Op::PutRecord(_) => {
+            // The change of a row may be the start of a removal, which also a full disk must not prevent.
+            Op::PutVolume(row) if row.before.is_some() => {
+                self.passable()?;
+                self.write_with_reserve(op)
+            }
+            Op::Insert(..) | Op::Reserve(..) | Op::PutRecord(_) | Op::PutVolume(_) => {
                 if self.trouble.is_some() || !self.reserve.is_held() {
                     self.check()?;
                 }

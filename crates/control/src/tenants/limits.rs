@@ -34,10 +34,14 @@ pub enum Quota {
     RequestsPerSecond,
     /// The life time of one sandbox, from its creation. Also the life time of those that are created without one.
     MaxTimeoutSeconds,
+    /// Volumes on all nodes.
+    Volumes,
+    /// The sizes of volumes.
+    VolumeBytes,
 }
 
 impl Quota {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Sandboxes,
         Self::ConcurrentCreates,
         Self::CpuMillis,
@@ -47,6 +51,8 @@ impl Quota {
         Self::TrajectoryBytes,
         Self::RequestsPerSecond,
         Self::MaxTimeoutSeconds,
+        Self::Volumes,
+        Self::VolumeBytes,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -60,6 +66,8 @@ impl Quota {
             Self::TrajectoryBytes => "trajectory_bytes",
             Self::RequestsPerSecond => "requests_per_second",
             Self::MaxTimeoutSeconds => "max_timeout_seconds",
+            Self::Volumes => "volumes",
+            Self::VolumeBytes => "volume_bytes",
         }
     }
 }
@@ -91,6 +99,8 @@ pub struct TenantLimits {
     pub trajectory_bytes: Option<u64>,
     pub requests_per_second: Option<u64>,
     pub max_timeout_seconds: Option<u64>,
+    pub volumes: Option<u64>,
+    pub volume_bytes: Option<u64>,
     /// The tier that each of its sandboxes must have: `gvisor` or `machine`. With `namespace`, all are allowed.
     #[schema(ignore)]
     pub min_tier: Option<Tier>,
@@ -108,6 +118,8 @@ impl TenantLimits {
             Quota::TrajectoryBytes => self.trajectory_bytes,
             Quota::RequestsPerSecond => self.requests_per_second,
             Quota::MaxTimeoutSeconds => self.max_timeout_seconds,
+            Quota::Volumes => self.volumes,
+            Quota::VolumeBytes => self.volume_bytes,
         }
     }
 
@@ -133,6 +145,8 @@ impl TenantLimits {
             Quota::TrajectoryBytes => &mut self.trajectory_bytes,
             Quota::RequestsPerSecond => &mut self.requests_per_second,
             Quota::MaxTimeoutSeconds => &mut self.max_timeout_seconds,
+            Quota::Volumes => &mut self.volumes,
+            Quota::VolumeBytes => &mut self.volume_bytes,
         } = limit;
         Ok(())
     }
@@ -149,6 +163,8 @@ impl TenantLimits {
             trajectory_bytes: self.trajectory_bytes.or(defaults.trajectory_bytes),
             requests_per_second: self.requests_per_second.or(defaults.requests_per_second),
             max_timeout_seconds: self.max_timeout_seconds.or(defaults.max_timeout_seconds),
+            volumes: self.volumes.or(defaults.volumes),
+            volume_bytes: self.volume_bytes.or(defaults.volume_bytes),
             min_tier: self.min_tier.or(defaults.min_tier),
         }
     }
@@ -162,15 +178,22 @@ impl TenantLimits {
     pub(crate) fn apply_to_sandboxes(&self) -> bool {
         self.sandboxes.or(self.cpu_millis).or(self.memory_bytes).or(self.disk_bytes).is_some()
     }
+
+    /// Whether volumes reserve anything.
+    pub(crate) fn apply_to_volumes(&self) -> bool {
+        self.volumes.or(self.volume_bytes).is_some()
+    }
 }
 
-/// What sandboxes hold of their tenant's quotas.
+/// What sandboxes and volumes hold of their tenant's quotas.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reserved {
     pub sandboxes: u64,
     pub cpu_millis: u64,
     pub memory_bytes: u64,
     pub disk_bytes: u64,
+    pub volumes: u64,
+    pub volume_bytes: u64,
 }
 
 impl Reserved {
@@ -182,6 +205,7 @@ impl Reserved {
             cpu_millis: resources.cpu_millis.into(),
             memory_bytes: resources.memory_bytes,
             disk_bytes: resources.disk_bytes,
+            ..Self::default()
         }
     }
 
@@ -202,6 +226,8 @@ impl Reserved {
             Quota::CpuMillis => Some(self.cpu_millis),
             Quota::MemoryBytes => Some(self.memory_bytes),
             Quota::DiskBytes => Some(self.disk_bytes),
+            Quota::Volumes => Some(self.volumes),
+            Quota::VolumeBytes => Some(self.volume_bytes),
             Quota::ConcurrentCreates
             | Quota::Snapshots
             | Quota::TrajectoryBytes
@@ -214,7 +240,7 @@ impl Reserved {
     pub(crate) fn check(&self, more: &Self, limits: &TenantLimits) -> Result<(), QuotaExceeded> {
         let exceeded = Quota::ALL.into_iter().filter_map(|quota| {
             let (limit, used, requested) = (limits.get(quota)?, self.get(quota)?, more.get(quota)?);
-            (used.saturating_add(requested) > limit).then_some(QuotaExceeded { quota, limit, used, requested })
+            (requested > 0 && used.saturating_add(requested) > limit).then_some(QuotaExceeded { quota, limit, used, requested })
         });
         exceeded.min_by_key(|exceeded| !exceeded.is_permanent()).map_or(Ok(()), Err)
     }
@@ -227,6 +253,8 @@ impl std::iter::Sum for Reserved {
             cpu_millis: sum.cpu_millis + one.cpu_millis,
             memory_bytes: sum.memory_bytes + one.memory_bytes,
             disk_bytes: sum.disk_bytes + one.disk_bytes,
+            volumes: sum.volumes + one.volumes,
+            volume_bytes: sum.volume_bytes + one.volume_bytes,
         })
     }
 }
@@ -254,9 +282,9 @@ impl fmt::Display for QuotaExceeded {
 }
 
 impl QuotaExceeded {
-    /// Whether the request alone exceeds the limit, so that it can never succeed.
+    /// Whether a repeat can't succeed by itself: the request alone exceeds the limit, or what is in use does not end by itself.
     pub fn is_permanent(&self) -> bool {
-        self.requested > self.limit
+        self.requested > self.limit || matches!(self.quota, Quota::Volumes | Quota::VolumeBytes)
     }
 }
 

@@ -152,6 +152,20 @@ impl Store for HaltingStore {
         self.rows.records(kind).await
     }
 
+    async fn records_of(&self, kind: RecordKind, tenant: &TenantId) -> Result<Vec<Record>, StoreError> {
+        self.rows.records_of(kind, tenant).await
+    }
+
+    async fn put_volume(
+        &self,
+        record: Record,
+        size_bytes: u64,
+        before: Option<String>,
+        limits: &TenantLimits,
+    ) -> Result<(), StoreError> {
+        self.rows.put_volume(record, size_bytes, before, limits).await
+    }
+
     async fn record(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
         self.rows.record(id).await
     }

@@ -432,7 +432,7 @@ impl Engine for DockerEngine {
         super::container::check(spec, shared.limits_disk)?;
         let image = shared.image(spec)?;
         let tier = shared.tier_of(spec, Some(&image)).await?;
-        volumes::find_all(&shared.config.volumes, spec)?;
+        volumes::find_all(&shared.config.volumes, None, spec)?;
         let reference = shared.in_docker.ensure(&shared.docker, &image).await.map_err(with_hint)?;
         stages.done("image");
         let created = async {

@@ -23,6 +23,7 @@ use super::record::{Record, boot_id};
 use super::recovery::Occupied;
 use super::slot::{Slot, cgroup, kill, start_time, wait_end};
 use super::states::States;
+use super::storage::Storage;
 use super::{
     Host, NamespaceConfig, Role, ServerLock, at, ca, command, death, descriptors, gvisor, kvm, lock, recovery, restart, volumes,
 };
@@ -294,7 +295,7 @@ impl EngineShared {
             None => command::place(&upper, image).map_err(|e| at("command", e))?,
         };
         let writable = mapped(&slot.layer, false).map_err(|e| at("id-mapped writable layer", e))?;
-        let binds = volumes::mounts(&host.config.volumes, spec, slot.userns.as_fd())?;
+        let binds = volumes::mounts(host, spec, slot.userns.as_fd())?;
         stages.done("layers");
 
         let listener = host.records.bind(id).map_err(|e| at("guest socket", e))?;
@@ -485,7 +486,7 @@ impl NamespaceEngine {
         let shared = self.shared.clone();
         let mut stages = Stages::begin();
         let image = shared.image(spec)?;
-        volumes::find_all(&shared.host.config.volumes, spec)?;
+        volumes::find_all(&shared.host.config.volumes, Some(&shared.host.storage), spec)?;
         let kvm = kvm::is_for(&image, &shared.host.config.data_dir);
         let reserved = shared.state().reserved.remove(id);
         let mut slot = match reserved {
@@ -756,6 +757,10 @@ impl Engine for NamespaceEngine {
             problems
         });
         problems.await.unwrap_or_else(|error| vec![format!("the engine could not be asked: {error}")])
+    }
+
+    fn volumes(&self) -> Option<Arc<Storage>> {
+        Some(Arc::clone(&self.shared.host.storage))
     }
 
     fn keep_prepared(&self, keep: bool) {

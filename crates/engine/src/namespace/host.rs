@@ -61,7 +61,7 @@ pub struct NamespaceConfig {
 pub(super) struct Host {
     pub(super) config: NamespaceConfig,
     pub(super) records: Records,
-    pub(super) storage: Storage,
+    pub(super) storage: Arc<Storage>,
     pub(super) images: ImageStore,
     pub(super) cgroups: Cgroups,
     pub(super) ids: IdRanges,
@@ -174,7 +174,7 @@ impl Host {
             launcher: Mutex::new(launcher),
             launcher_fault: Mutex::default(),
             config,
-            storage,
+            storage: Arc::new(storage),
             images,
             cgroups,
             program,

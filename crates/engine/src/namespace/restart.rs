@@ -22,7 +22,7 @@ impl NamespaceEngine {
         let shared = self.shared.clone();
         let mut stages = Stages::begin();
         let image = shared.image(spec)?;
-        volumes::find_all(&shared.host.config.volumes, spec)?;
+        volumes::find_all(&shared.host.config.volumes, Some(&shared.host.storage), spec)?;
         let kvm = kvm::is_for(&image, &shared.host.config.data_dir);
         let (owner, id) = (shared.clone(), row.id.clone());
         let record = blocking(move || owner.end_rest(&id)).await?;

@@ -32,7 +32,7 @@ impl NamespaceEngine {
         shared.check_states()?;
         let mut stages = Stages::begin();
         let image = shared.image(spec)?;
-        volumes::find_all(&shared.host.config.volumes, spec)?;
+        volumes::find_all(&shared.host.config.volumes, Some(&shared.host.storage), spec)?;
         let kvm = kvm::is_for(&image, &shared.host.config.data_dir);
         let mut slot = self.take_slot(spec.network, kvm).await?;
         stages.done("slot");

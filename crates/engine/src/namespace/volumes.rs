@@ -1,17 +1,20 @@
-//! Host directories that the operator declares for sandboxes.
+//! Mounts of volumes: directories of tenants in the storage, and host directories that the operator declares.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use arenite_isolation::Bind;
 use arenite_isolation::mounts::{self, Attributes};
-use arenite_model::SandboxSpec;
+use arenite_model::{SandboxSpec, VolumeMount};
 
+use super::Host;
+use super::storage::{Storage, StorageError};
 use crate::EngineError;
+use crate::file_tree::{FileTree, TreePath};
 
 /// A declared directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,21 +59,16 @@ fn is_closed(dir: &Path) -> io::Result<bool> {
 }
 
 /// The mounts of a spec, and their targets. Files keep their ids of the host: 0 to 65535 are the same numbers in the sandbox.
-pub(super) fn mounts(
-    volumes: &BTreeMap<String, Volume>,
-    spec: &SandboxSpec,
-    userns: BorrowedFd<'_>,
-) -> Result<Vec<(Bind, OwnedFd)>, EngineError> {
+pub(super) fn mounts(host: &Host, spec: &SandboxSpec, userns: BorrowedFd<'_>) -> Result<Vec<(Bind, OwnedFd)>, EngineError> {
     spec.volumes
         .iter()
         .map(|mount| {
-            let volume = volumes.get(&mount.name).ok_or_else(|| unknown(volumes, &mount.name))?;
-            let read_only = volume.read_only || mount.read_only;
-            let attributes = Attributes { read_only, restricted: true, idmap: Some(userns) };
-            let tree = mounts::detached(&volume.dir, attributes).map_err(|error| EngineError::Stage {
+            let (directory, is_read_only) = open(host, mount)?;
+            let attributes = Attributes { read_only: is_read_only || mount.read_only, restricted: true, idmap: Some(userns) };
+            let tree = mounts::detached_at(directory.as_fd(), attributes).map_err(|error| EngineError::Stage {
                 stage: format!("volume {}", mount.name),
                 hint: (error.kind() == io::ErrorKind::InvalidInput)
-                    .then(|| format!("the file system of {} can't map ids: ext4, XFS and btrfs can", volume.dir.display())),
+                    .then(|| "its file system can't map ids: ext4, XFS and btrfs can".to_owned()),
                 source: error,
             })?;
             Ok((Bind { target: mount.path.clone(), directory: true }, tree))
@@ -78,11 +76,60 @@ pub(super) fn mounts(
         .collect()
 }
 
-/// Refuses undeclared names, before anything is created.
-pub(crate) fn find_all(volumes: &BTreeMap<String, Volume>, spec: &SandboxSpec) -> Result<(), EngineError> {
-    match spec.volumes.iter().find(|mount| !volumes.contains_key(&mount.name)) {
-        Some(mount) => Err(unknown(volumes, &mount.name)),
-        None => Ok(()),
+/// Opens the directory to mount, and says whether sandboxes may only read it. What sandboxes left in it may lead anywhere, so the
+/// way to a directory below it follows no link.
+fn open(host: &Host, mount: &VolumeMount) -> Result<(OwnedFd, bool), EngineError> {
+    let failed = |source: io::Error| EngineError::Stage { stage: format!("volume {}", mount.name), source, hint: None };
+    let (top, is_read_only) = match &mount.volume_id {
+        Some(id) => (host.storage.open_volume(id).map_err(|error| no_volume(&host.config.volumes, mount, error))?, false),
+        None => {
+            let declared = &host.config.volumes;
+            let volume = declared.get(&mount.name).ok_or_else(|| unknown(declared, &mount.name))?;
+            (File::open(&volume.dir).map_err(failed)?.into(), volume.read_only)
+        }
+    };
+    let Some(sub_path) = &mount.sub_path else { return Ok((top, is_read_only)) };
+    let tree = FileTree::new(top);
+    let directory = TreePath::parse(sub_path.as_bytes())
+        .and_then(|path| if is_read_only { tree.directory(&path) } else { tree.make_directories(&path) });
+    directory
+        .map(|directory| (directory, is_read_only))
+        .map_err(|source| EngineError::SubPath { name: mount.name.clone(), source })
+}
+
+/// Refuses names that are not there, before anything is created. Without `storage`, the engine has no volumes of tenants.
+pub(crate) fn find_all(
+    volumes: &BTreeMap<String, Volume>,
+    storage: Option<&Storage>,
+    spec: &SandboxSpec,
+) -> Result<(), EngineError> {
+    for mount in &spec.volumes {
+        match (&mount.volume_id, storage) {
+            (Some(id), Some(storage)) => storage.open_volume(id).map(drop).map_err(|error| no_volume(volumes, mount, error))?,
+            (Some(_), None) => {
+                return Err(EngineError::Unsupported {
+                    what: format!("the volume {}", mount.name),
+                    reason: "this engine mounts directories that the operator declared, and no volumes of tenants".to_owned(),
+                });
+            }
+            (None, _) if !volumes.contains_key(&mount.name) => return Err(unknown(volumes, &mount.name)),
+            (None, None) if mount.sub_path.is_some() => {
+                return Err(EngineError::Unsupported {
+                    what: "sub_path of a volume".to_owned(),
+                    reason: "this engine mounts whole directories".to_owned(),
+                });
+            }
+            (None, _) => {}
+        }
+    }
+    Ok(())
+}
+
+/// A volume that was removed has no directory.
+fn no_volume(volumes: &BTreeMap<String, Volume>, mount: &VolumeMount, error: StorageError) -> EngineError {
+    match error {
+        StorageError::NoVolume { .. } => unknown(volumes, &mount.name),
+        error => EngineError::Storage { hint: error.hint(), reason: error.to_string() },
     }
 }
 

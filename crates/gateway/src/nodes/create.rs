@@ -35,6 +35,13 @@ struct Placed {
     tier: Option<Tier>,
     group: Option<Value>,
     node_selector: Option<BTreeMap<String, String>>,
+    volumes: Vec<Mounted>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Mounted {
+    name: String,
 }
 
 pub(super) fn is_create(exchange: &Exchange) -> bool {
@@ -63,6 +70,17 @@ pub(super) async fn place(exchange: &mut Exchange) -> Result<Option<Response<Bod
     if placed.group.as_ref().is_some_and(|group| !group.is_null()) {
         exchange.put_body(body);
         return Ok(None);
+    }
+    // A volume is on the node that made it.
+    for name in placed.volumes.iter().filter_map(|mounted| mounted.name.parse().ok()) {
+        match control.node_of_volume(exchange.context.tenant(), &name).await? {
+            Some(node) => return Ok(Some(send(exchange, &node, Body::from(body), Attempt::Repeat).await?)),
+            None if control.volume(exchange.context.tenant(), &name).await.is_ok() => {
+                exchange.put_body(body);
+                return Ok(None);
+            }
+            None => {}
+        }
     }
     let mut wish = wish(exchange, placed);
     let key = exchange.parts.headers.get("idempotency-key").and_then(|key| key.to_str().ok());

@@ -43,6 +43,7 @@ use crate::guard::{Host, HostKind};
 use crate::proxy;
 use crate::refusal::Refusal;
 use crate::target::{self, SandboxRef, named};
+use crate::volumes;
 
 use super::trajectories::{self, Whereabouts};
 
@@ -231,6 +232,9 @@ pub(crate) async fn pass_on(exchange: &mut Exchange) -> Result<Option<Response<B
     }
     if trajectories::are_wanted(exchange) {
         return trajectories::pass_on(exchange).await;
+    }
+    if let Some(node) = volumes::other_node(exchange).await? {
+        return pass(exchange, &node).await.map(Some);
     }
     let Some(sandbox) = sandbox_of(exchange) else {
         // An agent's children are made beside it.

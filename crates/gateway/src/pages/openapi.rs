@@ -47,6 +47,7 @@ fn of_control() -> Value {
         ("webhooks", "Addresses that get a tenant's events, signed as https://www.standardwebhooks.com specifies"),
         ("states", "Checkpoints, rollbacks, forks and snapshots of sandboxes' disks"),
         ("groups", "Sandboxes that end together, with a lease"),
+        ("volumes", "Storage that outlives sandboxes, and that several of them mount"),
         ("nodes", "Servers of a cluster"),
         ("quarantine", "Sandboxes that the server could not explain when it started"),
         ("tenants", "Tenants: users who don't see each other; with `arenite serve --tenants`"),

@@ -19,6 +19,7 @@ from .groups import AsyncGroups
 from .sandbox import AsyncSandboxes
 from .snapshots import AsyncSnapshots
 from .trajectory import AsyncTrajectories
+from .volumes import AsyncVolumes
 from .webhooks import AsyncWebhooks
 
 
@@ -49,6 +50,7 @@ class AsyncClient:
         self.groups = AsyncGroups(self)
         self.snapshots = AsyncSnapshots(self)
         self.trajectories = AsyncTrajectories(self)
+        self.volumes = AsyncVolumes(self)
         self.webhooks = AsyncWebhooks(self)
         self._http = httpx.AsyncClient(headers=wire.headers(api_key), verify=wire.trust(self.base_url, ca))
 

@@ -19,6 +19,7 @@ from ..results import EventGap
 from .groups import Groups
 from .sandbox import Sandboxes
 from .trajectory import Trajectories
+from .volumes import Volumes
 from .webhooks import Webhooks
 
 
@@ -48,6 +49,7 @@ class Client:
         self.sandboxes = Sandboxes(self)
         self.groups = Groups(self)
         self.trajectories = Trajectories(self)
+        self.volumes = Volumes(self)
         self.webhooks = Webhooks(self)
         self._http = httpx.Client(headers=wire.headers(api_key), verify=wire.trust(self.base_url, ca))
 

@@ -9,7 +9,7 @@ use super::nodes::FORGET_WORKERS;
 use super::session::Fault;
 use crate::Sandbox;
 use crate::nodes::SandboxKey;
-use crate::store::{Op, Record, RecordId, RecordKind, Rows, StoreError, number, to_json};
+use crate::store::{Op, Record, RecordId, RecordKind, Rows, StoreError, VolumeRow, number, to_json};
 use crate::tenants::{Reserved, TenantLimits};
 
 /// One statement, and so one transaction: the row and the record of its idempotency key.
@@ -72,6 +72,23 @@ const IN_ORDER: &str = "ORDER BY created_at, id";
 /// A group is its node's.
 const RECORDS: &str = "
     SELECT tenant, key, value, expires_at FROM records WHERE kind = $1 AND (kind <> 'group' OR node = arenite_node())";
+const RECORDS_OF: &str = "SELECT tenant, key, value, expires_at FROM records WHERE kind = $1 AND tenant = $2";
+/// Adds or changes the record of a volume, within the limits of its tenant. One statement, and so one transaction. Returns the
+/// number of rows that it wrote, the value that was there before, and what the tenant's other volumes use.
+const PUT_VOLUME: &str = "
+    WITH used AS (
+        SELECT count(*) AS volumes, coalesce(sum((value::jsonb ->> 'size_bytes')::bigint), 0)::bigint AS bytes
+        FROM records WHERE kind = $1 AND tenant = $2 AND key <> $3
+    ), fits AS (
+        SELECT FROM used WHERE ($6::bigint IS NULL OR volumes + 1 <= $6) AND ($7::bigint IS NULL OR bytes + $8::bigint <= $7)
+    ), added AS (
+        INSERT INTO records (kind, tenant, key, value) SELECT $1, $2, $3, $4::text FROM fits WHERE $5::text IS NULL
+        ON CONFLICT DO NOTHING RETURNING key
+    ), changed AS (
+        UPDATE records SET value = $4::text
+        WHERE kind = $1 AND tenant = $2 AND key = $3 AND value = $5::text AND EXISTS (SELECT FROM fits) RETURNING key
+    ) SELECT (SELECT count(*) FROM added) + (SELECT count(*) FROM changed),
+        (SELECT value FROM records WHERE kind = $1 AND tenant = $2 AND key = $3), volumes, bytes FROM used";
 const FIND_RECORD: &str = "SELECT tenant, key, value, expires_at FROM records WHERE kind = $1 AND tenant = $2 AND key = $3";
 const COUNT_RECORDS: &str = "SELECT count(*) FROM records WHERE kind = $1 AND tenant = $2";
 const PUT_RECORD: &str = "
@@ -287,7 +304,7 @@ fn is_within(found: &Row, row: &Sandbox, limits: &TenantLimits) -> Result<bool, 
         return Ok(true);
     }
     let [sandboxes, cpu_millis, memory_bytes, disk_bytes] = [1, 2, 3, 4].map(|at| found.get::<_, i64>(at).unsigned_abs());
-    let used = Reserved { sandboxes, cpu_millis, memory_bytes, disk_bytes };
+    let used = Reserved { sandboxes, cpu_millis, memory_bytes, disk_bytes, ..Reserved::default() };
     used.check(&Reserved::from_sandbox(row), limits).map_err(|exceeded| Fault::Refused(exceeded.into()))?;
     Ok(false)
 }
@@ -296,6 +313,7 @@ fn is_within(found: &Row, row: &Sandbox, limits: &TenantLimits) -> Result<bool, 
 pub(super) async fn apply_record(client: &Client, op: &Op) -> Result<Rows, Fault> {
     let (kind, rows) = match op {
         Op::Records(kind) => (*kind, client.query(RECORDS, &[&kind.as_str()]).await?),
+        Op::RecordsOf(kind, tenant) => (*kind, client.query(RECORDS_OF, &[&kind.as_str(), &tenant.as_str()]).await?),
         Op::FindRecord(RecordId { kind, tenant, key }) => {
             (*kind, client.query(FIND_RECORD, &[&kind.as_str(), &tenant.as_str(), key]).await?)
         }
@@ -326,6 +344,25 @@ pub(super) async fn apply_record(client: &Client, op: &Op) -> Result<Rows, Fault
         })
     };
     Ok(Rows { records: rows.iter().map(read_row).collect::<Result<_, _>>()?, ..Rows::default() })
+}
+
+/// Writes the record of a volume. `is_repeated` says that an earlier attempt may have written it.
+pub(super) async fn put_volume(client: &Client, row: &VolumeRow, is_repeated: bool) -> Result<(), Fault> {
+    let VolumeRow { record: Record { id: RecordId { kind, tenant, key }, value, .. }, size_bytes, before, limits } = row;
+    let [most, most_bytes] = [limits.volumes, limits.volume_bytes].map(|limit| limit.map(number));
+    let (kind, tenant, size) = (kind.as_str(), tenant.as_str(), number(*size_bytes));
+    let found = client.query_one(PUT_VOLUME, &[&kind, &tenant, key, value, before, &most, &most_bytes, &size]).await?;
+    let there: Option<String> = found.get(1);
+    if found.get::<_, i64>(0) > 0 || is_repeated && there.as_ref() == Some(value) {
+        return Ok(());
+    }
+    if there != *before {
+        return Err(Fault::Refused(StoreError::Taken));
+    }
+    let [volumes, bytes] = [2, 3].map(|at| found.get::<_, i64>(at).unsigned_abs());
+    row.check(volumes, bytes).map_err(Fault::Refused)?;
+    // Another node was faster.
+    Err(Fault::Refused(StoreError::Taken))
 }
 
 /// The records of all kinds.

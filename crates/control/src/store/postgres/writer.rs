@@ -385,6 +385,7 @@ impl Writer {
             .iter()
             .filter_map(|op| match op {
                 Op::Insert(row, limits) | Op::Reserve(row, limits) if limits.apply_to_sandboxes() => Some(row.tenant.as_str()),
+                Op::PutVolume(row) if row.limits.apply_to_volumes() => Some(row.record.id.tenant.as_str()),
                 _ => None,
             })
             .collect();
@@ -492,6 +493,7 @@ async fn apply(session: &Session, op: &Op, is_repeated: bool) -> Result<Rows, Fa
         Op::Insert(row, limits) => statements.insert(client, row, limits, is_repeated).await?,
         Op::Reserve(row, limits) => statements.reserve(client, row, limits).await?,
         Op::Update(row) => statements.update(client, row).await?,
+        Op::PutVolume(row) => rows::put_volume(client, row, is_repeated).await?,
         Op::Touch(used) => statements.touch(client, used).await?,
         Op::Remove(id) => statements.remove(client, &[id.as_str()]).await?,
         Op::Check => client.batch_execute("UPDATE arenite_store SET version = version").await?,

@@ -1,7 +1,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use arenite_model::SandboxId;
+use arenite_model::{SandboxId, VolumeId};
 use thiserror::Error;
 
 /// Why an operation of the storage failed.
@@ -17,6 +17,8 @@ pub enum StorageError {
     BadName { name: String },
     #[error("there is no layer {id}")]
     NoLayer { id: SandboxId },
+    #[error("the storage has no volume {id}")]
+    NoVolume { id: VolumeId },
     #[error("the storage pool is read-only, after an error of the disk below it")]
     ReadOnly { data_dir: PathBuf },
     #[error("the disk is nearly full, so sandboxes can't write")]

@@ -8,7 +8,8 @@
 //!  root/uppers/<id>/upper   the overlay's upper directory   (root/uppers/<id> is a subvolume with a quota)
 //!  root/uppers/<id>/work    the overlay's work directory
 //!  root/uppers/<id>/unused  exists until a guest starts on it
-//!  root/trash/              plain layers that are being removed
+//!  root/volumes/            tenants' volumes (`volumes`)
+//!  root/trash/              plain layers and volumes that are being removed
 //! ```
 //!
 //! The mount outlives the server while there are sandboxes, and the next start finds it by the file system's UUID. Without
@@ -26,14 +27,16 @@ mod mark;
 mod pool;
 mod states;
 mod tree;
+mod volumes;
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
+use std::time::Instant;
 
 use arenite_isolation::{btrfs, kernel_file};
 use arenite_model::SandboxId;
@@ -126,6 +129,7 @@ impl Storage {
         storage.users = storage.mounted.then(|| join_users(&storage.data_dir)).transpose()?;
         make_directory(&storage.root.join("uppers"), 0o700)?;
         make_directory(&storage.root.join("snapshots"), 0o700)?;
+        storage.make_volumes_directory()?;
         storage.guard = storage.start_guard(config.floor_bytes)?;
         storage.empty_trash();
         storage.remove_stale_qgroups();
@@ -362,29 +366,34 @@ impl Storage {
 
     /// Removes a layer, if it exists. Its space is freed a little later.
     pub fn delete_layer(&self, id: &SandboxId) -> Result<()> {
-        let path = self.layer_path(id);
-        let what = || format!("delete layer {id}");
+        self.delete_tree("uppers", id.as_str(), &format!("delete layer {id}"))
+    }
+
+    /// Removes the subvolume or directory `name` of a directory of the storage, if it exists.
+    fn delete_tree(&self, directory: &str, name: &str, what: &str) -> Result<()> {
+        let parent = self.root.join(directory);
+        let path = parent.join(name);
         if self.kind == StorageKind::Plain {
             let trash = self.root.join("trash");
             make_directory(&trash, 0o700)?;
             let n = self.discarded.fetch_add(1, Ordering::Relaxed);
-            let discarded = trash.join(format!("{id}.{}.{n}", std::process::id()));
+            let discarded = trash.join(format!("{name}.{}.{n}", std::process::id()));
             return match fs::rename(&path, &discarded) {
-                Ok(()) => tree::remove(&discarded).map_err(StorageError::io(what())),
+                Ok(()) => tree::remove(&discarded).map_err(StorageError::io(what)),
                 Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-                Err(e) => Err(StorageError::io(what())(e)),
+                Err(e) => Err(StorageError::io(what)(e)),
             };
         }
-        let uppers = self.uppers()?;
-        let deleted = match btrfs::delete_subvolume(uppers.as_fd(), id.as_str()) {
+        let parent = open_directory(&parent)?;
+        let deleted = match btrfs::delete_subvolume(parent.as_fd(), name) {
             Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty => {
-                tree::remove_contents(&path).and_then(|()| btrfs::delete_subvolume(uppers.as_fd(), id.as_str()))
+                tree::remove_contents(&path).and_then(|()| btrfs::delete_subvolume(parent.as_fd(), name))
             }
             other => other,
         };
         match deleted {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-            other => other.map_err(StorageError::io(what())),
+            other => other.map_err(StorageError::io(what)),
         }
     }
 
@@ -527,7 +536,7 @@ pub(super) fn remove_tree(path: &Path) -> io::Result<()> {
         return fs::remove_file(path);
     }
     // On a btrfs of the host's: a read-only snapshot can't be emptied.
-    for parent in ["uppers", "snapshots"].map(|name| path.join(name)) {
+    for parent in ["uppers", "snapshots", volumes::DIRECTORY].map(|name| path.join(name)) {
         let Ok(directory) = File::open(&parent) else { continue };
         for entry in fs::read_dir(&parent)?.flatten() {
             if let Some(name) = entry.file_name().to_str() {
@@ -537,6 +546,14 @@ pub(super) fn remove_tree(path: &Path) -> io::Result<()> {
         }
     }
     tree::remove(path)
+}
+
+/// Removes the content of an open directory.
+///
+/// # Errors
+/// `TimedOut` if something still fills it at that time.
+pub(crate) fn remove_contents_until(directory: &OwnedFd, until: Instant) -> io::Result<()> {
+    tree::remove_contents_until(directory, until)
 }
 
 fn join_users(data_dir: &Path) -> Result<File> {

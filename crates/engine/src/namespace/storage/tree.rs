@@ -7,6 +7,7 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::time::Instant;
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fstat, openat, renameat, unlinkat};
 use rustix::io::Errno;
@@ -26,12 +27,21 @@ pub(super) fn remove(path: &Path) -> io::Result<()> {
 
 /// Removes the content of the directory.
 pub(super) fn remove_contents(path: &Path) -> io::Result<()> {
-    empty(&open(CWD, path)?, 0)
+    empty(&open(CWD, path)?, 0, None)
+}
+
+/// The same for an open directory, which something may be filling at the same time.
+pub(super) fn remove_contents_until(top: &OwnedFd, until: Instant) -> io::Result<()> {
+    empty(top, 0, Some(until))
+}
+
+fn check_time(until: Option<Instant>) -> io::Result<()> {
+    if until.is_some_and(|until| Instant::now() > until) { Err(io::ErrorKind::TimedOut.into()) } else { Ok(()) }
 }
 
 /// `nesting` counts nested file systems and subvolumes, across which nothing can be moved. Sandboxes can't create those, so few
 /// levels suffice.
-fn empty(top: &OwnedFd, nesting: usize) -> io::Result<()> {
+fn empty(top: &OwnedFd, nesting: usize, until: Option<Instant>) -> io::Result<()> {
     let device = fstat(top)?.st_dev;
     let mut moved = 0u64;
     // Each round empties the directories at the top and moves their content up; a round without any is the last.
@@ -39,6 +49,7 @@ fn empty(top: &OwnedFd, nesting: usize) -> io::Result<()> {
         let mut directories = Vec::new();
         for entry in Dir::read_from(top)? {
             let entry = entry?;
+            check_time(until)?;
             if !is_dots(entry.file_name()) && !remove_simple(top.as_fd(), entry.file_name(), entry.file_type())? {
                 directories.push(entry.file_name().to_owned());
             }
@@ -53,9 +64,9 @@ fn empty(top: &OwnedFd, nesting: usize) -> io::Result<()> {
         for name in directories {
             let directory = open(top.as_fd(), name.as_c_str())?;
             if fstat(&directory)?.st_dev == device {
-                scatter(&directory, top, &mut moved)?;
+                scatter(&directory, top, &mut moved, until)?;
             } else if nesting < MOST_NESTING {
-                empty(&directory, nesting + 1)?;
+                empty(&directory, nesting + 1, until)?;
             } else {
                 return Err(Errno::XDEV.into());
             }
@@ -69,9 +80,10 @@ fn empty(top: &OwnedFd, nesting: usize) -> io::Result<()> {
 }
 
 /// Removes the content of the directory, and moves non-empty directories to the top.
-fn scatter(directory: &OwnedFd, top: &OwnedFd, moved: &mut u64) -> io::Result<()> {
+fn scatter(directory: &OwnedFd, top: &OwnedFd, moved: &mut u64, until: Option<Instant>) -> io::Result<()> {
     for entry in Dir::read_from(directory)? {
         let entry = entry?;
+        check_time(until)?;
         if !is_dots(entry.file_name()) && !remove_simple(directory.as_fd(), entry.file_name(), entry.file_type())? {
             move_up(directory, entry.file_name(), top, moved)?;
         }

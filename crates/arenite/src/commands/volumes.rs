@@ -1,0 +1,125 @@
+//! `volume create`, `ls`, `inspect`, `set`, `cp` and `rm`.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::sandbox::{each, label};
+use crate::cli::{VolumeCommand, VolumeCpArgs, VolumeCreateArgs, VolumeInspectArgs, VolumeLsArgs, VolumeRmArgs, VolumeSetArgs};
+use crate::client::Client;
+use crate::config::values::Size;
+use crate::failure::{Failure, Outcome};
+use crate::{output, wire};
+
+const VOLUMES: &str = "/api/v2/volumes";
+
+pub(crate) async fn run(command: VolumeCommand) -> Outcome {
+    match command {
+        VolumeCommand::Create(args) => create(args).await,
+        VolumeCommand::Ls(args) => ls(args).await,
+        VolumeCommand::Inspect(args) => inspect(args).await,
+        VolumeCommand::Set(args) => set(args).await,
+        VolumeCommand::Cp(args) => copy(args).await,
+        VolumeCommand::Rm(args) => rm(args).await,
+    }
+}
+
+fn labels(words: &[String]) -> Result<BTreeMap<String, String>, Failure> {
+    words.iter().map(|word| label(word)).collect()
+}
+
+async fn create(args: VolumeCreateArgs) -> Outcome {
+    let client = Client::connect_to(&args.server)?;
+    let request = json!({ "name": args.name, "size_bytes": args.size.map(|size| size.0), "labels": labels(&args.label)? });
+    show(args.format.json, client.post(VOLUMES, &request).await?)
+}
+
+async fn copy(args: VolumeCpArgs) -> Outcome {
+    let client = Client::connect_to(&args.server)?;
+    let request = json!({ "name": args.name, "size_bytes": args.size.map(|size| size.0), "labels": labels(&args.label)? });
+    show(args.format.json, client.post(&format!("{VOLUMES}/{}/copy", args.source), &request).await?)
+}
+
+async fn set(args: VolumeSetArgs) -> Outcome {
+    let client = Client::connect_to(&args.server)?;
+    let mut changes: BTreeMap<String, Option<String>> = BTreeMap::new();
+    changes.extend(labels(&args.label)?.into_iter().map(|(key, value)| (key, Some(value))));
+    changes.extend(args.unlabel.into_iter().map(|key| (key, None)));
+    let request = json!({ "size_bytes": args.size.map(|size| size.0), "labels": changes });
+    show(args.format.json, client.patch(&format!("{VOLUMES}/{}", args.name), &request).await?)
+}
+
+/// Prints the name to stdout, and what is notable for people.
+fn show(as_json: bool, volume: Value) -> Outcome {
+    if as_json {
+        output::json(&volume);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let volume: wire::Volume = serde_json::from_value(volume)
+        .map_err(|error| Failure::new(format!("the server's answer is not understood: {error}")))?;
+    output::line(&volume.name);
+    if !volume.size_enforced {
+        eprintln!("its size of {} is not enforced: the server has no storage pool", Size(volume.size_bytes));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn ls(args: VolumeLsArgs) -> Outcome {
+    let client = Client::connect_to(&args.server)?;
+    if args.format.json {
+        output::json(&client.get_all::<Value>(VOLUMES, "volumes").await?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let list: wire::Volumes = client.get_all(VOLUMES, "volumes").await?;
+    if list.volumes.is_empty() {
+        eprintln!("there are no volumes; create one with: arenite volume create NAME");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let now = Timestamp::now();
+    let mut rows = output::table(&["name", "state", "used", "size", "sandboxes", "node", "created"]);
+    for volume in &list.volumes {
+        let size = Size(volume.size_bytes).short();
+        rows.add_row(vec![
+            volume.name.clone(),
+            volume.state.clone(),
+            volume.used_bytes.map_or_else(|| "-".to_owned(), |used| Size(used).short()),
+            if volume.size_enforced { size } else { format!("{size}, not enforced") },
+            volume.sandboxes.len().to_string(),
+            volume.node.clone().unwrap_or_else(|| "-".to_owned()),
+            format!("{} ago", output::distance(volume.created_at, now)),
+        ]);
+    }
+    output::rows(&rows);
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn inspect(args: VolumeInspectArgs) -> Outcome {
+    let client = Client::connect_to(&args.server)?;
+    let mut found = Vec::with_capacity(args.names.len());
+    for name in &args.names {
+        found.push(client.get::<Value>(&format!("{VOLUMES}/{name}")).await?);
+    }
+    // One volume is the usual case, and easier to select from.
+    match found.len() {
+        1 => output::json(&found[0]),
+        _ => output::json(&Value::Array(found)),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn rm(args: VolumeRmArgs) -> Outcome {
+    let client = Client::connect_to(&args.server)?;
+    let query = if args.force { "?force=true" } else { "" };
+    if args.format.json {
+        let mut removed = Vec::with_capacity(args.names.len());
+        for name in &args.names {
+            removed.push(client.delete_with::<Value>(&format!("{VOLUMES}/{name}{query}")).await?);
+        }
+        output::json(&Value::Array(removed));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let names = args.names.into_iter().map(String::from).collect();
+    each(names, async |name| client.delete(&format!("{VOLUMES}/{name}{query}")).await).await
+}

@@ -1,0 +1,512 @@
+//! Volumes: storage of a tenant that outlives sandboxes, and that several of them mount at once.
+//!
+//! ```text
+//!            create, copy                        remove
+//! (nothing) ──────────────► ready ──────────────────────────► removing ──► (nothing)
+//!     files, row, memo        │                                  files, then the row
+//!                             └─ its files are not there: missing
+//! ```
+//!
+//! A volume is on the node that made it. Its row is in the store, its files are in the engine's storage, with a memo of the row
+//! that is written last. So a start knows what a crash interrupted: files without row and memo were being made, and are removed;
+//! files with a memo and no row belong to a row that the store has lost, which is written again. A row says that its volume is
+//! being removed before anything of it is removed.
+//!
+//! A create of a sandbox counts as a use of its volumes from the moment it has found them. A removal begins only without any use,
+//! and no create finds the volume after that.
+
+mod recovery;
+mod uses;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use arenite_engine::file_tree::FileTree;
+use arenite_engine::{EngineError, Storage, StorageError, StorageKind};
+use arenite_model::{NodeName, SandboxName, SandboxSpec, SandboxState, SpecError, TenantId, VolumeId, VolumeName};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use self::uses::HeldVolumes;
+pub(crate) use self::uses::VolumeUses;
+use crate::registry::Entry;
+use crate::store::{Record, RecordId, RecordKind, StoreError};
+use crate::tenants::TenantLimits;
+use crate::{Control, ControlError, check_labels};
+
+/// The most volumes of a tenant, whatever its quotas are.
+const MAX_VOLUMES: usize = 10_000;
+pub(crate) const WHAT: &str = "volumes of this tenant";
+/// The smallest and the largest size, in bytes.
+const SIZES: [u64; 2] = [16 << 20, 1 << 50];
+const DEFAULT_SIZE: u64 = 10 << 30;
+/// Attempts at a change of a row that others change at the same time.
+const ATTEMPTS: usize = 8;
+
+/// A volume of a tenant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Volume {
+    pub tenant: TenantId,
+    pub name: VolumeName,
+    pub id: VolumeId,
+    /// Its limit, in bytes.
+    pub size_bytes: u64,
+    pub labels: BTreeMap<String, String>,
+    pub created_at: Timestamp,
+    /// The node that has its files; none without a cluster.
+    pub node: Option<NodeName>,
+    /// Its removal has begun.
+    pub is_removing: bool,
+}
+
+/// What is known of a volume beside its row.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct VolumeFacts {
+    /// None: the storage can't tell, or another node has it.
+    pub used_bytes: Option<u64>,
+    /// Whether writes beyond its size fail.
+    pub size_enforced: bool,
+    /// Its row is here, and its files are not.
+    pub is_missing: bool,
+    /// Those of this node that have it, in any state.
+    pub sandboxes: Vec<SandboxName>,
+}
+
+/// A request for a volume.
+#[derive(Debug, Clone)]
+pub struct NewVolume {
+    pub name: VolumeName,
+    /// None: 10 GiB, or the size of the volume that is copied.
+    pub size_bytes: Option<u64>,
+    pub labels: BTreeMap<String, String>,
+}
+
+/// A change of a volume.
+#[derive(Debug, Clone, Default)]
+pub struct VolumeChange {
+    pub size_bytes: Option<u64>,
+    /// Labels to set; none: to remove.
+    pub labels: BTreeMap<String, Option<String>>,
+}
+
+/// The value of a record. The store adds up `size_bytes`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Stored {
+    id: VolumeId,
+    size_bytes: u64,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+    created_at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    node: Option<NodeName>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_removing: bool,
+}
+
+/// What is kept beside a volume's files.
+#[derive(Serialize, Deserialize)]
+struct Memo {
+    tenant: TenantId,
+    name: VolumeName,
+    #[serde(flatten)]
+    stored: Stored,
+}
+
+impl Volume {
+    fn record_id(&self) -> RecordId {
+        RecordId { kind: RecordKind::Volume, tenant: self.tenant.clone(), key: self.name.to_string() }
+    }
+
+    fn stored(&self) -> Stored {
+        Stored {
+            id: self.id.clone(),
+            size_bytes: self.size_bytes,
+            labels: self.labels.clone(),
+            created_at: self.created_at,
+            node: self.node.clone(),
+            is_removing: self.is_removing,
+        }
+    }
+
+    fn value(&self) -> Result<String, StoreError> {
+        crate::store::to_json(&self.stored())
+    }
+
+    fn memo(&self) -> Result<String, StoreError> {
+        crate::store::to_json(&Memo { tenant: self.tenant.clone(), name: self.name.clone(), stored: self.stored() })
+    }
+
+    fn new(tenant: TenantId, name: VolumeName, stored: Stored) -> Self {
+        let Stored { id, size_bytes, labels, created_at, node, is_removing } = stored;
+        Self { tenant, name, id, size_bytes, labels, created_at, node, is_removing }
+    }
+
+    fn read(record: &Record) -> Result<Self, StoreError> {
+        let unreadable = |reason: String| StoreError::BadRow { id: record.id.key.clone(), reason };
+        let stored = serde_json::from_str(&record.value).map_err(|error| unreadable(error.to_string()))?;
+        let name = record.id.key.parse().map_err(|error: arenite_model::IdError| unreadable(error.to_string()))?;
+        Ok(Self::new(record.id.tenant.clone(), name, stored))
+    }
+}
+
+fn check_size(size_bytes: u64) -> Result<u64, ControlError> {
+    let [least, most] = SIZES;
+    if (least..=most).contains(&size_bytes) {
+        return Ok(size_bytes);
+    }
+    Err(SpecError::OutOfBounds { field: "size_bytes", value: size_bytes, least, most }.into())
+}
+
+impl Control {
+    /// A tenant's volumes on all nodes, in any order.
+    pub async fn volumes(&self, tenant: &TenantId) -> Result<Vec<Volume>, ControlError> {
+        let unread = ControlError::store("read the volumes");
+        let records = self.store.records_of(RecordKind::Volume, tenant).await.map_err(&unread)?;
+        records.iter().map(Volume::read).collect::<Result<_, _>>().map_err(unread)
+    }
+
+    /// A volume. Another tenant's is not found.
+    pub async fn volume(&self, tenant: &TenantId, name: &VolumeName) -> Result<Volume, ControlError> {
+        let volume = self.find_volume(tenant, name).await?;
+        volume.ok_or_else(|| ControlError::NoVolume { name: name.clone() })
+    }
+
+    async fn find_volume(&self, tenant: &TenantId, name: &VolumeName) -> Result<Option<Volume>, ControlError> {
+        let unread = ControlError::store("read a volume");
+        let id = RecordId { kind: RecordKind::Volume, tenant: tenant.clone(), key: name.to_string() };
+        let record = self.store.record(&id).await.map_err(&unread)?;
+        record.as_ref().map(Volume::read).transpose().map_err(unread)
+    }
+
+    /// The other node that has a volume. None: it is here, nowhere, or there is no cluster.
+    pub async fn node_of_volume(&self, tenant: &TenantId, name: &VolumeName) -> Result<Option<NodeName>, ControlError> {
+        let Some(own) = self.own_node() else { return Ok(None) };
+        Ok(self.find_volume(tenant, name).await?.and_then(|volume| volume.node).filter(|node| *node != own))
+    }
+
+    fn own_node(&self) -> Option<NodeName> {
+        self.nodes_store().map(|store| store.claim().name.clone())
+    }
+
+    fn is_here(&self, volume: &Volume) -> bool {
+        volume.node.is_none() || volume.node == self.own_node()
+    }
+
+    /// A volume that has its files here.
+    async fn volume_here(&self, tenant: &TenantId, name: &VolumeName) -> Result<Volume, ControlError> {
+        let volume = self.volume(tenant, name).await?;
+        match &volume.node {
+            Some(node) if !self.is_here(&volume) => Err(ControlError::VolumeElsewhere { name: name.clone(), node: node.clone() }),
+            _ => Ok(volume),
+        }
+    }
+
+    fn volume_storage(&self) -> Result<Arc<Storage>, ControlError> {
+        self.engine.volumes().ok_or(ControlError::NoVolumes)
+    }
+
+    /// Runs work that waits for the disk.
+    async fn on_storage<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Storage) -> Result<T, StorageError> + Send + 'static,
+    ) -> Result<T, ControlError> {
+        let storage = self.volume_storage()?;
+        let done = tokio::task::spawn_blocking(move || work(&storage)).await.map_err(|_| ControlError::Stopping)?;
+        done.map_err(|error| EngineError::Storage { hint: error.hint(), reason: error.to_string() }.into())
+    }
+
+    /// What is known of volumes, in the same order.
+    pub async fn volume_facts(&self, volumes: &[Volume]) -> Result<Vec<VolumeFacts>, ControlError> {
+        let mut users: HashMap<VolumeId, BTreeSet<SandboxName>> = HashMap::new();
+        for entry in self.registry().all() {
+            for mount in &entry.sandbox().spec.volumes {
+                if let Some(id) = &mount.volume_id {
+                    users.entry(id.clone()).or_default().insert(entry.name.clone());
+                }
+            }
+        }
+        let here: Vec<Option<VolumeId>> = volumes.iter().map(|volume| self.is_here(volume).then(|| volume.id.clone())).collect();
+        let mut facts = self
+            .on_storage(move |storage| {
+                let facts_of = |id: Option<VolumeId>| match id {
+                    None => VolumeFacts { size_enforced: storage.kind().disk_limit_enforced(), ..VolumeFacts::default() },
+                    Some(id) => VolumeFacts {
+                        used_bytes: storage.volume_usage(&id),
+                        size_enforced: storage.kind().disk_limit_enforced(),
+                        is_missing: storage.open_volume(&id).is_err(),
+                        sandboxes: Vec::new(),
+                    },
+                };
+                Ok(here.into_iter().map(facts_of).collect::<Vec<_>>())
+            })
+            .await?;
+        for (volume, facts) in volumes.iter().zip(&mut facts) {
+            facts.sandboxes = users.remove(&volume.id).unwrap_or_default().into_iter().collect();
+        }
+        Ok(facts)
+    }
+
+    /// Creates an empty volume.
+    pub async fn create_volume(&self, tenant: &TenantId, new: NewVolume) -> Result<Volume, ControlError> {
+        self.add_volume(tenant, new, None).await
+    }
+
+    /// Creates a volume with the content of another one, at a cost that does not depend on its size.
+    pub async fn copy_volume(&self, tenant: &TenantId, source: &VolumeName, new: NewVolume) -> Result<Volume, ControlError> {
+        let storage = self.volume_storage()?;
+        if storage.kind() == StorageKind::Plain {
+            return Err(ControlError::NoVolumeCopies);
+        }
+        let source = self.volume_here(tenant, source).await?;
+        let held = self.hold_volumes(&[&source])?;
+        self.add_volume(tenant, new, Some((source, held))).await
+    }
+
+    async fn add_volume(
+        &self,
+        tenant: &TenantId,
+        new: NewVolume,
+        source: Option<(Volume, HeldVolumes)>,
+    ) -> Result<Volume, ControlError> {
+        check_labels(&new.labels)?;
+        let size_of_source = source.as_ref().map(|(source, _)| source.size_bytes);
+        let size_bytes = check_size(new.size_bytes.or(size_of_source).unwrap_or(DEFAULT_SIZE))?;
+        self.volume_storage()?;
+        let volume = Volume {
+            tenant: tenant.clone(),
+            name: new.name,
+            id: VolumeId::random(),
+            size_bytes,
+            labels: new.labels,
+            created_at: self.clock.now(),
+            node: self.own_node(),
+            is_removing: false,
+        };
+        self.detached(self.operation()?, |control| async move {
+            // The store decides about creates that race.
+            if control.find_volume(&volume.tenant, &volume.name).await?.is_some() {
+                return Err(ControlError::VolumeExists { name: volume.name });
+            }
+            let count = control.store.count_records(RecordKind::Volume, &volume.tenant).await;
+            if count.map_err(ControlError::store("count the volumes"))? >= MAX_VOLUMES as u64 {
+                return Err(ControlError::TooMany { what: WHAT, most: MAX_VOLUMES });
+            }
+            let (id, from) = (volume.id.clone(), source.as_ref().map(|(source, _)| source.id.clone()));
+            control
+                .on_storage(move |storage| {
+                    storage.check_writable()?;
+                    match from {
+                        Some(from) => storage.copy_volume(&from, &id, size_bytes),
+                        None => storage.create_volume(&id, size_bytes),
+                    }
+                })
+                .await?;
+            let limits = control.tenant_limits(&volume.tenant);
+            match control.write_volume(&volume, None, &limits).await {
+                Ok(()) => {}
+                Err(error) => {
+                    // Otherwise the row may be there: the next start finds out.
+                    if matches!(error, StoreError::Taken | StoreError::Quota(_)) {
+                        let id = volume.id.clone();
+                        control.on_storage(move |storage| storage.delete_volume(&id)).await?;
+                    }
+                    return Err(match error {
+                        StoreError::Taken => ControlError::VolumeExists { name: volume.name },
+                        error => ControlError::store("remember a volume")(error),
+                    });
+                }
+            }
+            control.keep_memo(&volume).await;
+            tracing::info!(tenant = %volume.tenant, volume = %volume.name, id = %volume.id, "made a volume");
+            drop(source);
+            Ok(volume)
+        })
+        .await
+    }
+
+    async fn write_volume(&self, volume: &Volume, before: Option<&Volume>, limits: &TenantLimits) -> Result<(), StoreError> {
+        let record = Record { id: volume.record_id(), value: volume.value()?, expires_at: None };
+        let before = before.map(Volume::value).transpose()?;
+        self.store.put_volume(record, volume.size_bytes, before, limits).await
+    }
+
+    /// A volume without a memo is whole, and only not safe from a loss of the store.
+    async fn keep_memo(&self, volume: &Volume) {
+        let written = match volume.memo() {
+            Ok(memo) => {
+                let id = volume.id.clone();
+                self.on_storage(move |storage| storage.write_volume_memo(&id, &memo)).await
+            }
+            Err(error) => Err(ControlError::store("describe a volume")(error)),
+        };
+        if let Err(error) = written {
+            tracing::warn!(volume = %volume.name, %error, "a volume's memo could not be written; the next start tries again");
+        }
+    }
+
+    /// Changes size and labels. A size below what the volume holds makes all further writes fail.
+    pub async fn change_volume(
+        &self,
+        tenant: &TenantId,
+        name: &VolumeName,
+        change: VolumeChange,
+    ) -> Result<Volume, ControlError> {
+        change.size_bytes.map_or(Ok(0), check_size)?;
+        let (tenant, name) = (tenant.clone(), name.clone());
+        self.detached(self.operation()?, |control| async move {
+            for _ in 0..ATTEMPTS {
+                let before = control.volume_here(&tenant, &name).await?;
+                if before.is_removing {
+                    return Err(ControlError::VolumeRemoving { name });
+                }
+                let mut after = before.clone();
+                after.size_bytes = change.size_bytes.unwrap_or(before.size_bytes);
+                for (key, value) in &change.labels {
+                    match value {
+                        Some(value) => after.labels.insert(key.clone(), value.clone()),
+                        None => after.labels.remove(key),
+                    };
+                }
+                check_labels(&after.labels)?;
+                if after == before {
+                    return Ok(after);
+                }
+                // What a tenant has already is never refused.
+                let limits = match after.size_bytes > before.size_bytes {
+                    true => TenantLimits { volumes: None, ..control.tenant_limits(&tenant) },
+                    false => TenantLimits::default(),
+                };
+                match control.write_volume(&after, Some(&before), &limits).await {
+                    Ok(()) => {}
+                    Err(StoreError::Taken) => continue,
+                    Err(error) => return Err(ControlError::store("remember a change of a volume")(error)),
+                }
+                if after.size_bytes != before.size_bytes {
+                    let (id, size_bytes) = (after.id.clone(), after.size_bytes);
+                    control.on_storage(move |storage| storage.limit_volume(&id, size_bytes)).await?;
+                }
+                control.keep_memo(&after).await;
+                return Ok(after);
+            }
+            Err(ControlError::VolumeBusy { name })
+        })
+        .await
+    }
+
+    /// Removes a volume with its files. `force` also takes it from sandboxes that have ended, which can't be started again then.
+    ///
+    /// # Errors
+    /// [`ControlError::VolumeInUse`] if sandboxes have it.
+    pub async fn remove_volume(&self, tenant: &TenantId, name: &VolumeName, force: bool) -> Result<Volume, ControlError> {
+        let volume = self.volume_here(tenant, name).await?;
+        self.volume_storage()?;
+        self.detached(self.operation()?, |control| async move {
+            let _removing = control.begin_removal(&volume)?;
+            let users: Vec<Arc<Entry>> = {
+                let registry = control.registry();
+                let has_it = |entry: &&Arc<Entry>| {
+                    entry.sandbox().spec.volumes.iter().any(|mount| mount.volume_id.as_ref() == Some(&volume.id))
+                };
+                registry.all().filter(has_it).cloned().collect()
+            };
+            // A sandbox that is started or deleted holds its lock.
+            let locks: Option<Vec<_>> = users.iter().map(|entry| entry.change.try_lock().ok()).collect();
+            let has_ended = |entry: &Arc<Entry>| matches!(entry.sandbox().state, SandboxState::Failed | SandboxState::Lost);
+            let may_force = locks.is_some() && users.iter().all(has_ended);
+            if !(users.is_empty() || force && may_force) {
+                let sandboxes = users.iter().map(|entry| entry.name.clone()).collect();
+                return Err(ControlError::VolumeInUse { name: volume.name.clone(), sandboxes, may_force });
+            }
+            control.carry_out_removal(&volume).await?;
+            tracing::info!(tenant = %volume.tenant, volume = %volume.name, id = %volume.id, "removed a volume");
+            drop(locks);
+            Ok(volume)
+        })
+        .await
+    }
+
+    /// Can be repeated after a failure at any point.
+    async fn carry_out_removal(&self, volume: &Volume) -> Result<(), ControlError> {
+        if !volume.is_removing {
+            let removing = Volume { is_removing: true, ..volume.clone() };
+            let marked = self.write_volume(&removing, Some(volume), &TenantLimits::default()).await;
+            marked.map_err(|error| match error {
+                StoreError::Taken => ControlError::VolumeBusy { name: volume.name.clone() },
+                error => ControlError::store("remember the removal of a volume")(error),
+            })?;
+        }
+        let id = volume.id.clone();
+        self.on_storage(move |storage| storage.delete_volume(&id)).await?;
+        self.store.remove_record(&volume.record_id()).await.map_err(ControlError::store("forget a volume"))
+    }
+
+    /// Finds the volumes that a spec names among the tenant's; the rest are the operator's directories. With `own_only`, there may
+    /// be no rest.
+    pub(crate) async fn find_volumes(
+        &self,
+        tenant: &TenantId,
+        spec: &mut SandboxSpec,
+        own_only: bool,
+    ) -> Result<HeldVolumes, ControlError> {
+        let mut found: Vec<Volume> = Vec::new();
+        for mount in &mut spec.volumes {
+            let own = match mount.name.parse::<VolumeName>() {
+                Ok(name) => match found.iter().find(|volume| volume.name == name) {
+                    Some(known) => Some(known.clone()),
+                    None => self.find_volume(tenant, &name).await?,
+                },
+                // Operators may use more characters.
+                Err(_) => None,
+            };
+            let id = own.as_ref().map(|volume| volume.id.clone());
+            if mount.volume_id.is_some() && mount.volume_id != id {
+                let reason = format!("the volume_id of {:?} is not its own; the server sets it", mount.name);
+                return Err(SpecError::Invalid { field: "volumes", reason }.into());
+            }
+            match own {
+                Some(volume) if !self.is_here(&volume) => {
+                    let node = volume.node.unwrap_or_else(|| unreachable!("a volume without a node is here"));
+                    return Err(ControlError::VolumeElsewhere { name: volume.name, node });
+                }
+                Some(volume) => found.push(volume),
+                None if own_only => return Err(ControlError::NotOwnVolume { name: mount.name.clone() }),
+                None => {}
+            }
+            mount.volume_id = id;
+        }
+        self.hold_volumes(&found.iter().collect::<Vec<_>>())
+    }
+
+    /// The files of a volume.
+    pub async fn volume_files(&self, tenant: &TenantId, name: &VolumeName) -> Result<(Volume, FileTree), ControlError> {
+        let volume = self.volume_here(tenant, name).await?;
+        if volume.is_removing {
+            return Err(ControlError::VolumeRemoving { name: volume.name });
+        }
+        let storage = self.volume_storage()?;
+        let id = volume.id.clone();
+        let opened = tokio::task::spawn_blocking(move || storage.open_volume(&id)).await.map_err(|_| ControlError::Stopping)?;
+        match opened {
+            Ok(top) => Ok((volume, FileTree::new(top))),
+            Err(StorageError::NoVolume { .. }) => Err(ControlError::VolumeMissing { name: volume.name }),
+            Err(error) => Err(EngineError::Storage { hint: error.hint(), reason: error.to_string() }.into()),
+        }
+    }
+
+    /// The number of a tenant's volumes, and the sum of their sizes.
+    pub async fn volume_totals(&self, tenant: &TenantId) -> Result<(u64, u64), ControlError> {
+        let volumes = self.volumes(tenant).await?;
+        Ok((volumes.len() as u64, volumes.iter().map(|volume| volume.size_bytes).sum()))
+    }
+
+    /// Removes all volumes of a tenant that is being removed.
+    pub async fn remove_volumes_of(&self, tenant: &TenantId) -> Result<(), ControlError> {
+        for volume in self.volumes(tenant).await? {
+            match self.remove_volume(tenant, &volume.name, true).await {
+                Ok(_) | Err(ControlError::NoVolume { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
