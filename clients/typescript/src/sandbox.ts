@@ -7,7 +7,7 @@ import { BashSession, type CommandResult, type Process, type RunOptions, type Sp
 import { Files } from "./files.js";
 import { randomId } from "./random.js";
 import { Trajectory } from "./trajectory.js";
-import type { BashSessionInfo, CreatedSandboxes, CreateSandbox, FailedCreate, SandboxInfo, SandboxUsage } from "./types.js";
+import type { BashSessionInfo, CreatedSandboxes, CreateSandbox, FailedCreate, PauseKind, SandboxInfo, SandboxUsage } from "./types.js";
 
 /** A create may wait for an image. */
 const CREATE_TIMEOUT_MS = 240_000;
@@ -165,9 +165,9 @@ export class Sandbox {
     return (this.info = await this.client.request("GET", this.#api));
   }
 
-  /** Freezes it until its next call. */
-  pause(): Promise<SandboxInfo> {
-    return this.#post("pause");
+  /** Pauses it until its next call. `disk` ends its processes and keeps its files; `freeze`, the default, keeps both. */
+  pause(kind?: PauseKind): Promise<SandboxInfo> {
+    return this.#post("pause", kind === undefined ? {} : { kind });
   }
 
   resume(): Promise<SandboxInfo> {

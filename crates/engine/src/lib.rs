@@ -82,6 +82,17 @@ pub trait Engine: Send + Sync + 'static {
 
     async fn resume(&self, id: &SandboxId) -> Result<(), EngineError>;
 
+    /// Whether it can [`Engine::stop`] sandboxes.
+    fn can_stop(&self) -> bool {
+        false
+    }
+
+    /// Ends all processes of a sandbox, running or frozen, and frees their memory. Its disk waits for [`Engine::restart`]: until
+    /// that has returned, a start of the server finds it as [`FoundState::Stopped`]. Idempotent.
+    async fn stop(&self, _id: &SandboxId) -> Result<(), EngineError> {
+        Err(EngineError::NoPauseToDisk { engine: self.name() })
+    }
+
     /// Opens a connection to the guest's HTTP server.
     async fn dial(&self, id: &SandboxId) -> Result<Box<dyn Connection>, EngineError>;
 
@@ -202,6 +213,8 @@ pub struct Found {
 pub enum FoundState {
     Running,
     Paused,
+    /// Its processes were ended by [`Engine::stop`].
+    Stopped,
     /// Its processes are gone. Its disk is kept until it is destroyed.
     Lost(Death),
 }
@@ -283,6 +296,8 @@ pub enum EngineError {
     InUse { data_dir: PathBuf, holder: Option<namespace::LockHolder> },
     #[error("{what} can't be enforced here: {reason}")]
     Unsupported { what: String, reason: String },
+    #[error("the engine {engine} can't pause a sandbox to its disk")]
+    NoPauseToDisk { engine: &'static str },
     /// A tier is not available for this image or on this host.
     #[error("the tier {tier} is not available: {reason}")]
     NoTier { tier: Tier, reason: String, hint: &'static str },
@@ -315,7 +330,7 @@ impl EngineError {
         match self {
             Self::NoImage { .. } | Self::NotFound { .. } => ErrorCode::NotFound,
             Self::NoVolume { .. } => ErrorCode::InvalidRequest,
-            Self::Unsupported { .. } | Self::NoTier { .. } => ErrorCode::Unsupported,
+            Self::Unsupported { .. } | Self::NoPauseToDisk { .. } | Self::NoTier { .. } => ErrorCode::Unsupported,
             Self::Timeout { .. } => ErrorCode::Timeout,
             Self::Busy { .. } => ErrorCode::Exhausted,
             Self::Stage { source, .. } | Self::Dial { source, .. } | Self::Host { source, .. }
@@ -366,6 +381,7 @@ impl EngineError {
                 Some("nothing was changed and all sandboxes live on; start again when the host has what it lacked".to_owned())
             }
             Self::NoTier { hint, .. } => Some((*hint).to_owned()),
+            Self::NoPauseToDisk { .. } => Some("pause it with the kind freeze".to_owned()),
             Self::Unsupported { .. } => Some("arenite doctor says what this host can enforce".to_owned()),
             _ => None,
         }

@@ -32,6 +32,7 @@ mod recovery;
 mod reset;
 mod restart;
 pub(crate) mod slot;
+mod stop;
 pub mod storage;
 pub(crate) mod volumes;
 

@@ -30,6 +30,7 @@ impl NamespaceEngine {
         let kept = Kept {
             uid_index: record.as_ref().map(|record| record.uid_index),
             revision: record.as_ref().map_or(0, |record| record.revision),
+            stopped: record.as_ref().is_some_and(|record| record.stopped),
             layers: layers(&shared, &image, record)?,
         };
         let slot = shared.host.prepare_again(row.id.clone(), spec.network, kvm, kept).await?;
@@ -39,7 +40,10 @@ impl NamespaceEngine {
             blocking(move || match owner.begin(&slot, &row.name, Some(row.memo), &spec, &image, &mut stages) {
                 Ok(live) => {
                     let (pidfd, tier) = (live.pidfd.clone(), live.tier());
-                    owner.state().live.insert(row.id.clone(), live);
+                    let mut state = owner.state();
+                    state.stopped.remove(&row.id);
+                    state.live.insert(row.id.clone(), live);
+                    drop(state);
                     Ok((row.id, pidfd, tier, stages.done))
                 }
                 Err(error) => {

@@ -54,6 +54,8 @@ pub(super) struct Kept {
     pub(super) layers: Vec<PathBuf>,
     /// The number of writes of its record.
     pub(super) revision: u32,
+    /// It was paused to its disk, and is until the guest has started.
+    pub(super) stopped: bool,
 }
 
 /// What a slot is for.

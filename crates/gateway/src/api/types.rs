@@ -8,8 +8,8 @@ use arenite_control::usage::{UsageGroup, UsageRow};
 use arenite_control::{ChildBudget, Deadline, QuarantinedSandbox, ResourcesOverlay, Template};
 use arenite_engine::HostCapacity;
 use arenite_model::{
-    Death, GroupName, IdlePolicy, ImageName, KeyId, NetworkMode, Resources, SandboxId, SandboxName, SandboxSpec, SandboxState,
-    TenantId, Tier, VolumeMount,
+    Death, GroupName, IdlePolicy, ImageName, KeyId, NetworkMode, PauseKind, Resources, SandboxId, SandboxName, SandboxSpec,
+    SandboxState, TenantId, Tier, VolumeMount,
 };
 use arenite_synthesis::WorkerInfo;
 use arenite_trajectory::{SessionEvent, Step, Summary};
@@ -50,6 +50,8 @@ pub(crate) struct CreateSandbox {
     /// 0: never.
     pub(super) idle_timeout_seconds: Option<u64>,
     pub(super) idle_policy: Option<IdlePolicy>,
+    /// Time after which a frozen sandbox is paused to its disk. 0: never.
+    pub(super) disk_after_seconds: Option<u64>,
     /// Chosen by the client, to find the sandbox in lists; it need not be unique.
     pub(super) client_tag: Option<String>,
     /// A group of the tenant, with which the sandbox ends.
@@ -141,6 +143,25 @@ pub(crate) struct DeletedGroup {
     pub(crate) deleted_sandboxes: usize,
 }
 
+/// How to pause a sandbox.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct PauseSandbox {
+    /// Absent: `freeze`.
+    pub(super) kind: PauseKind,
+}
+
+/// What became of a sandbox's processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ProcessesAfter {
+    /// They are the same as before.
+    Kept,
+    Ended,
+    /// They are new: its main command and its hooks run again.
+    Restarted,
+}
+
 /// A body without fields.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -152,6 +173,11 @@ pub(crate) struct SandboxInfo {
     pub(super) id: SandboxId,
     pub(super) name: SandboxName,
     pub(super) state: SandboxState,
+    /// What its pause keeps; null unless it is paused.
+    pub(super) pause_kind: Option<PauseKind>,
+    /// What became of its processes. Only in answers to `pause`, `resume`, and `start`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) processes: Option<ProcessesAfter>,
     /// Why it is lost or failed.
     pub(super) reason: Option<String>,
     /// How it came to be lost or failed, or why it is being deleted.

@@ -12,7 +12,7 @@ from typing_extensions import Self, Unpack
 from .. import _wire as wire
 from ..errors import NotFound
 from ..models import CreatedSandboxes, FailedCreate, SandboxInfo, SandboxUsage, Step
-from ..requests import CreateSandbox
+from ..requests import CreateSandbox, PauseKind
 from ..results import CommandResult
 from .browser import AsyncBrowser
 from .code import AsyncCode
@@ -271,9 +271,9 @@ class AsyncSandbox:
     async def refresh(self) -> SandboxInfo:
         return self._update(await self.client.request("GET", self._api))
 
-    async def pause(self) -> SandboxInfo:
-        """Freezes it until its next call."""
-        return await self._post("pause")
+    async def pause(self, kind: PauseKind | None = None) -> SandboxInfo:
+        """Pauses it until its next call. `disk` ends its processes and keeps its files; `freeze`, the default, keeps both."""
+        return await self._post("pause", **wire.present(kind=kind))
 
     async def resume(self) -> SandboxInfo:
         return await self._post("resume")
