@@ -137,7 +137,7 @@ class TestMemory:
     def test_a_hog_of_many_processes(self, sandbox: Callable[..., LiveSandbox]) -> None:
         live = sandbox(resources={"memory_bytes": 256 * MIB})
         hog = "python3 -c 'import time; x = b\"x\" * (100 << 20); time.sleep(20)'"
-        live.bash(f"for i in 1 2 3 4 5 6; do {hog} & done; wait", hard_timeout=15)
+        live.bash(f"for i in 1 2 3 4 5 6; do {hog} & done; wait", hard_timeout=6)
         assert live.output("echo alive") == "alive"
         usage = httpx.get(f"{live.base_url}/api/v2/sandboxes/{live.name}/usage", timeout=30).json()
         assert usage["memory_bytes"] <= 256 * MIB
