@@ -1,4 +1,4 @@
-"""64 workers at once, and the same with the server killed in the middle: nobody waits for ever, nothing is mixed up or lost."""
+"""Many workers at once, and the same with the server killed in the middle: nobody waits for ever, nothing is mixed up or lost."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
+import loads
 import pytest
 from arenite_server import Server
 from workers import Worker
 
-WORKERS = 64
-STEPS = 50
-WITH_BROWSER = 8
+WORKERS = loads.size(24, 64)
+STEPS = loads.size(20, 50)
+WITH_BROWSER = loads.size(2, 8)
 #: Sandboxes of 256 MiB let all of them in beside each other.
 SMALL = {"memory_mb": 256}
 
@@ -65,6 +66,7 @@ def work(worker: Steady, browser: bool) -> None:
     assert worker.post("worker/disconnect").json()["data"]["sessions_cleaned"] in (2, 3)
 
 
+@pytest.mark.load
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("killed", [False, True], ids=["undisturbed", "server-killed-midway"])
 def test_many_workers_at_once(server: Server, killed: bool) -> None:

@@ -11,4 +11,4 @@ from arenite_server import Server
 
 @pytest.mark.timeout(600)
 def test_a_rollout_comes_to_the_same_however_it_is_run(server: Server, tmp_path: Path) -> None:
-    rolled_out(server, tmp_path, 40, 8)
+    rolled_out(server, tmp_path, 20, 8)

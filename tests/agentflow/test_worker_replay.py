@@ -1,4 +1,4 @@
-"""Trajectories of workers, run again by the real command: twenty that come to the same, and one that does not."""
+"""Trajectories of workers, run again by the real command: many that come to the same, and one that does not."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import atif
+import loads
 import pytest
 from arenite_server import Server
 from workers import Worker
 
-#: Deterministic tasks of several kinds; each is done with other numbers a few times.
+#: Each kind of task is done so often, with other numbers.
+TIMES = loads.size(2, 5)
+#: Deterministic tasks of several kinds.
 TASKS: list[list[tuple[str, dict[str, Any]]]] = [
     [("bash:run", {"command": f"cd /tmp; N={n}; seq $N | paste -sd+ | tee sum"}), ("bash:run", {"command": "pwd; echo $N; cat sum; exit 3"})]
-    for n in range(1, 6)
+    for n in range(1, TIMES + 1)
 ] + [
     [
         ("code:write", {"file_path": f"w/{n}.py", "content": f"x = {n}\nprint(x ** 2)\n"}),
@@ -25,12 +28,12 @@ TASKS: list[list[tuple[str, dict[str, Any]]]] = [
         ("code:grep", {"pattern": "print", "path": "w"}),
         ("code:edit", {"file_path": f"w/{n}.py", "old_string": "not there", "new_string": ""}),
     ]
-    for n in range(5)
+    for n in range(TIMES)
 ] + [
-    [("code:execute", {"code": f"a = {n}"}), ("code:execute", {"code": "print(a * 2)\na + 1"}), ("code:execute", {"code": "1 / 0"})] for n in range(5)
+    [("code:execute", {"code": f"a = {n}"}), ("code:execute", {"code": "print(a * 2)\na + 1"}), ("code:execute", {"code": "1 / 0"})] for n in range(TIMES)
 ] + [
     [("bash:run", {"command": f"mktemp; date; echo $$; echo {n}"}), ("nope:nothing", {}), ("text2sql:list_databases", {}), ("bash:run", {})]
-    for n in range(5)
+    for n in range(TIMES)
 ]
 
 
@@ -43,13 +46,13 @@ def do(worker: Worker, task: list[tuple[str, dict[str, Any]]], sessions: bool) -
     worker.post("worker/disconnect")
 
 
+@pytest.mark.load
 @pytest.mark.timeout(600)
-def test_twenty_trajectories_come_to_the_same_again(worker: Callable[..., Worker], command: Callable[..., Any]) -> None:
+def test_trajectories_come_to_the_same_again(worker: Callable[..., Worker], command: Callable[..., Any]) -> None:
     workers = [worker(str(n)) for n in range(len(TASKS))]
-    assert len(TASKS) == 20
     with ThreadPoolExecutor(4) as pool:
         # Some without a session of their own.
-        list(pool.map(lambda n: do(workers[n], TASKS[n], n % 4 != 3), range(20)))
+        list(pool.map(lambda n: do(workers[n], TASKS[n], n % 4 != 3), range(len(TASKS))))
         told = list(pool.map(lambda one: command("replay", one.name, "--json"), workers))
     for task, done in zip(TASKS, told, strict=True):
         assert done.returncode == 0, done.stdout + done.stderr

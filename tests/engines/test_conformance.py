@@ -161,6 +161,22 @@ class TestStates:
         assert made.output("echo woken") == "woken"
         engine.can("pause and resume")
 
+    def test_pause_to_disk(self, engine: Engine, box: Box) -> None:
+        made = box("on-disk")
+        made.output("echo kept > /root/file; sleep 600 &")
+        paused = httpx.post(f"{engine.server.url}/api/v2/sandboxes/on-disk/pause", json={"kind": "disk"}, timeout=60)
+        if engine.daemon is not None:
+            assert paused.status_code == 501 and "can't pause a sandbox to its disk" in paused.json()["message"], paused.text
+            assert state(made) == "running" and made.output("cat /root/file") == "kept"
+            assert engine.create("refused", status=501, idle_policy="disk")["code"] == "unsupported"
+            assert engine.create("refused", status=501, disk_after_seconds=60)["code"] == "unsupported"
+            engine.can("pause to disk", "refused")
+            return
+        assert paused.status_code == 200 and paused.json()["processes"] == "ended", paused.text
+        assert state(made) == "paused"
+        assert made.output("cat /root/file") == "kept" and state(made) == "running"
+        engine.can("pause to disk")
+
     def test_a_guest_that_is_killed_and_started_again(self, engine: Engine, box: Box) -> None:
         made = box("killed")
         made.output("echo kept > /root/file")

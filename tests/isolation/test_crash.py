@@ -103,7 +103,7 @@ def test_twenty_sandboxes_outlive_the_server(server: Server) -> None:
 
 @pytest.mark.timeout(400)
 def test_random_kills_leak_nothing(server: Server) -> None:
-    random_kills(server, 10)
+    random_kills(server, 5)
 
 
 @pytest.mark.timeout(200)

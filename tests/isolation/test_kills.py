@@ -14,11 +14,11 @@ from sandboxes import LiveSandbox
 
 
 def test_random_kills_under_load(server: Server) -> None:
-    killed_under_load(server, 8, sandboxes=1, clients=3)
+    killed_under_load(server, 5, sandboxes=1, clients=3)
 
 
 def test_browsers_that_are_killed_at_work(server: Server) -> None:
-    browsers_side_by_side(server, 20, 2, pause=1.5)
+    browsers_side_by_side(server, 12, 2, pause=1)
 
 
 def test_what_starts_commands_is_replaced_when_it_is_stopped(sandbox: Callable[..., LiveSandbox]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import generated_requests
 import httpx
+import loads
 import pytest
 from arenite_server import Server
 from openapi_spec_validator import validate
@@ -16,7 +17,7 @@ FIT = "response_schema_conformance,content_type_conformance,status_code_conforma
 
 
 def check(url: str, checks: str, *arguments: str) -> None:
-    generated_requests.check(url, checks, *arguments, examples=20, seconds=SECONDS, patience=15)
+    generated_requests.check(url, checks, *arguments, examples=loads.size(5, 20), seconds=SECONDS, patience=15)
 
 
 @pytest.mark.parametrize("path", ["/v1/openapi.json", "/sandbox/any/v1/openapi.json", "/api/v2/openapi.json", "/openapi.json"])
@@ -26,6 +27,7 @@ def test_documents_are_valid(server: Server, path: str) -> None:
     assert document["openapi"].startswith("3.1")
 
 
+@pytest.mark.load
 @pytest.mark.timeout(SECONDS + 120)
 def test_no_answer_of_the_api_is_a_server_error_or_breaks_the_document(server: Server, sandbox: Callable[..., LiveSandbox]) -> None:
     live = sandbox()
@@ -46,6 +48,7 @@ def test_no_answer_of_the_api_is_a_server_error_or_breaks_the_document(server: S
     assert live.output("echo alive") == "alive"
 
 
+@pytest.mark.load
 @pytest.mark.timeout(SECONDS + 120)
 def test_agentflows_answers_fit_its_document(own_server: Callable[..., Server]) -> None:
     server = own_server()

@@ -2,6 +2,7 @@
 //! renderings, clippy, rustdoc, cargo-deny. The crates' own tests compare golden files.
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use crate::command::{self, cargo, program, target_dir};
 use crate::failure::{Attempt, Failure, Outcome};
@@ -11,15 +12,33 @@ use crate::{arrows, chart, clients, fmt, web, words};
 const CARGO_DENY: &str = "0.20.2";
 
 pub(crate) fn run() -> Outcome {
+    sources()?;
+    code(cargo)
+}
+
+/// What needs no compiler for Rust.
+pub(crate) fn sources() -> Outcome {
     fmt::check()?;
     web::check()?;
     clients::check()?;
     words::check()?;
     arrows::check()?;
-    chart::check()?;
+    chart::check()
+}
+
+/// Clippy, rustdoc, and cargo-deny, with the time of the processors that nothing else needs.
+pub(crate) fn code_in_idle_time() -> Outcome {
+    code(|| {
+        let mut nice = program("nice");
+        nice.args(["-n", "19"]).arg(cargo().get_program());
+        nice
+    })
+}
+
+fn code(cargo: impl Fn() -> Command + Sync) -> Outcome {
     std::thread::scope(|scope| {
         // It has a separate build folder.
-        let deny = scope.spawn(cargo_deny);
+        let deny = scope.spawn(|| cargo_deny(&cargo));
         // The profile of the tests: their C code and macros are compiled once, then.
         let clippy = ["clippy", "--workspace", "--all-targets", "--profile", "checked", "--quiet", "--", "--deny", "warnings"];
         command::run(cargo().args(clippy))?;
@@ -39,7 +58,7 @@ pub(crate) fn run() -> Outcome {
 }
 
 /// The path of cargo-deny; installed from source if it is missing.
-fn cargo_deny() -> Result<PathBuf, Failure> {
+fn cargo_deny(cargo: &impl Fn() -> Command) -> Result<PathBuf, Failure> {
     let tools = target_dir().join("tools");
     let root = tools.join(format!("cargo-deny-{CARGO_DENY}"));
     let tool = root.join("bin/cargo-deny");

@@ -18,6 +18,7 @@ mod go;
 mod host;
 mod image;
 mod kubernetes;
+mod lanes;
 mod lint;
 mod openapi;
 mod pictures;

@@ -1,8 +1,7 @@
 //! `cargo xtask test`: everything that can fail, with one closing line.
 
 use std::ffi::OsStr;
-use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -12,6 +11,7 @@ use crate::binary::{self, Profile};
 use crate::command::{self, cargo, program, repository, target_dir};
 use crate::decoy::Decoy;
 use crate::failure::{Attempt, Failure, Outcome};
+use crate::lanes::{self, beside};
 use crate::{clients, go, host, image, lint, python, up, web};
 
 #[derive(Debug, Args)]
@@ -32,17 +32,12 @@ const LONGEST_DATA_DIR: usize = 58;
 
 /// The images of the end-to-end tests.
 const IMAGES: [&str; 4] = ["base", "code", "browser", "aio"];
+const LINT: &str = "lint";
 const END_TO_END: &str = "end-to-end";
-/// The folders of the end-to-end tests that run beside the others, since most tests wait most of their time. Each of the two
-/// lanes has its own server and data directory, and takes about as long as the other. Playwright leaves an event loop running, so
-/// tests that start one come before `aio`.
-const FIRST_LANE: [&str; 4] = ["agentflow", "retrieval", "hub", "aio"];
-/// The folder that runs after the others: its tests fill the host, and inspect its state.
-const ALONE: &str = "isolation";
 /// The folder that needs a cluster, which takes minutes to build. No lane has it.
 const LEFT_OUT: &str = "LEFT OUT: tests/kubernetes needs a Kubernetes cluster; run it with: cargo xtask test-kubernetes";
-/// A test that fails gets a second try, and the summary names it.
-const SECOND_TRY: [&str; 2] = ["--reruns", "1"];
+/// Second tries that all of them may need: more mean a defect, not a busy host.
+const MOST_SECOND_TRIES: usize = 6;
 
 type Part = (&'static str, fn() -> Outcome);
 
@@ -52,15 +47,29 @@ type Done = (&'static str, Outcome, Duration);
 pub(crate) fn run(args: &TestArgs) -> Outcome {
     host::must_be_root("test")?;
     host::prepare(&[host::TO_BUILD, host::TO_RUN, host::TO_TEST])?;
-    let parts: [Part; 3] = [("lint", lint::run), ("crates", crates), ("package", clients::test)];
+    let begun = Instant::now();
     let wanted = |name: &str| args.only.as_deref().is_none_or(|only| name.contains(only));
+    // Clippy and rustdoc take the time that the end-to-end tests wait.
+    let in_lanes = wanted(END_TO_END) && args.pytest.is_empty();
+    let lint_beside = wanted(LINT) && in_lanes && !args.fail_fast;
+    let parts: [Part; 3] =
+        [(LINT, if lint_beside { lint::sources } else { lint::run }), ("crates", crates), ("package", clients::test)];
     let mut results: Vec<Done> = Vec::new();
+    let (mut prepared, mut lint_of_code) = (None, None);
     // The list of the last run, which may not exist.
     let _ = std::fs::remove_file(second_tries());
     web::build()?;
     std::thread::scope(|scope| {
         // The program is compiled first in any case, and its images are built while other parts run.
-        let preparing = wanted(END_TO_END).then(|| scope.spawn(|| Prepared::make(Profile::Checked)));
+        let preparing = wanted(END_TO_END).then(|| {
+            scope.spawn(|| {
+                let prepared = Prepared::make(Profile::Checked)?;
+                if in_lanes {
+                    (1..=lanes::LANES).try_for_each(|lane| prepared.data_dir_of_lane(lane).map(drop))?;
+                }
+                Ok(prepared)
+            })
+        });
         for (name, part) in parts.into_iter().filter(|(name, _)| wanted(name)) {
             results.push(step(name, part));
             if args.fail_fast && results.iter().any(|(_, outcome, _)| outcome.is_err()) {
@@ -68,21 +77,35 @@ pub(crate) fn run(args: &TestArgs) -> Outcome {
             }
         }
         let Some(preparing) = preparing else { return };
+        results.push(step("preparation", || {
+            prepared = Some(preparing.join().unwrap_or_else(|_| Err(Failure::new("it panicked")))?);
+            Ok(())
+        }));
+        let Some(prepared) = &prepared else { return };
         results.push(step(END_TO_END, || {
-            let prepared = preparing.join().unwrap_or_else(|_| Err(Failure::new("its preparation panicked")))?;
             let decoy = Decoy::start(&prepared.arenite, &prepared.data_dir, &beside(&prepared.data_dir, "decoy"))?;
-            let tests =
-                if args.pytest.is_empty() { prepared.in_lanes() } else { command::run(&mut prepared.pytest(&args.pytest)) };
+            let tests = if in_lanes {
+                let (lanes, lint) = std::thread::scope(|scope| {
+                    let lint = lint_beside.then(|| scope.spawn(|| step("lint of the code", lint::code_in_idle_time)));
+                    (lanes::run(prepared), lint.map(std::thread::ScopedJoinHandle::join))
+                });
+                lint_of_code =
+                    lint.map(|done| done.unwrap_or_else(|_| step("lint of the code", || Err(Failure::new("it panicked")))));
+                lanes.and(lanes::run_alone(prepared))
+            } else {
+                command::run(&mut prepared.pytest(&args.pytest))
+            };
             // Also after failed tests: that they reached it may be the reason.
             let untouched = decoy.map_or(Ok(()), Decoy::check);
             tests.and(untouched)
         }));
     });
+    results.extend(lint_of_code);
     if results.is_empty() {
         let only = args.only.as_deref().unwrap_or_default();
         return Err(Failure::new(format!("there is no part {only:?}: the parts are lint, crates, package and end-to-end")));
     }
-    summarise(&results)
+    summarise(&results, begun.elapsed())
 }
 
 fn step(name: &'static str, part: impl FnOnce() -> Outcome) -> Done {
@@ -92,7 +115,7 @@ fn step(name: &'static str, part: impl FnOnce() -> Outcome) -> Done {
     (name, outcome, begun.elapsed())
 }
 
-fn summarise(results: &[Done]) -> Outcome {
+fn summarise(results: &[Done], took: Duration) -> Outcome {
     println!();
     for (name, outcome, took) in results {
         match outcome {
@@ -101,13 +124,18 @@ fn summarise(results: &[Done]) -> Outcome {
         }
     }
     let again = std::fs::read_to_string(second_tries()).unwrap_or_default();
-    println!("second tries: {}", again.lines().count());
+    let tries = again.lines().count();
+    println!("second tries: {tries}");
     again.lines().for_each(|name| println!("  {name}"));
+    if tries > MOST_SECOND_TRIES {
+        println!("FAILED: at most {MOST_SECOND_TRIES} may need a second try");
+        return Err(Failure::new("too many tests needed a second try"));
+    }
     if results.iter().any(|(name, ..)| *name == END_TO_END) {
         println!("{LEFT_OUT}");
     }
     let failed = results.iter().filter(|(_, outcome, _)| outcome.is_err()).count();
-    let seconds: f64 = results.iter().map(|(.., took)| took.as_secs_f64()).sum();
+    let seconds = took.as_secs_f64();
     if failed == 0 {
         println!("test result: ok. {} parts passed in {seconds:.0} s", results.len());
         return Ok(());
@@ -167,39 +195,15 @@ impl Prepared {
         pytest
     }
 
-    /// Runs all of them. The output of the second lane is shown when the first has ended.
-    fn in_lanes(&self) -> Outcome {
-        let settings = repository().join("tests/pytest.ini");
-        let text = std::fs::read_to_string(&settings).attempt(|| format!("could not read {}", settings.display()))?;
-        let folders = text.lines().find_map(|line| line.strip_prefix("testpaths =")).unwrap_or_default().split_whitespace();
-        let others: Vec<&str> = folders.filter(|folder| *folder != ALONE && !FIRST_LANE.contains(folder)).collect();
-        let second = self.twin()?;
-        let log = target_dir().join("end-to-end.log");
-        let file = File::create(&log).attempt(|| format!("could not make {}", log.display()))?;
-        let copy = file.try_clone().attempt(|| "could not share a file".into())?;
-        let mut beside = self.pytest(&[&SECOND_TRY, &others[..]].concat());
-        beside.env("ARENITE_TEST_DATA", &second).stdout(file).stderr(copy);
-        eprintln!("$ {} (beside it, into {})", command::shown(&beside), log.display());
-        let mut running = beside.spawn().attempt(|| "could not start pytest".into())?;
-        let first = command::run(&mut self.pytest(&[SECOND_TRY.as_slice(), &FIRST_LANE].concat()));
-        let status = running.wait().attempt(|| "could not wait for pytest".into())?;
-        println!("\n{}", std::fs::read_to_string(&log).unwrap_or_default());
-        let last = command::run(&mut self.pytest(&[&SECOND_TRY[..], &[ALONE]].concat()));
-        first.and(last)?;
-        if status.success() { Ok(()) } else { Err(Failure::new(format!("{} failed ({status})", command::shown(&beside)))) }
-    }
-
-    /// A second data directory with the same images.
-    fn twin(&self) -> Result<PathBuf, Failure> {
-        let twin = beside(&self.data_dir, "2");
+    /// The data directory of a lane, from 1, with the same images.
+    pub(crate) fn data_dir_of_lane(&self, lane: usize) -> Result<PathBuf, Failure> {
+        if lane == 1 {
+            return Ok(self.data_dir.clone());
+        }
+        let twin = beside(&self.data_dir, &lane.to_string());
         image::copy(&self.arenite, &IMAGES, &self.data_dir, &twin)?;
         Ok(twin)
     }
-}
-
-/// The directory beside this one that has the suffix.
-fn beside(data_dir: &Path, suffix: &str) -> PathBuf {
-    PathBuf::from(format!("{}-{suffix}", data_dir.display()))
 }
 
 /// Kept between runs, so that the images are built once.

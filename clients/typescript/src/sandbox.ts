@@ -16,6 +16,7 @@ import type {
   FailedCreate,
   ForkSandbox,
   HistoryInfo,
+  PauseKind,
   RolledBack,
   SandboxInfo,
   SandboxUsage,
@@ -184,9 +185,9 @@ export class Sandbox {
     return (this.info = await this.client.request("GET", this.#api));
   }
 
-  /** Freezes it until its next call. */
-  pause(): Promise<SandboxInfo> {
-    return this.#post("pause");
+  /** Pauses it until its next call. `disk` ends its processes and keeps its files; `freeze`, the default, keeps both. */
+  pause(kind?: PauseKind): Promise<SandboxInfo> {
+    return this.#post("pause", kind === undefined ? {} : { kind });
   }
 
   resume(): Promise<SandboxInfo> {

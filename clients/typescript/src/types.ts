@@ -11,6 +11,7 @@ export type SandboxInfo = Server["SandboxInfo"];
 export type CreatedSandboxes = Server["CreatedSandboxes"];
 export type FailedCreate = Server["FailedCreate"];
 export type SandboxList = Server["SandboxList"];
+export type PauseKind = Server["PauseKind"];
 export type SandboxUsage = Server["SandboxUsage"];
 export type ServerInfo = Server["ServerInfo"];
 export type Me = Server["Me"];

@@ -125,8 +125,8 @@ pub(crate) enum Command {
     Set(SetArgs),
     /// Delete sandboxes
     Rm(RmArgs),
-    /// Freeze sandboxes; a call wakes them
-    Pause(NamesArgs),
+    /// Pause sandboxes; a call wakes them
+    Pause(PauseArgs),
     /// Wake paused sandboxes
     Resume(NamesArgs),
     /// Restart failed or lost sandboxes with their files
@@ -333,6 +333,9 @@ pub(crate) struct CreateArgs {
     /// Action after the idle timeout
     #[arg(long, value_enum)]
     pub(crate) idle_policy: Option<Idle>,
+    /// Pause it to its disk after it was frozen for this time [default: never]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) disk_after: Option<Span>,
     /// Label
     #[arg(long, short, value_name = "KEY=VALUE")]
     pub(crate) label: Vec<String>,
@@ -379,8 +382,39 @@ pub(crate) enum Network {
 pub(crate) enum Idle {
     /// Delete it
     Delete,
-    /// Freeze it until the next call
+    /// The same as freeze
     Pause,
+    /// Freeze it until the next call
+    Freeze,
+    /// Pause it to its disk until the next call
+    Disk,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A call, 'arenite resume' or 'arenite start' wakes the sandbox. After a pause to the disk, its main
+command and its hooks run again.
+
+Examples:
+  arenite pause demo                               keep its processes and their memory
+  arenite pause demo --kind disk                   end its processes and keep its files")]
+pub(crate) struct PauseArgs {
+    /// The sandboxes
+    #[arg(required = true)]
+    pub(crate) sandboxes: Vec<SandboxName>,
+    /// What to keep
+    #[arg(long, value_enum, default_value = "freeze")]
+    pub(crate) kind: Pause,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Pause {
+    /// Its processes with their memory, and its files
+    Freeze,
+    /// Its files
+    Disk,
 }
 
 #[derive(Debug, Args)]

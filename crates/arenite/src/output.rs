@@ -56,7 +56,7 @@ pub(crate) fn rows(table: &Table) {
 pub(crate) fn state(word: &str) -> Cell {
     let colour = match word {
         "running" | "ok" | "success" => Some(Color::Green),
-        "paused" | "creating" | "deleting" | "degraded" | "aborted" | "timeout" => Some(Color::Yellow),
+        "paused" | "paused (disk)" | "creating" | "deleting" | "degraded" | "aborted" | "timeout" => Some(Color::Yellow),
         "failed" | "lost" | "error" | "missing" | "interrupted" | "agent" | "infrastructure" => Some(Color::Red),
         _ => None,
     };

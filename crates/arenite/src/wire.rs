@@ -49,6 +49,8 @@ pub(crate) struct Create {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) idle_policy: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) disk_after_seconds: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) client_tag: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) group: Option<String>,
@@ -134,6 +136,9 @@ pub(crate) struct Sandbox {
     pub(crate) id: String,
     pub(crate) name: String,
     pub(crate) state: String,
+    /// None: it is not paused, or the server is of a version without kinds of pauses.
+    #[serde(default)]
+    pub(crate) pause_kind: Option<String>,
     #[serde(default)]
     pub(crate) reason: Option<String>,
     #[serde(default)]
@@ -153,6 +158,13 @@ pub(crate) struct Sandbox {
     pub(crate) spec: Spec,
     #[serde(default)]
     pub(crate) urls: BTreeMap<String, String>,
+}
+
+impl Sandbox {
+    /// Its state, with the kind of a pause that ended its processes.
+    pub(crate) fn state_and_kind(&self) -> &str {
+        if self.pause_kind.as_deref() == Some("disk") { "paused (disk)" } else { &self.state }
+    }
 }
 
 fn unknown() -> String {
@@ -178,6 +190,8 @@ pub(crate) struct Change {
     pub(crate) idle_timeout_seconds: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) idle_policy: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) disk_after_seconds: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -52,6 +52,7 @@ fn sandbox(name: &str) -> Sandbox {
         state: SandboxState::Running,
         spec: SandboxSpec::of_image("base".parse().unwrap()),
         template: None,
+        pause_kind: None,
         reason: None,
         died: None,
         revision: 1,

@@ -272,6 +272,7 @@ fn sandbox(name: &str) -> Anything<Sandbox> {
         origin: "measurement".to_owned(),
         created_at: now,
         last_used_at: now,
+        pause_kind: None,
         state_since: now,
         expires_at: None,
         provenance: Provenance::default(),

@@ -32,6 +32,8 @@ pub struct SandboxChange {
     /// In seconds; 0: never idle.
     pub idle_timeout_seconds: Option<u64>,
     pub idle_policy: Option<IdlePolicy>,
+    /// In seconds; 0: a frozen sandbox stays frozen.
+    pub disk_after_seconds: Option<u64>,
     /// The versions that it may have before the change (see [`Sandbox::version`]); none: any.
     pub versions: Option<Vec<String>>,
 }
@@ -51,7 +53,8 @@ pub enum TimeoutChange {
 
 impl SandboxChange {
     fn concerns_times(&self) -> bool {
-        self.timeout.is_some() || self.idle_timeout_seconds.is_some() || self.idle_policy.is_some()
+        let idle = self.idle_timeout_seconds.is_some() || self.idle_policy.is_some();
+        self.timeout.is_some() || idle || self.disk_after_seconds.is_some()
     }
 }
 
@@ -125,7 +128,11 @@ impl Control {
         if let Some(seconds) = change.idle_timeout_seconds {
             after.spec.idle_timeout_seconds = (seconds > 0).then_some(seconds);
         }
+        if let Some(seconds) = change.disk_after_seconds {
+            after.spec.disk_after_seconds = (seconds > 0).then_some(seconds);
+        }
         after.spec.idle_policy = change.idle_policy.unwrap_or(after.spec.idle_policy);
+        self.check_pauses_of(&after.spec)?;
         if change.concerns_times() {
             // Else a change could be acknowledged, and an idle sandbox be gone right after.
             entry.used_at(now);

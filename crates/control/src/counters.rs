@@ -52,6 +52,7 @@ pub(crate) struct Tally {
     pub(crate) paused_idle: AtomicU64,
     pub(crate) reaped_lost: AtomicU64,
     pub(crate) woken: AtomicU64,
+    pub(crate) paused_to_disk: AtomicU64,
     pub(crate) ended: AtomicU64,
 }
 
@@ -119,6 +120,7 @@ impl Control {
             reaped_timeout: read(&tally.reaped_timeout),
             reaped_idle: read(&tally.reaped_idle),
             paused_idle: read(&tally.paused_idle),
+            paused_to_disk: read(&tally.paused_to_disk),
             reaped_lost: read(&tally.reaped_lost),
             woken: read(&tally.woken),
             ended: read(&tally.ended),

@@ -269,6 +269,7 @@ impl Control {
         let (template, mut spec) = self.start_spec(tenant, request)?;
         request.spec.lay_over(&mut spec);
         spec.check()?;
+        self.check_pauses_of(&spec)?;
         if spec.network == NetworkMode::Host {
             return Err(ControlError::Spec(SpecError::Invalid {
                 field: "network",
@@ -349,6 +350,7 @@ impl Control {
             tenant: reservation.tenant.clone(),
             name,
             state: SandboxState::Creating,
+            pause_kind: None,
             expires_at: spec.timeout_seconds.map(|seconds| later(now, Duration::from_secs(seconds))),
             spec,
             template,

@@ -12,7 +12,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use arenite_model::{Death, SandboxId, SandboxName, SandboxState, TenantId};
+use arenite_model::{Death, PauseKind, SandboxId, SandboxName, SandboxState, TenantId};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -125,6 +125,7 @@ impl EventKind {
             (before, after) => before.is_some() && after.is_none(),
         };
         match Self::of_states(before.state, after.state) {
+            Self::Changed if before.pause() != after.pause() => Self::Paused,
             Self::Changed if is_later => Self::Extended,
             kind => kind,
         }
@@ -183,6 +184,8 @@ pub struct Event {
     pub labels: Arc<BTreeMap<String, String>>,
     /// None: the sandbox is gone.
     pub state: Option<SandboxState>,
+    /// None: it is not paused.
+    pub pause_kind: Option<PauseKind>,
     /// Why it died.
     pub reason: Option<String>,
     /// The same with its kind; also why it is deleted.
@@ -262,6 +265,7 @@ impl Events {
             name: sandbox.name.clone(),
             labels: Arc::new(sandbox.spec.labels.clone()),
             state: (!is_gone).then_some(sandbox.state),
+            pause_kind: sandbox.pause(),
             reason: sandbox.reason.clone(),
             died: sandbox.died.clone(),
             expires_at: sandbox.expires_at,
@@ -368,6 +372,7 @@ mod tests {
             tenant: TenantId::default_tenant(),
             name: "demo".parse().unwrap(),
             state: SandboxState::Running,
+            pause_kind: None,
             spec,
             template: None,
             reason: None,

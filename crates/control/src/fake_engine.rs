@@ -39,6 +39,9 @@ pub enum Point {
     AfterDestroy,
     Pause,
     Resume,
+    Stop,
+    /// Its processes have ended, and control has not received the answer.
+    AfterStop,
     Restart,
     Dial,
     Activity,
@@ -56,6 +59,7 @@ pub enum EngineCall {
     Destroy(SandboxId),
     Pause(SandboxId),
     Resume(SandboxId),
+    Stop(SandboxId),
     Restart(SandboxId),
     Dial(SandboxId),
     Recover(Vec<SandboxId>),
@@ -66,6 +70,8 @@ pub enum EngineCall {
 enum Live {
     Running,
     Paused,
+    /// Paused to its disk.
+    Stopped,
     /// Only its disk is left.
     Lost(Death),
     /// Prepared and never used: removed at the next start.
@@ -100,6 +106,7 @@ pub struct FakeEngine {
     creating: AtomicUsize,
     most_creating: AtomicUsize,
     prepares: AtomicBool,
+    stops: AtomicBool,
 }
 
 impl FakeEngine {
@@ -115,7 +122,13 @@ impl FakeEngine {
             creating: AtomicUsize::new(0),
             most_creating: AtomicUsize::new(0),
             prepares: AtomicBool::new(true),
+            stops: AtomicBool::new(true),
         })
+    }
+
+    /// From now on, it can't pause sandboxes to their disks.
+    pub fn refuse_stops(&self) {
+        self.stops.store(false, Ordering::Release);
     }
 
     /// Delays every pass of this point by this time.
@@ -194,9 +207,14 @@ impl FakeEngine {
         let _ = self.ended.send(Ended { id: id.clone(), death });
     }
 
+    /// Reports the end of the sandbox's processes, and changes nothing.
+    pub fn announce_end(&self, id: &SandboxId) {
+        let _ = self.ended.send(Ended { id: id.clone(), death: Death::new(DeathReason::Unknown) });
+    }
+
     /// Restarts the host: processes are gone, disks stay.
     pub fn reboot(&self) {
-        for live in self.state().live.values_mut() {
+        for live in self.state().live.values_mut().filter(|live| !matches!(live, Live::Stopped)) {
             *live = Live::Lost(Death::new(DeathReason::HostLost));
         }
     }
@@ -295,7 +313,7 @@ impl FakeEngine {
 
     fn change(&self, id: &SandboxId, to: Live) -> Result<(), EngineError> {
         match self.state().live.get_mut(id) {
-            Some(live) if !matches!(live, Live::Lost(_)) => {
+            Some(live) if !matches!(live, Live::Lost(_) | Live::Stopped) => {
                 *live = to;
                 Ok(())
             }
@@ -308,6 +326,7 @@ fn found_state(live: &Live) -> Option<FoundState> {
     match live {
         Live::Running => Some(FoundState::Running),
         Live::Paused => Some(FoundState::Paused),
+        Live::Stopped => Some(FoundState::Stopped),
         Live::Lost(death) => Some(FoundState::Lost(death.clone())),
         Live::Unused | Live::Strange => None,
     }
@@ -365,7 +384,7 @@ impl Engine for FakeEngine {
         self.pass(Point::Restart).await?;
         let mut state = self.state();
         match state.live.get_mut(id) {
-            Some(live @ Live::Lost(_)) => *live = Live::Running,
+            Some(live @ (Live::Lost(_) | Live::Stopped)) => *live = Live::Running,
             _ => return Err(EngineError::NotFound { id: id.clone() }),
         }
         state.specs.insert(id.clone(), spec.clone());
@@ -432,6 +451,17 @@ impl Engine for FakeEngine {
         self.change(id, Live::Running)
     }
 
+    fn can_stop(&self) -> bool {
+        self.stops.load(Ordering::Acquire)
+    }
+
+    async fn stop(&self, id: &SandboxId) -> Result<(), EngineError> {
+        self.state().calls.push(EngineCall::Stop(id.clone()));
+        self.pass(Point::Stop).await?;
+        self.change(id, Live::Stopped)?;
+        self.pass(Point::AfterStop).await
+    }
+
     async fn dial(&self, id: &SandboxId) -> Result<Box<dyn Connection>, EngineError> {
         self.state().calls.push(EngineCall::Dial(id.clone()));
         self.pass(Point::Dial).await?;
@@ -457,6 +487,10 @@ impl Engine for FakeEngine {
         let unset = || Usage { memory_bytes: 1 << 20, pids: 1, ..Usage::default() };
         match state.live.get(id) {
             Some(Live::Running | Live::Paused) => Ok(state.usage.get(id).cloned().unwrap_or_else(unset)),
+            Some(Live::Stopped) => {
+                let disk_bytes = state.usage.get(id).and_then(|usage| usage.disk_bytes);
+                Ok(Usage { disk_bytes, ..Usage::default() })
+            }
             _ => Err(EngineError::NotFound { id: id.clone() }),
         }
     }

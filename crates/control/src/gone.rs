@@ -75,7 +75,7 @@ impl Control {
     /// Removes it also if its record can't be read: then nothing says how it is called.
     async fn remove_found(&self, id: &SandboxId, found: Found) -> Result<(), ControlError> {
         let Some(Ok(memo)) = found.memo.as_deref().map(Memo::read) else { return Ok(self.engine.destroy(id).await?) };
-        let (state, died) = state_of(found.state);
+        let (state, _, died) = state_of(found.state);
         let row = memo.sandbox(id.clone(), state, died, self.clock.now());
         self.bounded("the removal", &row.name, self.engine.destroy(id)).await
     }

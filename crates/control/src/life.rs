@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use arenite_engine::Ended;
-use arenite_model::{Death, DeathReason, SandboxName, SandboxState, TenantId};
+use arenite_engine::{Ended, EngineError};
+use arenite_model::{Death, DeathReason, PauseKind, SandboxName, SandboxSpec, SandboxState, TenantId};
 use tokio::sync::broadcast;
 
 use crate::counters::count;
@@ -58,6 +58,7 @@ impl Control {
         if state != SandboxState::Deleting {
             let mut deleting = self.in_state(entry, SandboxState::Deleting, None);
             let died = entry.sandbox().died.clone();
+            deleting.pause_kind = entry.sandbox().pause();
             deleting.died = Some(died.unwrap_or_else(|| Death::new(why).noticed_at(deleting.state_since)));
             // A store that can't be written, as on a full disk, must not prevent a delete that frees space.
             if let Err(error) = self.store.update(&deleting).await {
@@ -88,19 +89,25 @@ impl Control {
         self.announce(&sandbox, kind);
     }
 
-    /// Freezes a sandbox until it is resumed or called. Does nothing if it is paused.
-    pub async fn pause(&self, tenant: &TenantId, name: &SandboxName) -> Result<Sandbox, ControlError> {
+    /// Pauses a sandbox until it is resumed or called. Does nothing if it is paused, unless it is frozen and is to be paused to its
+    /// disk.
+    ///
+    /// # Errors
+    /// If the engine does not have this kind of pause.
+    pub async fn pause(&self, tenant: &TenantId, name: &SandboxName, kind: PauseKind) -> Result<Sandbox, ControlError> {
+        self.check_pause(kind)?;
         let operation = self.operation()?;
         let entry = self.find(tenant, name)?;
         self.detached(operation, |control| async move {
             let _change = entry.change.lock().await;
             control.still_there(&entry)?;
             let now = entry.current();
-            match now.state {
-                SandboxState::Paused => Ok(now),
-                SandboxState::Running => {
+            match (now.state, now.pause(), kind) {
+                (SandboxState::Paused, Some(PauseKind::Freeze), PauseKind::Disk) => control.stop_closed(&entry).await,
+                (SandboxState::Paused, ..) => Ok(now),
+                (SandboxState::Running, ..) => {
                     entry.close();
-                    control.pause_closed(&entry).await
+                    control.pause_closed(&entry, kind).await
                 }
                 _ => Err(unfit(&now, "paused")),
             }
@@ -108,14 +115,61 @@ impl Control {
         .await
     }
 
+    /// Refuses a kind of pause that the engine does not have.
+    pub(crate) fn check_pause(&self, kind: PauseKind) -> Result<(), ControlError> {
+        match kind {
+            PauseKind::Disk if !self.engine.can_stop() => Err(EngineError::NoPauseToDisk { engine: self.engine.name() }.into()),
+            PauseKind::Disk | PauseKind::Freeze => Ok(()),
+        }
+    }
+
+    /// Refuses a spec by which a sandbox would be paused in a way that the engine does not have.
+    pub(crate) fn check_pauses_of(&self, spec: &SandboxSpec) -> Result<(), ControlError> {
+        let to_disk = spec.idle_policy.pause_kind() == Some(PauseKind::Disk) || spec.disk_after_seconds.is_some();
+        if to_disk { self.check_pause(PauseKind::Disk) } else { Ok(()) }
+    }
+
     /// Pauses a running sandbox that is already closed for leases; reopens it on failure.
-    pub(crate) async fn pause_closed(&self, entry: &Entry) -> Result<Sandbox, ControlError> {
+    pub(crate) async fn pause_closed(&self, entry: &Entry, kind: PauseKind) -> Result<Sandbox, ControlError> {
+        if kind == PauseKind::Disk {
+            return self.stop_closed(entry).await;
+        }
         let pause = self.engine.pause(&entry.id);
         if let Err(error) = self.bounded("the pause", &entry.name, pause).await {
             entry.open();
             return Err(error);
         }
-        Ok(self.follow(entry, SandboxState::Paused, None).await)
+        let frozen = Sandbox { pause_kind: Some(kind), ..self.in_state(entry, SandboxState::Paused, None) };
+        Ok(self.settle(entry, frozen).await)
+    }
+
+    /// Pauses a sandbox to its disk: a running one that is already closed for leases, or a frozen one. On failure, it is as
+    /// before.
+    pub(crate) async fn stop_closed(&self, entry: &Entry) -> Result<Sandbox, ControlError> {
+        let before = entry.current();
+        self.run_shutdown_hooks(&entry.id, before.state).await;
+        // Its counters end with its processes.
+        self.sample_last(entry).await;
+        if let Err(error) = self.bounded("the pause", &entry.name, self.engine.stop(&entry.id)).await {
+            match before.state {
+                SandboxState::Running => entry.open(),
+                // The hooks needed running processes.
+                _ => {
+                    if let Err(error) = self.engine.pause(&entry.id).await {
+                        tracing::warn!(id = %entry.id, %error, "a sandbox could not be frozen again");
+                    }
+                }
+            }
+            return Err(error);
+        }
+        let mut stopped = match before.state {
+            // It has been paused all the time.
+            SandboxState::Paused => before,
+            _ => self.in_state(entry, SandboxState::Paused, None),
+        };
+        stopped.pause_kind = Some(PauseKind::Disk);
+        tracing::info!(id = %entry.id, name = %entry.name, "paused a sandbox to its disk");
+        Ok(self.settle(entry, stopped).await)
     }
 
     /// Resumes a sandbox. Does nothing if it is running.
@@ -126,12 +180,14 @@ impl Control {
     /// Resumes a sandbox. `woken` is the reason for the log if no client asked for it.
     pub(crate) async fn wake(&self, entry: Arc<Entry>, woken: Option<&'static str>) -> Result<Sandbox, ControlError> {
         let operation = self.operation()?;
+        let failed = entry.failed_wakes();
         self.detached(operation, |control| async move {
             let _change = entry.change.lock().await;
             control.still_there(&entry)?;
             let now = entry.current();
             match now.state {
                 SandboxState::Running => Ok(now),
+                SandboxState::Paused if now.is_stopped() => control.wake_stopped(&entry, now, woken, failed).await,
                 SandboxState::Paused => control.resume_locked(&entry, woken).await,
                 _ => Err(unfit(&now, "resumed")),
             }
@@ -145,28 +201,45 @@ impl Control {
         entry.used_at(self.clock.now());
         let running = self.follow(entry, SandboxState::Running, None).await;
         entry.open();
+        self.note_wake(entry, woken);
+        Ok(running)
+    }
+
+    /// Starts a sandbox that is paused to its disk. Callers that waited for a start that failed get its error, and start nothing.
+    async fn wake_stopped(
+        &self,
+        entry: &Entry,
+        before: Sandbox,
+        woken: Option<&'static str>,
+        failed: u64,
+    ) -> Result<Sandbox, ControlError> {
+        if let Some(error) = entry.failed_wake_since(failed) {
+            return Err(error);
+        }
+        let running = self.restart_locked(entry, before).await.inspect_err(|error| entry.note_failed_wake(error))?;
+        self.note_wake(entry, woken);
+        Ok(running)
+    }
+
+    fn note_wake(&self, entry: &Entry, woken: Option<&'static str>) {
         if let Some(why) = woken {
             count(&self.tally.woken);
             tracing::info!(id = %entry.id, why, "woke a sandbox");
         }
-        Ok(running)
     }
 
     /// Restarts a failed or lost sandbox on its disk. Does nothing if it is running; resumes it if it is paused.
     pub async fn start_sandbox(&self, tenant: &TenantId, name: &SandboxName) -> Result<Sandbox, ControlError> {
         let operation = self.operation()?;
         let entry = self.find(tenant, name)?;
-        let permit = match entry.sandbox().state {
-            SandboxState::Failed | SandboxState::Lost => Some(self.admission.admit(&*self.engine).await?),
-            _ => None,
-        };
+        let failed = entry.failed_wakes();
         self.detached(operation, |control| async move {
-            let _permit = permit;
             let _change = entry.change.lock().await;
             control.still_there(&entry)?;
             let now = entry.current();
             match now.state {
                 SandboxState::Running => Ok(now),
+                SandboxState::Paused if now.is_stopped() => control.wake_stopped(&entry, now, None, failed).await,
                 SandboxState::Paused => control.resume_locked(&entry, None).await,
                 SandboxState::Failed | SandboxState::Lost => control.restart_locked(&entry, now).await,
                 _ => Err(unfit(&now, "started")),
@@ -175,11 +248,13 @@ impl Control {
         .await
     }
 
+    /// Runs a sandbox without processes again, if host and quotas have room for it.
     async fn restart_locked(&self, entry: &Entry, before: Sandbox) -> Result<Sandbox, ControlError> {
+        let _permit = self.admission.admit(&*self.engine).await?;
         let limits = self.tenant_limits(&entry.tenant).of_restarts();
         if limits.apply_to_sandboxes() {
             // A failed restart gives it back with its state.
-            let running = Sandbox { state: SandboxState::Running, ..before.clone() };
+            let running = Sandbox { state: SandboxState::Running, pause_kind: None, ..before.clone() };
             self.store.reserve(&running, &limits).await.map_err(ControlError::store("reserve what a sandbox needs"))?;
         }
         self.reset_meter(entry).await;
@@ -224,7 +299,7 @@ impl Control {
     pub(crate) fn in_state(&self, entry: &Entry, state: SandboxState, died: Option<Death>) -> Sandbox {
         let mut sandbox = entry.current();
         debug_assert!(sandbox.state.may_become(state), "{} may not become {state}", sandbox.state);
-        sandbox.state = state;
+        (sandbox.state, sandbox.pause_kind) = (state, None);
         sandbox.reason = died.as_ref().map(|death| death.message.clone());
         sandbox.state_since = self.clock.now();
         sandbox.died = died.map(|death| death.noticed_at(sandbox.state_since));
@@ -243,9 +318,13 @@ impl Control {
     /// Publishes a state that the engine already has. A failing store is only logged: the next start queries the engine.
     pub(crate) async fn follow(&self, entry: &Entry, state: SandboxState, died: Option<Death>) -> Sandbox {
         let sandbox = self.in_state(entry, state, died);
+        self.settle(entry, sandbox).await
+    }
+
+    async fn settle(&self, entry: &Entry, sandbox: Sandbox) -> Sandbox {
         self.show(entry, sandbox.clone());
         if let Err(error) = self.store.update(&sandbox).await {
-            tracing::error!(id = %entry.id, %state, %error, "a sandbox's state could not be stored");
+            tracing::error!(id = %entry.id, state = %sandbox.state, %error, "a sandbox's state could not be stored");
         }
         sandbox
     }
@@ -286,7 +365,9 @@ impl Control {
     async fn ended(self: Arc<Self>, entry: Arc<Entry>, death: Death) {
         let _change = entry.change.lock().await;
         let state = entry.sandbox().state;
-        if self.registry().holds(&entry) && matches!(state, SandboxState::Running | SandboxState::Paused) {
+        // The end of a stopped sandbox's processes is no death.
+        let is_alive = matches!(state, SandboxState::Running | SandboxState::Paused) && !entry.sandbox().is_stopped();
+        if self.registry().holds(&entry) && is_alive {
             entry.close();
             tracing::warn!(
                 id = %entry.id, name = %entry.name, reason = death.reason.as_str(), message = death.message, "a sandbox ended by itself"

@@ -57,6 +57,7 @@ impl Memo {
             tenant: self.tenant,
             name: self.name,
             state,
+            pause_kind: None,
             spec: self.spec,
             template: self.template,
             reason: died.as_ref().map(|death| death.message.clone()),

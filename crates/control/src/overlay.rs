@@ -26,6 +26,8 @@ pub struct SpecOverlay {
     /// In seconds; 0: never idle.
     pub idle_timeout_seconds: Option<u64>,
     pub idle_policy: Option<IdlePolicy>,
+    /// In seconds; 0: a frozen sandbox stays frozen.
+    pub disk_after_seconds: Option<u64>,
     pub labels: Option<BTreeMap<String, String>>,
 }
 
@@ -69,6 +71,9 @@ impl SpecOverlay {
         }
         if let Some(seconds) = self.idle_timeout_seconds {
             spec.idle_timeout_seconds = (seconds > 0).then_some(seconds);
+        }
+        if let Some(seconds) = self.disk_after_seconds {
+            spec.disk_after_seconds = (seconds > 0).then_some(seconds);
         }
         self.resources.lay_over(&mut spec.resources);
     }

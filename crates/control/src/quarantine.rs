@@ -124,9 +124,9 @@ impl Control {
                     return Err(error);
                 }
             };
-            let (state, died) = state_of(adopted.state);
+            let (state, pause_kind, died) = state_of(adopted.state);
             let reason = died.as_ref().map(|death| death.message.clone());
-            let mut row = Sandbox { state, reason, died, isolation: adopted.isolation, ..row };
+            let mut row = Sandbox { state, pause_kind, reason, died, isolation: adopted.isolation, ..row };
             row.spec.tier = adopted.tier.or(row.spec.tier);
             if let Err(error) = control.store.update(&row).await {
                 tracing::error!(%id, %error, "a sandbox's state could not be stored");
@@ -157,6 +157,7 @@ impl Control {
                 tenant,
                 name: named_as(id),
                 state: SandboxState::Lost,
+                pause_kind: None,
                 spec: SandboxSpec::of_image(self.config.default_image.clone()),
                 template: None,
                 reason: None,

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use arenite_model::{DeathReason, IdlePolicy, SandboxId, SandboxState, TenantId};
+use arenite_model::{DeathReason, PauseKind, SandboxId, SandboxState, TenantId};
 use jiff::Timestamp;
 use tokio::sync::{Notify, Semaphore};
 
@@ -81,7 +81,9 @@ enum Fate {
     /// Its life time is over.
     Expired,
     IdleDelete,
-    IdlePause,
+    IdlePause(PauseKind),
+    /// It was frozen for long enough.
+    FrozenLong,
     /// Lost or failed, and kept long enough.
     Kept,
     /// A removal that started and failed.
@@ -93,7 +95,7 @@ impl Fate {
     fn death(self) -> DeathReason {
         match self {
             Self::Expired => DeathReason::Expired,
-            Self::IdleDelete | Self::IdlePause => DeathReason::Idle,
+            Self::IdleDelete | Self::IdlePause(_) | Self::FrozenLong => DeathReason::Idle,
             Self::Kept | Self::Retry => DeathReason::Deleted,
         }
     }
@@ -102,7 +104,8 @@ impl Fate {
         match self {
             Self::Expired => Some(&tally.reaped_timeout),
             Self::IdleDelete => Some(&tally.reaped_idle),
-            Self::IdlePause => Some(&tally.paused_idle),
+            Self::IdlePause(_) => Some(&tally.paused_idle),
+            Self::FrozenLong => Some(&tally.paused_to_disk),
             Self::Kept => Some(&tally.reaped_lost),
             Self::Retry => None,
         }
@@ -112,13 +115,15 @@ impl Fate {
 impl Control {
     /// The next timeout of a tenant's sandbox, if any.
     pub fn next_deadline(&self, tenant: &TenantId, id: &SandboxId) -> Option<Deadline> {
-        use DeadlineAction::{Delete, Pause};
+        use DeadlineAction::{Delete, Disk, Pause};
         let entry = self.registry().owned(tenant, id).cloned()?;
         let (at, fate) = self.deadline(&entry)?;
         let (reason, action) = match fate {
             Fate::Expired => (DeadlineReason::Timeout, Delete),
             Fate::IdleDelete => (DeadlineReason::Idle, Delete),
-            Fate::IdlePause => (DeadlineReason::Idle, Pause),
+            Fate::IdlePause(PauseKind::Freeze) => (DeadlineReason::Idle, Pause),
+            Fate::IdlePause(PauseKind::Disk) => (DeadlineReason::Idle, Disk),
+            Fate::FrozenLong => (DeadlineReason::Paused, Disk),
             Fate::Kept => (DeadlineReason::Kept, Delete),
             Fate::Retry => return None,
         };
@@ -142,7 +147,11 @@ impl Control {
                 return Some((later(sandbox.state_since, RETRY), Fate::Retry));
             }
             // A paused sandbox is meant to be resumed.
-            SandboxState::Paused => None,
+            SandboxState::Paused if sandbox.is_stopped() => None,
+            SandboxState::Paused => sandbox
+                .spec
+                .disk_after_seconds
+                .map(|seconds| (later(sandbox.state_since, Duration::from_secs(seconds)), Fate::FrozenLong)),
             SandboxState::Lost | SandboxState::Failed => Some((later(sandbox.state_since, self.config.lost_keep), Fate::Kept)),
             SandboxState::Running => sandbox.spec.idle_timeout_seconds.filter(|_| !sandbox.name.is_default()).map(|seconds| {
                 let from = if entry.leases() > 0 {
@@ -151,10 +160,7 @@ impl Control {
                     // No call was possible while the server was down.
                     entry.last_used().max(self.clock.started_at())
                 };
-                let fate = match sandbox.spec.idle_policy {
-                    IdlePolicy::Delete => Fate::IdleDelete,
-                    IdlePolicy::Pause => Fate::IdlePause,
-                };
+                let fate = sandbox.spec.idle_policy.pause_kind().map_or(Fate::IdleDelete, Fate::IdlePause);
                 (later(from, Duration::from_secs(seconds)), fate)
             }),
         };
@@ -203,7 +209,7 @@ impl Control {
         let Some(fate) = self.fate_now(&entry) else {
             return self.reconsider(&entry);
         };
-        if matches!(fate, Fate::IdleDelete | Fate::IdlePause) {
+        if matches!(fate, Fate::IdleDelete | Fate::IdlePause(_)) {
             if !entry.close_if_unused() {
                 return self.reconsider(&entry);
             }
@@ -224,7 +230,8 @@ impl Control {
             }
         }
         let done: Result<(), ControlError> = match fate {
-            Fate::IdlePause => self.pause_closed(&entry).await.map(drop),
+            Fate::IdlePause(kind) => self.pause_closed(&entry, kind).await.map(drop),
+            Fate::FrozenLong => self.stop_closed(&entry).await.map(drop),
             _ => self.destroy_locked(&entry, fate.death()).await,
         };
         match done {

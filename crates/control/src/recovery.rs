@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arenite_engine::{Found, FoundState, Recovery, Row};
-use arenite_model::{Death, DeathReason, SandboxId, SandboxState};
+use arenite_model::{Death, DeathReason, PauseKind, SandboxId, SandboxState};
 
 use crate::events::EventKind;
 use crate::memo::{self, Memo};
@@ -54,7 +54,7 @@ impl Control {
                 tally.quarantined += 1;
                 continue;
             }
-            let (state, died) = match found.remove(&row.id) {
+            let (state, pause_kind, died) = match found.remove(&row.id) {
                 Some(found) => {
                     row.spec.tier = row.spec.tier.or(found.tier);
                     if row.isolation.is_empty() {
@@ -63,9 +63,9 @@ impl Control {
                     }
                     state_of(found.state)
                 }
-                None => (SandboxState::Lost, Some(Death::new(DeathReason::RecordLost))),
+                None => (SandboxState::Lost, None, Some(Death::new(DeathReason::RecordLost))),
             };
-            self.adopt(row, state, died, &mut tally).await;
+            self.adopt(row, (state, pause_kind, died), &mut tally).await;
         }
         for row in half {
             found.remove(&row.id);
@@ -85,12 +85,12 @@ impl Control {
         Ok(())
     }
 
-    async fn adopt(&self, mut row: Sandbox, state: SandboxState, died: Option<Death>, tally: &mut Tally) {
+    async fn adopt(&self, mut row: Sandbox, (state, pause_kind, died): Settled, tally: &mut Tally) {
         // A sandbox that failed or was lost before keeps its reason and its time.
         let settled = matches!(row.state, SandboxState::Failed | SandboxState::Lost) && state == SandboxState::Lost;
-        if row.state != state && !settled {
+        if (row.state, row.pause_kind) != (state, pause_kind) && !settled {
             let before = row.clone();
-            row.state = state;
+            (row.state, row.pause_kind) = (state, pause_kind);
             row.reason = died.as_ref().map(|death| death.message.clone());
             row.state_since = self.clock.now();
             row.died = died.map(|death| death.noticed_at(row.state_since));
@@ -129,7 +129,7 @@ impl Control {
     /// Recreates a sandbox's row. A row is written before its sandbox is created and removed after it, so a missing row was
     /// lost by the store.
     async fn rebuild(&self, found: Found, tally: &mut Tally) {
-        let (state, died) = state_of(found.state);
+        let (state, pause_kind, died) = state_of(found.state);
         let memo = found.memo.as_deref().map_or_else(|| Err("its record does not say whose it is".to_owned()), Memo::read);
         let memo = match memo {
             Ok(memo) if self.registry().by_name(&memo.tenant, &memo.name).is_none() => memo,
@@ -148,7 +148,7 @@ impl Control {
             }
         };
         let mut row = memo.sandbox(found.id, state, died, self.clock.now());
-        row.isolation = found.isolation;
+        (row.isolation, row.pause_kind) = (found.isolation, pause_kind);
         row.spec.tier = found.tier.or(row.spec.tier);
         tracing::warn!(id = %row.id, name = %row.name, state = %row.state, "the store had lost a sandbox; its row is made again from its record");
         if let Err(error) = self.store.insert(&row).await {
@@ -194,10 +194,14 @@ impl Control {
     }
 }
 
-pub(crate) fn state_of(state: FoundState) -> (SandboxState, Option<Death>) {
+/// The state of a sandbox, the kind of its pause, and its death.
+pub(crate) type Settled = (SandboxState, Option<PauseKind>, Option<Death>);
+
+pub(crate) fn state_of(state: FoundState) -> Settled {
     match state {
-        FoundState::Running => (SandboxState::Running, None),
-        FoundState::Paused => (SandboxState::Paused, None),
-        FoundState::Lost(death) => (SandboxState::Lost, Some(death)),
+        FoundState::Running => (SandboxState::Running, None, None),
+        FoundState::Paused => (SandboxState::Paused, Some(PauseKind::Freeze), None),
+        FoundState::Stopped => (SandboxState::Paused, Some(PauseKind::Disk), None),
+        FoundState::Lost(death) => (SandboxState::Lost, None, Some(death)),
     }
 }

@@ -1,8 +1,8 @@
 //! The sandboxes in memory, used by every call. The store is only read at start.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 
 use arenite_model::{SandboxId, SandboxName, TenantId};
 use jiff::Timestamp;
@@ -25,6 +25,8 @@ pub(crate) struct Entry {
     noted: AtomicBool,
     /// Calls that are not metered yet.
     calls: AtomicU64,
+    /// The number of failed starts of the sandbox while it was paused to its disk, and the last error.
+    failed_wakes: StdMutex<(u64, Option<ControlError>)>,
 }
 
 /// Counts leases, and refuses new ones unless the sandbox runs. It is one atomic, so no lease can be taken between a check of
@@ -59,6 +61,7 @@ impl Entry {
             last_used: AtomicI64::new(sandbox.last_used_at.as_microsecond()),
             noted: AtomicBool::new(false),
             calls: AtomicU64::new(0),
+            failed_wakes: StdMutex::default(),
             snapshot: watch::Sender::new(Arc::new(sandbox)),
         }
     }
@@ -102,6 +105,25 @@ impl Entry {
 
     pub(crate) fn take_calls(&self) -> u64 {
         self.calls.swap(0, Ordering::Relaxed)
+    }
+
+    fn failures(&self) -> MutexGuard<'_, (u64, Option<ControlError>)> {
+        self.failed_wakes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn failed_wakes(&self) -> u64 {
+        self.failures().0
+    }
+
+    pub(crate) fn note_failed_wake(&self, error: &ControlError) {
+        let mut failures = self.failures();
+        *failures = (failures.0 + 1, Some(error.clone()));
+    }
+
+    /// The last error, if there were more failed starts than `before`.
+    pub(crate) fn failed_wake_since(&self, before: u64) -> Option<ControlError> {
+        let failures = self.failures();
+        failures.1.clone().filter(|_| failures.0 > before)
     }
 
     /// Takes a lease if the sandbox runs.

@@ -1,7 +1,7 @@
 //! Public types about sandboxes.
 
 use arenite_model::{
-    Death, GroupName, IdempotencyKey, SandboxId, SandboxName, SandboxSpec, SandboxState, SnapshotName, TenantId, Tier,
+    Death, GroupName, IdempotencyKey, PauseKind, SandboxId, SandboxName, SandboxSpec, SandboxState, SnapshotName, TenantId, Tier,
 };
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -85,6 +85,9 @@ pub struct Sandbox {
     pub state: SandboxState,
     pub spec: SandboxSpec,
     pub template: Option<String>,
+    /// The kind of its pause, while it is paused, or deleted from a pause.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause_kind: Option<PauseKind>,
     /// Why it is lost or failed.
     pub reason: Option<String>,
     /// Why it has no processes any more, or why it is being deleted.
@@ -120,6 +123,16 @@ impl Sandbox {
         Self { isolation, ..self }
     }
 
+    /// The kind of its pause; none: it is not paused.
+    pub fn pause(&self) -> Option<PauseKind> {
+        (self.state == SandboxState::Paused).then(|| self.pause_kind.unwrap_or_default())
+    }
+
+    /// Whether its processes were ended to pause it.
+    pub fn is_stopped(&self) -> bool {
+        self.pause() == Some(PauseKind::Disk)
+    }
+
     /// Identifies the version of its labels and times: another sandbox with the same name never has the same.
     pub fn version(&self) -> String {
         format!("{}-{}", self.id, self.revision)
@@ -143,13 +156,18 @@ pub enum DeadlineReason {
     Idle,
     /// It is lost or failed, and its disk was kept long enough.
     Kept,
+    /// It was frozen for long enough.
+    Paused,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DeadlineAction {
     Delete,
+    /// It is frozen.
     Pause,
+    /// It is paused to its disk.
+    Disk,
 }
 
 /// Counts since the start, and current numbers.
@@ -173,6 +191,8 @@ pub struct Counters {
     pub reaped_timeout: u64,
     pub reaped_idle: u64,
     pub paused_idle: u64,
+    /// Frozen sandboxes that were paused to their disks after some time.
+    pub paused_to_disk: u64,
     /// Lost or failed sandboxes removed after their retention time.
     pub reaped_lost: u64,
     pub woken: u64,

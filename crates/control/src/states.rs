@@ -244,10 +244,10 @@ impl Control {
 
     async fn return_locked(&self, entry: &Entry, back: Return) -> Result<(Sandbox, Returned), ControlError> {
         let before = entry.current();
-        let is_dead = matches!(before.state, SandboxState::Failed | SandboxState::Lost);
+        let is_dead = matches!(before.state, SandboxState::Failed | SandboxState::Lost) || before.is_stopped();
         let limits = self.tenant_limits(&entry.tenant).of_restarts();
         if is_dead && limits.apply_to_sandboxes() {
-            let running = Sandbox { state: SandboxState::Running, ..before.clone() };
+            let running = Sandbox { state: SandboxState::Running, pause_kind: None, ..before.clone() };
             self.store.reserve(&running, &limits).await.map_err(ControlError::store("reserve what a sandbox needs"))?;
         }
         entry.close();
@@ -258,7 +258,7 @@ impl Control {
         let returned = self.engine.return_to(&row, &spec, back);
         match self.bounded("the return", &entry.name, returned).await {
             Ok((created, returned)) => {
-                let running = Sandbox { state: SandboxState::Running, reason: None, died: None, ..before };
+                let running = Sandbox { state: SandboxState::Running, reason: None, died: None, pause_kind: None, ..before };
                 let mut running = running.isolated(created.tier, created.isolation);
                 running.stages =
                     created.stages.iter().map(|(name, time)| ((*name).to_owned(), time.as_secs_f64() * 1e3)).collect();

@@ -13,7 +13,7 @@ use arenite_control::tenants::{Principal, Quota};
 use arenite_control::{
     ChildBudget, Control, ControlError, CreateRequest, EventKind, Provenance, Sandbox, SandboxChange, SpecOverlay, TimeoutChange,
 };
-use arenite_model::{Death, DeathReason, ErrorCode, IdlePolicy, SandboxState};
+use arenite_model::{Death, DeathReason, ErrorCode, IdlePolicy, PauseKind, SandboxState};
 use jiff::{SignedDuration, Timestamp};
 use support::home::{Home, on_both_stores};
 use support::{HaltingStore, Moment, config, name, named, start, start_on, tenant};
@@ -187,7 +187,7 @@ async fn a_paused_or_dead_sandbox_is_changed_and_not_woken() {
     for text in ["paused", "dead"] {
         control.create(&tenant(), limited(text, 100)).await.unwrap();
     }
-    control.pause(&tenant(), &name("paused")).await.unwrap();
+    control.pause(&tenant(), &name("paused"), PauseKind::Freeze).await.unwrap();
     let dead = get(&control, "dead").await.unwrap();
     engine.end(&dead.id, "gone");
     tokio::time::sleep(Duration::from_millis(10)).await;

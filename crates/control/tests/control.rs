@@ -10,7 +10,7 @@ use std::time::Duration;
 use arenite_control::fake_engine::{EngineCall, FakeEngine, Point};
 use arenite_control::{Control, ControlError, CreateRequest, Limits, SpecOverlay};
 use arenite_engine::HostCapacity;
-use arenite_model::{ErrorCode, IdlePolicy, SandboxState};
+use arenite_model::{ErrorCode, IdlePolicy, PauseKind, SandboxState};
 use support::{config, name, named, start, tenant};
 
 fn creates(engine: &FakeEngine) -> usize {
@@ -45,7 +45,7 @@ async fn a_sandbox_is_made_paused_woken_and_deleted_and_its_name_is_free_again()
     assert_eq!(control.list(&tenant()).await.unwrap().len(), 1);
 
     for _ in 0..2 {
-        let paused = control.pause(&tenant(), &name("demo")).await.unwrap();
+        let paused = control.pause(&tenant(), &name("demo"), PauseKind::Freeze).await.unwrap();
         assert_eq!(paused.state, SandboxState::Paused);
     }
     assert!(!engine.is_running(&made.id));
@@ -79,7 +79,7 @@ async fn anothers_sandbox_is_not_woken_by_its_id() {
     let engine = FakeEngine::new();
     let control = start(config(), &engine).await;
     let made = control.create(&tenant(), named("demo")).await.unwrap();
-    let paused = control.pause(&tenant(), &name("demo")).await.unwrap();
+    let paused = control.pause(&tenant(), &name("demo"), PauseKind::Freeze).await.unwrap();
     let other = "other".parse().unwrap();
     let refused = control.lease_by_id(&other, &made.id).await.err().unwrap();
     assert_eq!(refused.code(), ErrorCode::NotFound);
@@ -201,7 +201,7 @@ async fn what_failed_is_started_again_or_stays_with_its_disk() {
     assert_eq!(starts, 2, "the failed one and one for both");
     drop(control.lease(&tenant(), &demo.name).await.unwrap());
 
-    control.pause(&tenant(), &demo.name).await.unwrap();
+    control.pause(&tenant(), &demo.name, PauseKind::Freeze).await.unwrap();
     assert_eq!(control.start_sandbox(&tenant(), &demo.name).await.unwrap().state, SandboxState::Running);
     control.delete(&tenant(), &demo.name).await.unwrap();
     assert_eq!(control.start_sandbox(&tenant(), &demo.name).await.unwrap_err().code(), ErrorCode::NotFound);
@@ -242,7 +242,7 @@ async fn a_deleted_sandbox_runs_its_hooks_and_a_stuck_one_is_not_waited_for() {
             tokio::time::sleep(Duration::from_millis(300)).await;
         });
         if paused {
-            control.pause(&tenant(), &name("demo")).await.unwrap();
+            control.pause(&tenant(), &name("demo"), PauseKind::Freeze).await.unwrap();
         }
         let begun = std::time::Instant::now();
         control.delete(&tenant(), &name("demo")).await.unwrap();
@@ -296,7 +296,7 @@ async fn changes_that_race_leave_engine_and_names_in_agreement() {
                 match (task + round) % 5 {
                     0 => drop(control.create(&tenant, named(name.as_str())).await),
                     1 => drop(control.delete(&tenant, &name).await),
-                    2 => drop(control.pause(&tenant, &name).await),
+                    2 => drop(control.pause(&tenant, &name, PauseKind::Freeze).await),
                     3 => drop(control.resume(&tenant, &name).await),
                     _ => drop(control.lease(&tenant, &name).await),
                 }

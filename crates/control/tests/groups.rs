@@ -10,7 +10,7 @@ use std::time::Duration;
 use arenite_control::fake_engine::{FakeEngine, Point};
 use arenite_control::store::MemoryStore;
 use arenite_control::{Control, ControlError, CreateRequest, Provenance};
-use arenite_model::{ErrorCode, GroupName};
+use arenite_model::{ErrorCode, GroupName, PauseKind};
 use support::{config, named, start, start_on, tenant};
 
 fn group() -> GroupName {
@@ -39,7 +39,7 @@ async fn a_group_ends_when_nobody_renews_its_lease() {
     for name in ["a", "b"] {
         control.create(&tenant(), in_group(name)).await.unwrap();
     }
-    control.pause(&tenant(), &"b".parse().unwrap()).await.unwrap();
+    control.pause(&tenant(), &"b".parse().unwrap(), PauseKind::Freeze).await.unwrap();
     for _ in 0..5 {
         tokio::time::sleep(TTL / 2).await;
         control.renew_group(&tenant(), &group(), None).await.unwrap();

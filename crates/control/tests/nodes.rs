@@ -183,6 +183,7 @@ async fn a_node_with_a_newer_schema_joins_nodes_that_run() {
     let a = open(&cluster, data.path(), "a").await;
     let earlier =
         "ALTER TABLE nodes DROP COLUMN drained_at, DROP COLUMN drain_deadline, DROP COLUMN images, DROP COLUMN images_id;
+        ALTER TABLE sandboxes DROP COLUMN pause_kind;
         DROP TABLE removals, workers;
         UPDATE arenite_store SET version = 9";
     cluster.run(earlier).await;

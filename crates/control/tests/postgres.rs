@@ -14,7 +14,7 @@ use arenite_control::fake_engine::FakeEngine;
 use arenite_control::store::{self, PostgresAddress, PostgresStore, Store, StoreError};
 use arenite_control::tenants::{AuditEntry, AuditQuery, NewKey, Quota, Role};
 use arenite_control::{ControlError, Sandbox};
-use arenite_model::{SandboxState, TenantId};
+use arenite_model::{PauseKind, SandboxState, TenantId};
 use rustix::process::Signal;
 use support::cluster::{self, Cluster};
 use support::{config, name, named, sandbox, start_on, tenant, text};
@@ -454,7 +454,7 @@ async fn sandboxes_are_called_and_deleted_while_the_database_is_gone() {
     assert!(error.is_unavailable() && error.retry_after().is_some() && error.hint().is_some(), "{error}");
     assert_eq!(control.problems().await.len(), 1);
     control.delete(&tenant(), &name("deleted")).await.unwrap();
-    control.pause(&tenant(), &name("called")).await.unwrap();
+    control.pause(&tenant(), &name("called"), PauseKind::Freeze).await.unwrap();
     cluster.resume();
     let begun = Instant::now();
     while let Err(error) = control.create(&tenant(), named("new")).await {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use arenite_control::fake_engine::{FakeEngine, Point};
 use arenite_control::store::Store;
 use arenite_control::{Control, ControlError, Sandbox, SpecOverlay};
-use arenite_model::{SandboxId, SandboxState};
+use arenite_model::{PauseKind, SandboxId, SandboxState};
 use support::{HaltingStore, Moment, config, name, named, runtime, start, start_on, tenant};
 
 #[derive(Debug, Clone, Copy)]
@@ -75,7 +75,7 @@ fn a_death_at_any_moment_leaks_nothing_and_loses_nothing_acknowledged() {
             let died = dies(&engine, &store, death, async |control| match which {
                 0 => drop(control.create(&tenant(), named("new")).await),
                 1 => drop(control.delete(&tenant(), &name("demo")).await),
-                _ => drop(control.pause(&tenant(), &name("demo")).await),
+                _ => drop(control.pause(&tenant(), &name("demo"), PauseKind::Freeze).await),
             });
             reached += usize::from(died);
             let leaked = engine.leak();
@@ -127,7 +127,7 @@ async fn a_restart_finds_sandboxes_as_they_are_and_a_reboot_says_they_are_lost()
     let made = control.create(&tenant(), request).await.unwrap();
     control.lease(&tenant(), &name("default")).await.unwrap();
     control.create(&tenant(), named("frozen")).await.unwrap();
-    control.pause(&tenant(), &name("frozen")).await.unwrap();
+    control.pause(&tenant(), &name("frozen"), PauseKind::Freeze).await.unwrap();
     control.stop(false).await;
 
     let control = start().await.unwrap();
@@ -181,7 +181,7 @@ async fn rows_that_the_store_lost_are_made_again() {
     request.spec = SpecOverlay { timeout_seconds: Some(3600), ..SpecOverlay::default() };
     let made = control.create(&tenant(), request).await.unwrap();
     control.create(&tenant(), named("frozen")).await.unwrap();
-    control.pause(&tenant(), &name("frozen")).await.unwrap();
+    control.pause(&tenant(), &name("frozen"), PauseKind::Freeze).await.unwrap();
     let other: arenite_model::TenantId = "other".parse().unwrap();
     control.create(&other, named("demo")).await.unwrap();
     control.stop(false).await;

@@ -416,8 +416,9 @@ async fn a_database_of_a_newer_version_is_refused_and_left_alone() {
     assert_eq!(version.get::<_, i64>(0), found);
 }
 
-/// Undoes the migrations to versions 9 and 10.
+/// Undoes the migrations from version 9 on.
 const WITHOUT_NODES: &str = "
+    ALTER TABLE sandboxes DROP COLUMN pause_kind;
     ALTER TABLE sandboxes DROP COLUMN node;
     ALTER TABLE records DROP COLUMN node;
     ALTER TABLE deliveries DROP COLUMN node;
@@ -444,7 +445,8 @@ async fn dead_sandboxes_of_an_earlier_version_reserve_nothing() {
             cluster.run(&format!("{WITHOUT_NODES} {as_before}; UPDATE arenite_store SET version = 7")).await;
         } else {
             let db = rusqlite::Connection::open(&path).unwrap();
-            db.execute_batch(&format!("{as_before}; PRAGMA user_version = 7")).unwrap();
+            db.execute_batch(&format!("{as_before}; ALTER TABLE sandboxes DROP COLUMN pause_kind; PRAGMA user_version = 7"))
+                .unwrap();
         }
         let open = store::open(dir.path(), database.as_ref()).await.unwrap();
         open.insert_within(&sandbox("default", "one"), &limits).await.unwrap();

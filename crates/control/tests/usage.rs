@@ -12,7 +12,7 @@ use arenite_control::store::UsageStore;
 use arenite_control::usage::{Meter, UsageGroup, UsageQuery, UsageRow, UsageSample, UsedAmounts};
 use arenite_control::{Control, ControlConfig};
 use arenite_engine::Usage;
-use arenite_model::{SandboxId, TenantId};
+use arenite_model::{PauseKind, SandboxId, TenantId};
 use jiff::Timestamp;
 use support::home::{Home, on_both_stores};
 use support::{name, named, tenant};
@@ -148,7 +148,7 @@ async fn what_was_used_is_counted_once_over_kills_and_restarts(home: Home) {
     }
     let used = settles(&control, 5.0, 100, 3).await;
     assert!(used.ingress_bytes == 200 && used.memory_gib_seconds > 0.0 && used.disk_gib_hours > 0.0, "{used:?}");
-    control.pause(&tenant(), &name("a")).await.unwrap();
+    control.pause(&tenant(), &name("a"), PauseKind::Freeze).await.unwrap();
     engine.set_usage(&id, reading(6, 100));
     settles(&control, 6.0, 100, 3).await;
     control.resume(&tenant(), &name("a")).await.unwrap();

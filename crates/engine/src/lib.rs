@@ -90,6 +90,17 @@ pub trait Engine: Send + Sync + 'static {
 
     async fn resume(&self, id: &SandboxId) -> Result<(), EngineError>;
 
+    /// Whether it can [`Engine::stop`] sandboxes.
+    fn can_stop(&self) -> bool {
+        false
+    }
+
+    /// Ends all processes of a sandbox, running or frozen, and frees their memory. Its disk waits for [`Engine::restart`]: until
+    /// that has returned, a start of the server finds it as [`FoundState::Stopped`]. Idempotent.
+    async fn stop(&self, _id: &SandboxId) -> Result<(), EngineError> {
+        Err(EngineError::NoPauseToDisk { engine: self.name() })
+    }
+
     /// Opens a connection to the guest's HTTP server.
     async fn dial(&self, id: &SandboxId) -> Result<Box<dyn Connection>, EngineError>;
 
@@ -265,6 +276,8 @@ pub struct Found {
 pub enum FoundState {
     Running,
     Paused,
+    /// Its processes were ended by [`Engine::stop`].
+    Stopped,
     /// Its processes are gone. Its disk is kept until it is destroyed.
     Lost(Death),
 }
@@ -355,6 +368,8 @@ pub enum EngineError {
     OtherLayers { id: StateId },
     #[error("sandboxes' disks can't be sealed here: {reason}")]
     NoStates { reason: String },
+    #[error("the engine {engine} can't pause a sandbox to its disk")]
+    NoPauseToDisk { engine: &'static str },
     /// A tier is not available for this image or on this host.
     #[error("the tier {tier} is not available: {reason}")]
     NoTier { tier: Tier, reason: String, hint: &'static str },
@@ -392,7 +407,9 @@ impl EngineError {
             Self::NoImage { .. } | Self::NotFound { .. } | Self::NoState { .. } => ErrorCode::NotFound,
             Self::NoVolume { .. } => ErrorCode::InvalidRequest,
             Self::SubPath { source, .. } => source.code(),
-            Self::Unsupported { .. } | Self::NoTier { .. } | Self::NoStates { .. } => ErrorCode::Unsupported,
+            Self::Unsupported { .. } | Self::NoPauseToDisk { .. } | Self::NoTier { .. } | Self::NoStates { .. } => {
+                ErrorCode::Unsupported
+            }
             Self::Timeout { .. } => ErrorCode::Timeout,
             Self::OtherLayers { .. } => ErrorCode::Conflict,
             Self::Busy { .. } => ErrorCode::Exhausted,
@@ -447,6 +464,7 @@ impl EngineError {
                 Some("nothing was changed and all sandboxes live on; start again when the host has what it lacked".to_owned())
             }
             Self::NoTier { hint, .. } => Some((*hint).to_owned()),
+            Self::NoPauseToDisk { .. } => Some("pause it with the kind freeze".to_owned()),
             Self::Unsupported { .. } => Some("arenite doctor says what this host can enforce".to_owned()),
             _ => None,
         }

@@ -14,7 +14,7 @@ use arenite_control::{
     check_labels,
 };
 use arenite_engine::Usage;
-use arenite_model::{ErrorCode, Resources, SandboxName};
+use arenite_model::{ErrorCode, Resources, SandboxName, SandboxState};
 use axum::body::Body;
 use http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, LOCATION, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, Response, StatusCode};
@@ -36,8 +36,8 @@ use crate::target::{self, SandboxRef};
 use crate::{changes, follow, images, trajectories};
 
 use types::{
-    CreateSandbox, DeletedSandbox, LiveUsage, Nothing, SandboxInfo, SandboxList, SandboxLoad, SandboxUsage, ServerInfo, Stage,
-    TemplateList, Urls, WorkerList,
+    CreateSandbox, DeletedSandbox, LiveUsage, Nothing, PauseSandbox, ProcessesAfter, SandboxInfo, SandboxList, SandboxLoad,
+    SandboxUsage, ServerInfo, Stage, TemplateList, Urls, WorkerList,
 };
 
 pub(crate) const PATH: &str = "/api/v2";
@@ -78,6 +78,7 @@ impl CreateSandbox {
                 timeout_seconds: self.timeout_seconds,
                 idle_timeout_seconds: self.idle_timeout_seconds,
                 idle_policy: self.idle_policy,
+                disk_after_seconds: self.disk_after_seconds,
                 labels: self.labels,
             },
             origin: DIALECT.to_owned(),
@@ -148,15 +149,18 @@ pub(crate) async fn step(exchange: &mut Exchange) -> Answered {
 }
 
 pub(crate) async fn pause(exchange: &mut Exchange) -> Answered {
-    change_state(exchange, Change::Pause, "pause").await
+    let (PauseSandbox { kind }, arguments) = exchange.json().await?;
+    change_state(exchange, Change::Pause(kind), "pause", Some(arguments)).await
 }
 
 pub(crate) async fn resume(exchange: &mut Exchange) -> Answered {
-    change_state(exchange, Change::Resume, "resume").await
+    exchange.json::<Nothing>().await?;
+    change_state(exchange, Change::Resume, "resume", None).await
 }
 
 pub(crate) async fn start(exchange: &mut Exchange) -> Answered {
-    change_state(exchange, Change::Start, "start").await
+    exchange.json::<Nothing>().await?;
+    change_state(exchange, Change::Start, "start", None).await
 }
 
 /// Reads a JSON body; an empty one means an object without fields.
@@ -322,13 +326,27 @@ pub(crate) async fn delete(exchange: &mut Exchange) -> Answered {
     Ok(json_response(status, &body))
 }
 
-async fn change_state(exchange: &mut Exchange, change: Change, verb: &str) -> Answered {
-    let name = named(exchange)?;
-    exchange.json::<Nothing>().await?;
-    let call = LifecycleCall { dialect: DIALECT, action: format!("POST {PATH}/sandboxes/{name}/{verb}"), arguments: None };
-    let answer = shaped(exchange, StatusCode::OK);
+async fn change_state(exchange: &mut Exchange, change: Change, verb: &str, arguments: Option<Value>) -> Answered {
+    let before = find(exchange).await?;
+    let name = before.name.clone();
+    let call = LifecycleCall { dialect: DIALECT, action: format!("POST {PATH}/sandboxes/{name}/{verb}"), arguments };
+    let (gateway, context) = (Arc::clone(&exchange.gateway), exchange.context.clone());
+    let answer = move |sandbox: Sandbox| {
+        let processes = Some(processes_after(&before, &sandbox));
+        let info = SandboxInfo { processes, ..described(&gateway, &context, sandbox) };
+        (StatusCode::OK, serde_json::to_value(info).unwrap_or_default())
+    };
     let (status, body) = lifecycle::change(&exchange.gateway, &exchange.context, call, name, change, answer).await?;
     Ok(changes::tagged(json_response(status, &body), &body))
+}
+
+fn processes_after(before: &Sandbox, after: &Sandbox) -> ProcessesAfter {
+    let had_none = before.is_stopped() || matches!(before.state, SandboxState::Failed | SandboxState::Lost);
+    match after.is_stopped() {
+        true => ProcessesAfter::Ended,
+        false if had_none => ProcessesAfter::Restarted,
+        false => ProcessesAfter::Kept,
+    }
 }
 
 pub(crate) async fn usage(exchange: &mut Exchange) -> Answered {
@@ -407,9 +425,11 @@ fn described(gateway: &Gateway, context: &Context, sandbox: Sandbox) -> SandboxI
     SandboxInfo {
         urls: urls(gateway, context, &sandbox),
         deadline: gateway.control.next_deadline(context.tenant(), &sandbox.id),
+        pause_kind: sandbox.pause(),
         stages: sandbox.stages.into_iter().map(|(name, ms)| Stage { name, ms }).collect(),
         id: sandbox.id,
         name: sandbox.name,
+        processes: None,
         state: sandbox.state,
         reason: sandbox.reason,
         died: sandbox.died,

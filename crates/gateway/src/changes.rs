@@ -48,6 +48,10 @@ pub(crate) struct ChangeSandbox {
     #[schema(value_type = Option<u64>)]
     idle_timeout_seconds: Option<Option<u64>>,
     idle_policy: Option<IdlePolicy>,
+    /// 0 or null: a frozen sandbox stays frozen.
+    #[serde(deserialize_with = "given")]
+    #[schema(value_type = Option<u64>)]
+    disk_after_seconds: Option<Option<u64>>,
 }
 
 /// Adds to the life time of a sandbox.
@@ -82,6 +86,7 @@ impl ChangeSandbox {
             timeout,
             idle_timeout_seconds: self.idle_timeout_seconds.map(Option::unwrap_or_default),
             idle_policy: self.idle_policy,
+            disk_after_seconds: self.disk_after_seconds.map(Option::unwrap_or_default),
             versions,
         })
     }

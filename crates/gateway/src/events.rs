@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arenite_control::{Event, EventId, EventKind, EventReader, MissedEvents, NoEvent};
-use arenite_model::{Death, SandboxId, SandboxName, SandboxState};
+use arenite_model::{Death, PauseKind, SandboxId, SandboxName, SandboxState};
 use axum::body::Body;
 use http::header::ACCEPT;
 use http::request::Parts;
@@ -54,6 +54,8 @@ pub(crate) struct EventSandbox {
     name: SandboxName,
     /// Null: it does not exist any more.
     state: Option<SandboxState>,
+    /// Null: it is not paused.
+    pause_kind: Option<PauseKind>,
     labels: BTreeMap<String, String>,
     expires_at: Option<Timestamp>,
 }
@@ -70,9 +72,9 @@ pub(crate) struct EventPage {
 
 impl From<Event> for EventInfo {
     fn from(event: Event) -> Self {
-        let Event { event: id, at, kind, id: sandbox, name, labels, state, reason, died, expires_at, .. } = event;
+        let Event { event: id, at, kind, id: sandbox, name, labels, state, pause_kind, reason, died, expires_at, .. } = event;
         let labels = Arc::unwrap_or_clone(labels);
-        let sandbox = EventSandbox { id: sandbox, name, state, labels, expires_at };
+        let sandbox = EventSandbox { id: sandbox, name, state, pause_kind, labels, expires_at };
         Self { id: id.to_string(), r#type: kind, at, sandbox, reason, died }
     }
 }

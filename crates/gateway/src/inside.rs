@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use arenite_control::{Event, MissedEvents};
+use arenite_control::{Event, MissedEvents, Sandbox};
 use arenite_model::protocol::{INSIDE_STEPS_PATH, InsideStep};
-use arenite_model::{SandboxId, SandboxName, SandboxState, TenantId};
+use arenite_model::{PauseKind, SandboxId, SandboxName, SandboxState, TenantId};
 use arenite_trajectory::{Intent, Origin, Outcome, OutcomeKind, redact};
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -52,7 +52,9 @@ pub(crate) async fn follow(gateway: Arc<Gateway>) {
             () = gateway.stopping.cancelled() => return,
         };
         match event {
-            Ok(Event { id, tenant, name, state, .. }) => apply(&gateway, &mut readers, Whose { tenant, id, name }, state),
+            Ok(Event { id, tenant, name, state, pause_kind, .. }) => {
+                apply(&gateway, &mut readers, Whose { tenant, id, name }, state, pause_kind);
+            }
             // Check everything again.
             Err(MissedEvents) => reconcile(&gateway, &mut readers),
         }
@@ -60,15 +62,21 @@ pub(crate) async fn follow(gateway: Arc<Gateway>) {
 }
 
 /// Follows a sandbox into its state. None: it is gone.
-fn apply(gateway: &Arc<Gateway>, readers: &mut HashMap<SandboxId, CancellationToken>, whose: Whose, state: Option<SandboxState>) {
+fn apply(
+    gateway: &Arc<Gateway>,
+    readers: &mut HashMap<SandboxId, CancellationToken>,
+    whose: Whose,
+    state: Option<SandboxState>,
+    pause_kind: Option<PauseKind>,
+) {
     match state {
         Some(SandboxState::Running) => {
             readers.entry(whose.id.clone()).or_insert_with(|| start(gateway, whose));
         }
         Some(SandboxState::Creating) => {}
         // A frozen guest sends nothing, and later continues where it was.
-        Some(SandboxState::Paused) => gateway.pools.retire(&whose.id),
-        Some(SandboxState::Deleting | SandboxState::Failed | SandboxState::Lost) | None => {
+        Some(SandboxState::Paused) if pause_kind != Some(PauseKind::Disk) => gateway.pools.retire(&whose.id),
+        Some(SandboxState::Paused | SandboxState::Deleting | SandboxState::Failed | SandboxState::Lost) | None => {
             gateway.pools.retire(&whose.id);
             if let Some(reader) = readers.remove(&whose.id) {
                 reader.cancel();
@@ -84,7 +92,8 @@ fn apply(gateway: &Arc<Gateway>, readers: &mut HashMap<SandboxId, CancellationTo
 fn reconcile(gateway: &Arc<Gateway>, readers: &mut HashMap<SandboxId, CancellationToken>) {
     let listed = gateway.control.list_all();
     readers.retain(|id, reader| {
-        let there = listed.iter().any(|s| s.id == *id && matches!(s.state, SandboxState::Running | SandboxState::Paused));
+        let has_guest = |s: &Sandbox| matches!(s.state, SandboxState::Running | SandboxState::Paused) && !s.is_stopped();
+        let there = listed.iter().any(|s| s.id == *id && has_guest(s));
         if !there {
             reader.cancel();
             gateway.pools.retire(id);
@@ -92,8 +101,9 @@ fn reconcile(gateway: &Arc<Gateway>, readers: &mut HashMap<SandboxId, Cancellati
         there
     });
     for sandbox in listed {
+        let pause_kind = sandbox.pause();
         let whose = Whose { tenant: sandbox.tenant, id: sandbox.id, name: sandbox.name };
-        apply(gateway, readers, whose, Some(sandbox.state));
+        apply(gateway, readers, whose, Some(sandbox.state), pause_kind);
     }
 }
 

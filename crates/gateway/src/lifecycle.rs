@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use arenite_control::tenants::Tenants;
 use arenite_control::{ControlError, CreateClient, CreateRequest, HeldKey, PullProgress, Sandbox, SandboxChange};
-use arenite_model::{ErrorCode, SandboxId, SandboxName, TenantId};
+use arenite_model::{ErrorCode, PauseKind, SandboxId, SandboxName, TenantId};
 use arenite_trajectory::{Intent, OpenStep, Origin, Outcome, OutcomeKind, TrajectoryError, without_userinfo};
 use futures_util::future::BoxFuture;
 use http::StatusCode;
@@ -165,7 +165,7 @@ pub(crate) async fn delete(
 /// The requested change. Labels and times change without waking the sandbox.
 #[derive(Debug)]
 pub(crate) enum Change {
-    Pause,
+    Pause(PauseKind),
     Resume,
     Start,
     Set(SandboxChange),
@@ -183,7 +183,7 @@ pub(crate) async fn change(
 ) -> Result<LifecycleAnswer, Refusal> {
     let (gateway, context) = (Arc::clone(gateway), context.clone());
     let action = match &change {
-        Change::Pause => "sandbox.pause",
+        Change::Pause(_) => "sandbox.pause",
         Change::Resume => "sandbox.resume",
         Change::Start => "sandbox.start",
         Change::Set(_) => "sandbox.change",
@@ -193,7 +193,7 @@ pub(crate) async fn change(
         let sandbox = target::look_up(&gateway.control, &context, &SandboxRef::Name(name.clone())).await?;
         let step = begin(&gateway, &context, &sandbox, call)?;
         let changed = match change {
-            Change::Pause => gateway.control.pause(context.tenant(), &name).await,
+            Change::Pause(kind) => gateway.control.pause(context.tenant(), &name, kind).await,
             Change::Resume => gateway.control.resume(context.tenant(), &name).await,
             Change::Start => gateway.control.start_sandbox(context.tenant(), &name).await,
             Change::Set(change) | Change::Extend(change) => gateway.control.change(&context.principal, &name, change).await,

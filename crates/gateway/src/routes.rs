@@ -17,9 +17,9 @@ use crate::api::types::{
     AdoptSandbox, AuditPage, ChangeTenant, CheckpointInfo, CorpusInfo, CorpusList, CreateAnswer, CreateGroup, CreateKey,
     CreateSandbox, CreateSnapshot, CreateTenant, CreatedSandboxes, DeletedGroup, DeletedSandbox, DeletedState, Differences,
     DrainNode, ForkSandbox, FoundPassages, GroupInfo, GroupList, HistoryInfo, ImageList, KeyInfo, KeyList, LiveUsage, Me,
-    NewCheckpoint, NewKeyInfo, NodeList, Nothing, QuarantineList, RemovedSandbox, RemovedTenant, RenewGroup, ResetSandbox,
-    RollBack, RolledBack, RotateKey, SandboxInfo, SandboxList, SandboxUsage, SearchCorpus, ServerInfo, SessionList, SnapshotInfo,
-    SnapshotList, StepPage, TemplateList, TenantInfo, TenantList, TrajectoryList, UsageReport, WorkerList,
+    NewCheckpoint, NewKeyInfo, NodeList, Nothing, PauseSandbox, QuarantineList, RemovedSandbox, RemovedTenant, RenewGroup,
+    ResetSandbox, RollBack, RolledBack, RotateKey, SandboxInfo, SandboxList, SandboxUsage, SearchCorpus, ServerInfo, SessionList,
+    SnapshotInfo, SnapshotList, StepPage, TemplateList, TenantInfo, TenantList, TrajectoryList, UsageReport, WorkerList,
 };
 use crate::auth::Need;
 use crate::changes::{ChangeSandbox, ExtendSandbox};
@@ -433,11 +433,11 @@ static ROUTES: &[Route] = &[
     Route::new(At::Server, &API, DELETE, "/api/v2/sandboxes/{name}", |e| Box::pin(api::delete(e)))
         .doc(Operation::new("sandboxes", "delete_sandbox", "Deletes a sandbox with its files").answers::<DeletedSandbox>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/sandboxes/{name}/pause", |e| Box::pin(api::pause(e)))
-        .doc(Operation::new("sandboxes", "pause_sandbox", "Freezes a sandbox until its next call").takes::<Nothing>().answers::<SandboxInfo>(200)),
+        .doc(Operation::new("sandboxes", "pause_sandbox", "Pauses a sandbox until its next call").takes::<PauseSandbox>().answers::<SandboxInfo>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/sandboxes/{name}/resume", |e| Box::pin(api::resume(e)))
         .doc(Operation::new("sandboxes", "resume_sandbox", "Resumes a paused sandbox").takes::<Nothing>().answers::<SandboxInfo>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/sandboxes/{name}/start", |e| Box::pin(api::start(e)))
-        .doc(Operation::new("sandboxes", "start_sandbox", "Runs a failed or lost sandbox again with its files").takes::<Nothing>().answers::<SandboxInfo>(200)),
+        .doc(Operation::new("sandboxes", "start_sandbox", "Runs a failed or lost sandbox again with its files, or one that is paused to its disk").takes::<Nothing>().answers::<SandboxInfo>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/sandboxes/{name}/usage", |e| Box::pin(api::usage(e)))
         .doc(Operation::new("sandboxes", "get_usage", "Measures a sandbox's resource usage").answers::<SandboxUsage>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/usage/live", |e| Box::pin(api::live_usage(e)))

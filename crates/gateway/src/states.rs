@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::api::types::{
     CheckpointInfo, CreateSnapshot, DeletedState, Differences, ForkSandbox, HistoryInfo, NewCheckpoint, ProcessesAfter,
-    ResetSandbox, RollBack, SnapshotInfo, SnapshotList,
+    ResetSandbox, ReturnProcesses, RollBack, SnapshotInfo, SnapshotList,
 };
 use crate::api::{self, DIALECT, PATH, find};
 use crate::batch::{self, Several};
@@ -86,11 +86,11 @@ impl<'a> StateCall<'a> {
         name: SandboxName,
         to: DiskState,
         snapshot: Option<SnapshotName>,
-        processes: ProcessesAfter,
+        processes: ReturnProcesses,
     ) -> Result<LifecycleAnswer, Refusal> {
         let ((gateway, context), of) = (self.owned(), name.clone());
         let returned = async move {
-            let back = Return { to, restart: processes == ProcessesAfter::Restart };
+            let back = Return { to, restart: processes == ReturnProcesses::Restart };
             let (sandbox, returned) = gateway.control.return_to(context.tenant(), &of, back, snapshot).await?;
             Ok((StatusCode::OK, rolled_back(&gateway, &context, sandbox, processes, returned)))
         };
@@ -245,10 +245,10 @@ pub(crate) async fn reset(exchange: &mut Exchange) -> Answered {
     answered(call.return_to(sandbox.name, DiskState::Beginning, snapshot, processes).await?)
 }
 
-fn rolled_back(gateway: &Gateway, context: &Context, sandbox: Sandbox, processes: ProcessesAfter, returned: Returned) -> Value {
+fn rolled_back(gateway: &Gateway, context: &Context, sandbox: Sandbox, processes: ReturnProcesses, returned: Returned) -> Value {
     let fate = match processes {
-        ProcessesAfter::Restart => "restarted",
-        ProcessesAfter::End => "ended",
+        ReturnProcesses::Restart => ProcessesAfter::Restarted,
+        ReturnProcesses::End => ProcessesAfter::Ended,
     };
     json!({ "sandbox": api::shape(gateway, context, sandbox), "processes": fate, "ended": returned.ended })
 }

@@ -9,6 +9,7 @@ mod code;
 mod death;
 mod error_text;
 mod id;
+mod pause;
 pub mod protocol;
 mod spec;
 mod state;
@@ -22,6 +23,7 @@ pub use id::{
     GroupName, IdError, IdempotencyKey, ImageName, KeyId, NodeName, SandboxId, SandboxName, SnapshotName, StateId, TenantId,
     VolumeId, VolumeName, WebhookId,
 };
+pub use pause::PauseKind;
 pub use spec::{IdlePolicy, NetworkMode, Resources, SandboxSpec, SpecError, VolumeMount};
 pub use state::SandboxState;
 pub use tier::Tier;

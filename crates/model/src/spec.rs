@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use utoipa::ToSchema;
 
-use crate::{ImageName, StateId, TenantId, Tier, VolumeId};
+use crate::{ImageName, PauseKind, StateId, TenantId, Tier, VolumeId};
 
 /// A sandbox's limits. The kernel enforces every number, or the create fails.
 #[derive(Debug, Clone, PartialEq, Hash, Eq, Serialize, Deserialize, ToSchema)]
@@ -75,8 +75,23 @@ pub enum NetworkMode {
 pub enum IdlePolicy {
     #[default]
     Delete,
-    /// Frozen until the next call wakes it. Agent-Sandbox calls it `scaledown`.
+    /// The same as `freeze`: its earlier name. Agent-Sandbox calls it `scaledown`.
     Pause,
+    /// Frozen until the next call wakes it.
+    Freeze,
+    /// Paused to its disk until the next call starts it again.
+    Disk,
+}
+
+impl IdlePolicy {
+    /// How it pauses; none: it deletes.
+    pub fn pause_kind(self) -> Option<PauseKind> {
+        match self {
+            Self::Delete => None,
+            Self::Pause | Self::Freeze => Some(PauseKind::Freeze),
+            Self::Disk => Some(PauseKind::Disk),
+        }
+    }
 }
 
 /// A volume in a sandbox, or a directory of the host.
@@ -189,6 +204,9 @@ pub struct SandboxSpec {
     pub idle_timeout_seconds: Option<u64>,
     #[serde(default)]
     pub idle_policy: IdlePolicy,
+    /// Time in seconds after which a frozen sandbox is paused to its disk; none: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_after_seconds: Option<u64>,
     /// Free text that a dialect stores for its own answers.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
@@ -227,6 +245,7 @@ impl SandboxSpec {
             timeout_seconds: None,
             idle_timeout_seconds: None,
             idle_policy: IdlePolicy::default(),
+            disk_after_seconds: None,
             labels: BTreeMap::new(),
         }
     }

@@ -17,7 +17,8 @@ use utoipa::ToSchema;
 ///        host rebooted: Lost ───────────┴──► (nothing)
 /// ```
 ///
-/// `Failed` and `Lost` become `Running` when the sandbox is started again on its disk.
+/// `Failed` and `Lost` become `Running` when the sandbox is started again on its disk. So does a sandbox that is `Paused` to its
+/// disk (see [`crate::PauseKind`]).
 ///
 /// `Creating` is in the store before the engine is asked, so that a crash leaves a row to clean up after.
 /// `Failed` keeps the reason until it is deleted or its time is up. `Lost` has no processes any more, only a disk.

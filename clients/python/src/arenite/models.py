@@ -18,9 +18,9 @@ class Model(BaseModel):
 CommandStatus: TypeAlias = Literal["pending", "running", "completed", "timed_out", "killed"] | str
 """The state of a command; says nothing about its success."""
 
-DeadlineAction: TypeAlias = Literal["delete", "pause"] | str
+DeadlineAction: TypeAlias = Literal["delete", "pause", "disk"] | str
 
-DeadlineReason: TypeAlias = Literal["timeout", "idle", "kept"] | str
+DeadlineReason: TypeAlias = Literal["timeout", "idle", "kept", "paused"] | str
 
 DeathReason: TypeAlias = Literal[
     "oom",
@@ -89,7 +89,7 @@ FailureClass: TypeAlias = Literal["agent", "infrastructure"] | str
 GroupName: TypeAlias = str
 """Names a group of sandboxes within its tenant: a DNS label."""
 
-IdlePolicy: TypeAlias = Literal["delete", "pause"] | str
+IdlePolicy: TypeAlias = Literal["delete", "pause", "freeze", "disk"] | str
 """The action after a sandbox's idle time."""
 
 ImageName: TypeAlias = str
@@ -120,6 +120,12 @@ Origin: TypeAlias = Literal["agent", "person", "system"] | str
 """The origin of a step, derived from how its call came in. It is only for filters and grants no rights."""
 
 OutcomeKind: TypeAlias = Literal["ok", "error", "aborted", "failed", "interrupted", "damaged"] | str
+
+PauseKind: TypeAlias = Literal["freeze", "disk"] | str
+"""What a pause keeps of a sandbox."""
+
+ProcessesAfter: TypeAlias = Literal["kept", "ended", "restarted"] | str
+"""What became of a sandbox's processes."""
 
 PullState: TypeAlias = Literal["queued", "resolving", "downloading", "unpacking"] | str
 """What a pull is doing."""
@@ -433,6 +439,8 @@ class EventSandbox(Model):
     id: SandboxId
     labels: dict[str, str]
     name: SandboxName
+    pause_kind: PauseKind | None = None
+    """Null: it is not paused."""
     state: SandboxState | None = None
     """Null: it does not exist any more."""
 
@@ -855,6 +863,10 @@ class SandboxInfo(Model):
     """The interface that created it."""
     parent: SandboxId | None = None
     """The sandbox with the agent that created it, with which it ends."""
+    pause_kind: PauseKind | None = None
+    """What its pause keeps; null unless it is paused."""
+    processes: ProcessesAfter | None = None
+    """What became of its processes. Only in answers to `pause`, `resume`, and `start`."""
     reason: str | None = None
     """Why it is lost or failed."""
     revision: int
@@ -893,6 +905,8 @@ class SandboxSpec(Model):
     """The requested properties of a sandbox. All of them take effect, or the create fails."""
     args: list[str] | None = None
     """The main command, run by the guest as the sandbox's user with its output kept; empty: none."""
+    disk_after_seconds: int | None = None
+    """Time in seconds after which a frozen sandbox is paused to its disk; none: never."""
     env: dict[str, str] | None = None
     """Environment of every command, over the image's own."""
     hostname: str | None = None

@@ -27,7 +27,7 @@ EventKind: TypeAlias = Literal[
 GroupName: TypeAlias = str
 """Names a group of sandboxes within its tenant: a DNS label."""
 
-IdlePolicy: TypeAlias = Literal["delete", "pause"] | str
+IdlePolicy: TypeAlias = Literal["delete", "pause", "freeze", "disk"] | str
 """The action after a sandbox's idle time."""
 
 ImageName: TypeAlias = str
@@ -37,6 +37,9 @@ ImageName: TypeAlias = str
 
 NetworkMode: TypeAlias = Literal["none", "open"] | str
 """Network access of a sandbox."""
+
+PauseKind: TypeAlias = Literal["freeze", "disk"] | str
+"""What a pause keeps of a sandbox."""
 
 Role: TypeAlias = Literal["read", "use", "manage", "admin"] | str
 """What a key may do. Each role includes the ones before it."""
@@ -65,6 +68,8 @@ class AdoptSandbox(TypedDict, total=False):
 
 class ChangeSandbox(TypedDict, total=False):
     """Changes of a sandbox. Absent fields stay as they are."""
+    disk_after_seconds: int | None
+    """0 or null: a frozen sandbox stays frozen."""
     expires_at: datetime | None
     """When its life time ends, likewise."""
     expires_in_seconds: int | None
@@ -155,6 +160,8 @@ class CreateSandbox(TypedDict, total=False):
     """Creates this number of equal sandboxes, from 1 to 100, named `NAME-0` and so on. The answer is then a
     `CreatedSandboxes`.
     """
+    disk_after_seconds: int | None
+    """Time after which a frozen sandbox is paused to its disk. 0: never."""
     env: dict[str, str] | None
     group: GroupName | None
     """A group of the tenant, with which the sandbox ends."""
@@ -223,6 +230,12 @@ class ExtendSandbox(TypedDict, total=False):
 
 class Nothing(TypedDict, total=False):
     """A body without fields."""
+
+
+class PauseSandbox(TypedDict, total=False):
+    """How to pause a sandbox."""
+    kind: PauseKind
+    """Absent: `freeze`."""
 
 
 class PullImage(TypedDict, total=False):

@@ -42,6 +42,9 @@ pub(crate) struct SetArgs {
     /// Action after the idle timeout
     #[arg(long, value_enum, group = "change")]
     pub(crate) idle_policy: Option<Idle>,
+    /// Pause it to its disk after it was frozen for this time; 0: never
+    #[arg(long, value_name = "TIME", group = "change")]
+    pub(crate) disk_after: Option<Span>,
     #[command(flatten)]
     pub(crate) format: Format,
     #[command(flatten)]

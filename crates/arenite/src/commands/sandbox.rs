@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use arenite_model::VolumeMount;
+use arenite_model::{SandboxName, VolumeMount};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::environment;
 use super::pull_bar::PullBar;
-use crate::cli::{CreateArgs, Idle, LsArgs, NamesArgs, Network, RmArgs, SetArgs};
+use crate::cli::{CreateArgs, Idle, LsArgs, NamesArgs, Network, Pause, PauseArgs, RmArgs, Server, SetArgs};
 use crate::client::Client;
 use crate::failure::{Failure, Outcome};
 use crate::{output, wire};
@@ -46,6 +46,7 @@ pub(crate) async fn create(args: CreateArgs) -> Outcome {
         timeout_seconds: args.timeout.map(|t| t.0.as_secs()),
         idle_timeout_seconds: args.idle_timeout.map(|t| t.0.as_secs()),
         idle_policy: args.idle_policy.map(idle_policy),
+        disk_after_seconds: args.disk_after.map(|t| t.0.as_secs()),
         client_tag: args.client_tag,
         group: args.group.map(String::from),
         count: args.count,
@@ -95,6 +96,8 @@ fn idle_policy(policy: Idle) -> &'static str {
     match policy {
         Idle::Delete => "delete",
         Idle::Pause => "pause",
+        Idle::Freeze => "freeze",
+        Idle::Disk => "disk",
     }
 }
 
@@ -112,6 +115,7 @@ pub(crate) async fn set(args: SetArgs) -> Outcome {
         expires_in_seconds: args.expires_in.map(|t| t.0.as_secs()),
         idle_timeout_seconds: args.idle_timeout.map(|t| t.0.as_secs()),
         idle_policy: args.idle_policy.map(idle_policy),
+        disk_after_seconds: args.disk_after.map(|t| t.0.as_secs()),
     };
     let path = format!("{SANDBOXES}/{}", args.sandbox);
     let mut changed = None;
@@ -192,7 +196,7 @@ pub(crate) async fn ls(args: LsArgs) -> Outcome {
         let ago = |at: Timestamp| format!("{} ago", output::distance(at, now));
         rows.add_row(vec![
             sandbox.name.clone().into(),
-            output::state(&sandbox.state),
+            output::state(sandbox.state_and_kind()),
             sandbox.spec.image.clone().into(),
             output::harmless(&sandbox.tier).into(),
             ago(sandbox.created_at).into(),
@@ -233,6 +237,8 @@ fn ends_in(deadline: &wire::Deadline, now: Timestamp) -> String {
     let left = output::distance(now, deadline.at);
     match (deadline.reason.as_str(), deadline.action.as_str()) {
         ("idle", "pause") => format!("{left} (pauses when idle)"),
+        ("idle", "disk") => format!("{left} (pauses to disk when idle)"),
+        ("paused", _) => format!("{left} (pauses to disk)"),
         ("idle", _) => format!("{left} if idle"),
         _ => left,
     }
@@ -245,8 +251,12 @@ fn some_of(names: &[String]) -> String {
     if names.len() > SHOWN { format!("{shown} and {} more", names.len() - SHOWN) } else { shown }
 }
 
-pub(crate) async fn pause(args: NamesArgs) -> Outcome {
-    transition(args, "pause").await
+pub(crate) async fn pause(args: PauseArgs) -> Outcome {
+    let kind = match args.kind {
+        Pause::Freeze => "freeze",
+        Pause::Disk => "disk",
+    };
+    change_each(&args.server, args.sandboxes, "pause", &json!({ "kind": kind })).await
 }
 
 pub(crate) async fn resume(args: NamesArgs) -> Outcome {
@@ -258,9 +268,13 @@ pub(crate) async fn start(args: NamesArgs) -> Outcome {
 }
 
 async fn transition(args: NamesArgs, verb: &str) -> Outcome {
-    let client = Client::connect_to(&args.server)?;
-    let names = args.sandboxes.into_iter().map(String::from).collect();
-    each(names, async |name| client.post::<Value>(&format!("{SANDBOXES}/{name}/{verb}"), &json!({})).await.map(drop)).await
+    change_each(&args.server, args.sandboxes, verb, &json!({})).await
+}
+
+async fn change_each(server: &Server, sandboxes: Vec<SandboxName>, verb: &str, request: &Value) -> Outcome {
+    let client = Client::connect_to(server)?;
+    let names = sandboxes.into_iter().map(String::from).collect();
+    each(names, async |name| client.post::<Value>(&format!("{SANDBOXES}/{name}/{verb}"), request).await.map(drop)).await
 }
 
 /// Applies an operation to every sandbox, prints those that succeeded, and continues after a failure.

@@ -43,6 +43,9 @@ use crate::{ControlError, Sandbox};
 /// The file of the SQLite store in a data directory.
 const SQLITE: &str = "control.sqlite";
 
+/// A migration of both databases: the kind of a pause.
+const PAUSE_KINDS: &str = "ALTER TABLE sandboxes ADD COLUMN pause_kind TEXT;";
+
 /// A migration of both databases: since then, the amounts of a row are what it reserves in its state.
 const DEAD_RESERVE_NOTHING: &str = "UPDATE sandboxes SET cpu_millis = 0, memory_bytes = 0 WHERE state IN ('failed', 'lost');";
 
@@ -187,7 +190,7 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// [`StoreError::Quota`] beyond a limit.
     async fn reserve(&self, sandbox: &Sandbox, limits: &TenantLimits) -> Result<(), StoreError>;
-    /// Writes what may change: state, reason, death, `state_since`, isolation, last use, spec, end of life time and revision. Does
+    /// Writes what may change: state, kind of its pause, reason, death, `state_since`, isolation, last use, spec, end of life time and revision. Does
     /// nothing if the row doesn't exist. A database may write a failed update later, unless another of the same row follows.
     async fn update(&self, sandbox: &Sandbox) -> Result<(), StoreError>;
     async fn touch(&self, used: Vec<(SandboxId, Timestamp)>) -> Result<(), StoreError>;

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use arenite_model::PauseKind;
 use jiff::Timestamp;
 use rusqlite::{Connection, OpenFlags, Params, Row, TransactionBehavior, params};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -13,8 +14,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use super::database::Database;
 use super::writer::Writer;
 use super::{
-    Answer, Contents, DEAD_RESERVE_NOTHING, Op, Record, RecordId, RecordKind, Rows, StoreError, VolumeRow, check_version, number,
-    sqlite_tenants, sqlite_usage, sqlite_webhooks, to_json, unreadable, usage, waits,
+    Answer, Contents, DEAD_RESERVE_NOTHING, Op, PAUSE_KINDS, Record, RecordId, RecordKind, Rows, StoreError, VolumeRow,
+    check_version, number, sqlite_tenants, sqlite_usage, sqlite_webhooks, to_json, unreadable, usage, waits,
 };
 use crate::tenants::{Reserved, TenantLimits};
 use crate::{ControlError, Sandbox};
@@ -25,7 +26,7 @@ const QUEUE: usize = 256;
 const LOCKED: Duration = Duration::from_millis(700);
 
 /// Each migrates the schema from its index to the next. Released ones are never edited; append new ones.
-const MIGRATIONS: [&str; 8] = [
+const MIGRATIONS: [&str; 9] = [
     "
     CREATE TABLE sandboxes (
         id           TEXT PRIMARY KEY,
@@ -75,6 +76,7 @@ const MIGRATIONS: [&str; 8] = [
     ALTER TABLE sandboxes ADD COLUMN died TEXT;  -- JSON
 ",
     DEAD_RESERVE_NOTHING,
+    PAUSE_KINDS,
 ];
 
 /// Sandboxes in a SQLite file.
@@ -272,8 +274,8 @@ pub(super) fn apply(db: &Connection, op: &Op) -> Answer {
             db.prepare_cached(
                 "INSERT INTO sandboxes (id, tenant, name, state, reason, template, origin, spec, isolation,
                      created_at, last_used_at, state_since, expires_at, cpu_millis, memory_bytes, disk_bytes, provenance,
-                     revision, died)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)",
+                     revision, died, pause_kind)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20)",
             )?
             .execute(params![
                 sandbox.id.as_str(),
@@ -295,6 +297,7 @@ pub(super) fn apply(db: &Connection, op: &Op) -> Answer {
                 to_json(&sandbox.provenance)?,
                 number(sandbox.revision),
                 sandbox.died.as_ref().map(to_json).transpose()?,
+                sandbox.pause_kind.map(PauseKind::as_str),
             ])?;
             if let Some(record) = sandbox.key_record()? {
                 put_record(db, &record, "IGNORE")?;
@@ -308,7 +311,7 @@ pub(super) fn apply(db: &Connection, op: &Op) -> Answer {
             let [cpu, memory, _] = amounts(sandbox);
             db.prepare_cached(
                 "UPDATE sandboxes SET state = ?2, reason = ?3, state_since = ?4, isolation = ?5, last_used_at = ?6, spec = ?7,
-                     expires_at = ?8, revision = ?9, died = ?10, cpu_millis = ?11, memory_bytes = ?12
+                     expires_at = ?8, revision = ?9, died = ?10, cpu_millis = ?11, memory_bytes = ?12, pause_kind = ?13
                  WHERE id = ?1",
             )?
             .execute(params![
@@ -324,6 +327,7 @@ pub(super) fn apply(db: &Connection, op: &Op) -> Answer {
                 sandbox.died.as_ref().map(to_json).transpose()?,
                 cpu,
                 memory,
+                sandbox.pause_kind.map(PauseKind::as_str),
             ])?;
         }
         Op::Touch(used) => {
@@ -448,7 +452,7 @@ fn check(db: &Connection, sandbox: &Sandbox, limits: &TenantLimits) -> Result<()
 pub(super) fn load(db: &Connection) -> Result<Vec<Sandbox>, StoreError> {
     let mut select = db.prepare(
         "SELECT id, tenant, name, state, reason, template, origin, spec, isolation,
-                created_at, last_used_at, state_since, expires_at, provenance, revision, died
+                created_at, last_used_at, state_since, expires_at, provenance, revision, died, pause_kind
          FROM sandboxes ORDER BY created_at, id",
     )?;
     let mut rows = select.query([])?;
@@ -468,6 +472,7 @@ fn read_row(row: &Row<'_>) -> Result<Sandbox, Box<dyn std::error::Error>> {
         tenant: text(1)?.parse()?,
         name: text(2)?.parse()?,
         state: text(3)?.parse()?,
+        pause_kind: row.get::<_, Option<String>>(16)?.map(|kind| kind.parse()).transpose()?,
         reason: row.get(4)?,
         template: row.get(5)?,
         origin: text(6)?,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use arenite_model::{SandboxSpec, SandboxState, Tier};
+use arenite_model::{PauseKind, SandboxSpec, SandboxState, Tier};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use utoipa::ToSchema;
@@ -209,11 +209,13 @@ impl Reserved {
         }
     }
 
-    /// What a sandbox reserves in its state. A dead one has no processes, and keeps its disk, also while it is deleted.
+    /// What a sandbox reserves in its state. One that is dead, or paused to its disk, has no processes. It keeps its
+    /// disk, also while it is deleted.
     pub(crate) fn from_sandbox(sandbox: &Sandbox) -> Self {
         let reserved = Self::from_spec(&sandbox.spec);
         let is_dead = match sandbox.state {
             SandboxState::Failed | SandboxState::Lost => true,
+            SandboxState::Paused | SandboxState::Deleting if sandbox.pause_kind == Some(PauseKind::Disk) => true,
             SandboxState::Deleting => sandbox.died.as_ref().is_some_and(|died| !died.reason.is_removal()),
             _ => false,
         };

@@ -6,7 +6,7 @@
 //!
 //! | variable | meaning |
 //! | --- | --- |
-//! | `ARENITE_MODEL_STEPS` | steps on each database, 8,000 by default |
+//! | `ARENITE_MODEL_STEPS` | steps on each database, 4,000 by default |
 //! | `ARENITE_MODEL_SEED` | the first seed, or `random`; unset: always the same, so that a run of the tests repeats the one before |
 //! | `ARENITE_MODEL_EPISODE` | steps from one empty store, 400 by default; each episode has the next seed |
 //! | `ARENITE_MODEL_SHRINK_SECONDS` | the longest search for fewer steps, 60 by default |
@@ -37,7 +37,7 @@ use support::cluster::Cluster;
 
 /// Steps from one empty store.
 const EPISODE: usize = 400;
-const STEPS: usize = 8000;
+const STEPS: usize = 4000;
 const SEED: u64 = 59_757;
 
 struct Failure {

@@ -9,7 +9,7 @@ use arenite_control::{
     ChildBudget, Control, ControlError, CreateRequest, KeyHold, Lease, Provenance, ResourcesOverlay, Sandbox, SandboxChange,
     SpecOverlay, TimeoutChange,
 };
-use arenite_model::{GroupName, IdlePolicy, SandboxId, TenantId};
+use arenite_model::{GroupName, IdlePolicy, PauseKind, SandboxId, TenantId};
 use tokio::task::JoinHandle;
 
 use crate::op::{Create, NAMES, Op, TENANTS};
@@ -59,7 +59,7 @@ async fn answer(control: &Arc<Control>, bound: &Bound, lease: &mut Option<Lease>
             *lease = lasts.then_some(held);
             Outcome::Done
         }
-        Op::Pause(_) => made(control.pause(&id, name()).await?),
+        Op::Pause(_) => made(control.pause(&id, name(), PauseKind::Freeze).await?),
         Op::Resume(_) => made(control.resume(&id, name()).await?),
         Op::Start(_) => made(control.start_sandbox(&id, name()).await?),
         Op::Extend { seconds, from_now, .. } => {

@@ -24,12 +24,7 @@ impl Cluster {
         if rustix::process::geteuid().is_root() {
             chown(dir.path(), Some(NOBODY), Some(NOBODY)).unwrap();
         }
-        let made = unprivileged("initdb", dir.path())
-            .args(["-U", "arenite", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "-D"])
-            .arg(dir.path().join("data"))
-            .output()
-            .unwrap();
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        fill(dir.path());
         let mut cluster = Self { dir, server: None };
         cluster.resume();
         cluster
@@ -120,6 +115,33 @@ impl Drop for Cluster {
             let _ = server.wait();
         }
     }
+}
+
+/// Makes the directory `data` of a new cluster: a copy of the first one that a test made, since making one takes much longer.
+fn fill(dir: &Path) {
+    let data = dir.join("data");
+    let version = newest().parent().and_then(Path::file_name).unwrap().to_string_lossy().into_owned();
+    let template = option_env!("CARGO_TARGET_TMPDIR").map(|target| Path::new(target).join(format!("postgres-{version}")));
+    if let Some(template) = template.as_ref().filter(|template| template.is_dir()) {
+        return copy(template, &data);
+    }
+    let made = unprivileged("initdb", dir)
+        .args(["-U", "arenite", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "-D"])
+        .arg(&data)
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    if let Some(template) = template {
+        // Another test may be faster, which then keeps its own.
+        let scratch = tempfile::tempdir_in(template.parent().unwrap()).unwrap();
+        copy(&data, &scratch.path().join("data"));
+        let _ = std::fs::rename(scratch.path().join("data"), template);
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("-a").arg(from).arg(to).output().unwrap();
+    assert!(copied.status.success(), "{}", String::from_utf8_lossy(&copied.stderr));
 }
 
 /// The URL of a database with its socket in a directory.

@@ -58,6 +58,7 @@ pub(crate) fn sandbox(tenant: &str, name: &str) -> Sandbox {
         tenant: tenant.parse().unwrap(),
         name: name.parse().unwrap(),
         state: SandboxState::Creating,
+        pause_kind: None,
         spec,
         template: Some("aio".to_owned()),
         reason: None,

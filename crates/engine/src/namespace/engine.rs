@@ -1,6 +1,6 @@
 //! The engine: creates, reaches and ends sandboxes that consist of namespaces.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs::File;
 use std::io::{self, Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -62,6 +62,8 @@ pub(super) struct EngineState {
     ready: VecDeque<Slot>,
     reserved: HashMap<SandboxId, Slot>,
     pub(super) live: HashMap<SandboxId, Live>,
+    /// Sandboxes without processes, which a restart runs again.
+    pub(super) stopped: HashSet<SandboxId>,
     /// What a recovery could not explain, with the ids and addresses that it occupies.
     pub(super) quarantined: HashMap<SandboxId, Occupied>,
     closed: bool,
@@ -303,7 +305,7 @@ impl EngineShared {
             config_file(&GuestConfig { assignment, ..guest_config(id, name, spec, image, tier, host.config.extra_ca.is_some()) })
                 .map_err(|e| at("guest configuration", e))?;
         let started = start_time(slot.first.pid).map_err(|e| at("first process", e))?;
-        let record = Record {
+        let mut record = Record {
             id: id.clone(),
             name: (assignment == Assignment::Assigned).then(|| name.clone()),
             pid: slot.first.pid,
@@ -314,6 +316,7 @@ impl EngineShared {
             image: image.name.to_string(),
             layers: lower,
             pooled: assignment == Assignment::Pooled,
+            stopped: slot.kept.as_ref().is_some_and(|kept| kept.stopped),
             tier: Some(tier),
             slot: slot.sandbox.as_ref().map(|_| slot.id.clone()),
             source: slot.kept.as_ref().and_then(|kept| kept.source.clone()),
@@ -362,6 +365,11 @@ impl EngineShared {
             container,
         };
         slot.begin(&begin, &given)?;
+        if record.stopped {
+            // Only now: a kill of the server before leaves it paused, and not lost.
+            (record.stopped, record.revision) = (false, record.revision + 1);
+            host.records.write(&record).map_err(|e| at("record", e))?;
+        }
         stages.done("start");
         let pidfd = slot.first.pidfd.try_clone().map_err(|e| at("pidfd", e))?;
         let image = record.pooled.then(|| image.clone());
@@ -659,6 +667,7 @@ impl Engine for NamespaceEngine {
                 }
             }
             shared.host.records.remove(&id).map_err(|e| at("record", e))?;
+            shared.state().stopped.remove(&id);
             shared.forget_quarantine(&id);
             shared.forget_states(&id, source.as_ref());
             Ok(())
@@ -673,6 +682,15 @@ impl Engine for NamespaceEngine {
 
     async fn resume(&self, id: &SandboxId) -> Result<(), EngineError> {
         self.shared.host.cgroups.set_frozen(&self.slot_of(id)?, false).map_err(cgroup)
+    }
+
+    fn can_stop(&self) -> bool {
+        true
+    }
+
+    async fn stop(&self, id: &SandboxId) -> Result<(), EngineError> {
+        let (shared, id) = (self.shared.clone(), id.clone());
+        blocking(move || shared.stop(&id)).await
     }
 
     async fn dial(&self, id: &SandboxId) -> Result<Box<dyn Connection>, EngineError> {
@@ -708,6 +726,9 @@ impl Engine for NamespaceEngine {
     }
 
     async fn usage(&self, id: &SandboxId) -> Result<Usage, EngineError> {
+        if self.shared.state().stopped.contains(id) {
+            return Ok(Usage { disk_bytes: self.shared.host.storage.usage(id), ..Usage::default() });
+        }
         let counts = self.shared.host.cgroups.counts(&self.slot_of(id)?).map_err(cgroup)?;
         let index = self.shared.state().live.get(id).and_then(|live| live.record.net_index);
         let traffic = index.and_then(|index| self.shared.host.network().ok()?.traffic(index));

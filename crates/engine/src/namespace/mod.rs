@@ -35,6 +35,7 @@ mod restart;
 mod rollback;
 pub(crate) mod slot;
 mod states;
+mod stop;
 pub mod storage;
 pub(crate) mod volumes;
 

@@ -51,6 +51,10 @@ pub(super) struct Record {
     /// Created in advance, and not assigned yet.
     #[serde(default)]
     pub(super) pooled: bool,
+    /// Its processes were ended to pause it, or are about to be. A restart takes this back when the guest has started, so what runs
+    /// before that is ended by a recovery.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) stopped: bool,
     /// None: written by a version without tiers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) tier: Option<Tier>,
@@ -460,6 +464,7 @@ mod tests {
             slot: None,
             source: None,
             head: None,
+            stopped: false,
             memo: Some("{\"name\":\"demo\"}".to_owned()),
             revision,
         }

@@ -35,9 +35,7 @@ use crate::{EngineError, Found, FoundState, Quarantined, Recovery, Remains, Row}
 enum Verdict {
     Found {
         record: Option<Box<Record>>,
-        /// Its process, or why it is lost.
-        live: Result<Arc<OwnedFd>, Death>,
-        paused: bool,
+        process: Process,
         /// What was missing or damaged in its record.
         to_restore: Option<String>,
     },
@@ -46,6 +44,21 @@ enum Verdict {
         reason: String,
         occupied: Occupied,
     },
+}
+
+/// What a recovery found of a sandbox's first process.
+enum Process {
+    Running(Arc<OwnedFd>),
+    Frozen(Arc<OwnedFd>),
+    /// It was ended to pause the sandbox, or is about to be.
+    Stopped,
+    Gone(Death),
+}
+
+impl Process {
+    fn is_there(&self) -> bool {
+        matches!(self, Self::Running(_) | Self::Frozen(_))
+    }
 }
 
 /// The ids and address that a quarantined sandbox occupies.
@@ -103,6 +116,18 @@ impl EngineShared {
         Ok(Ok(Arc::new(pidfd)))
     }
 
+    fn process(&self, record: &Record) -> Result<Process, EngineError> {
+        if record.stopped {
+            return Ok(Process::Stopped);
+        }
+        let id = &record.id;
+        Ok(match self.find(record).map_err(look(format!("the processes of sandbox {id}")))? {
+            Ok(pidfd) if self.is_frozen(record.slot_id())? => Process::Frozen(pidfd),
+            Ok(pidfd) => Process::Running(pidfd),
+            Err(death) => Process::Gone(death),
+        })
+    }
+
     fn is_frozen(&self, id: &SandboxId) -> Result<bool, EngineError> {
         match self.host.cgroups.is_frozen(id) {
             Ok(frozen) => Ok(frozen),
@@ -157,19 +182,19 @@ impl EngineShared {
             if record.pooled && (!is_known || record.boot == boot_id().map_err(look("this boot's id"))?) {
                 return Ok(Verdict::Remove(format!("sandbox {id}, made ahead, prepared and never used")));
             }
-            let live = self.find(record).map_err(look(format!("the processes of sandbox {id}")))?;
-            if !is_known && live.is_err() && layer == LayerUse::Absent {
+            let process = self.process(record)?;
+            if !is_known && !process.is_there() && layer == LayerUse::Absent {
                 return Ok(Verdict::Remove(format!("the record of sandbox {id}, which was deleted")));
             }
             if !is_known && record.memo.is_none() {
                 let reason = "no row names it, and its record, of an older version, does not say whose it is".to_owned();
                 return Ok(Verdict::Quarantine { reason, occupied: self.occupied(Some(record), &[]) });
             }
-            let is_whole = reading.complete && record.memo.is_some() && (live.is_err() || self.host.records.has_both_sockets(id));
+            let is_whole =
+                reading.complete && record.memo.is_some() && (!process.is_there() || self.host.records.has_both_sockets(id));
             let to_restore =
                 (!is_whole).then(|| if reading.faults.is_empty() { "a part was missing".to_owned() } else { faults() });
-            let paused = live.is_ok() && self.is_frozen(record.slot_id())?;
-            return Ok(Verdict::Found { record: Some(Box::new(record.clone())), live, paused, to_restore });
+            return Ok(Verdict::Found { record: Some(Box::new(record.clone())), process, to_restore });
         }
         let processes = self.processes(id)?;
         let wrong = if reading.faults.is_empty() {
@@ -178,8 +203,8 @@ impl EngineShared {
             format!("its record can't be read: {}", faults())
         };
         if is_known && processes.is_empty() {
-            let live = Err(record_lost(format!("{wrong}, and no process of it is left")));
-            return Ok(Verdict::Found { record: None, live, paused: false, to_restore: None });
+            let process = Process::Gone(record_lost(format!("{wrong}, and no process of it is left")));
+            return Ok(Verdict::Found { record: None, process, to_restore: None });
         }
         if !is_known && processes.is_empty() && layer == LayerUse::Absent && reading.faults.is_empty() {
             return Ok(Verdict::Remove(format!("empty directories of sandbox {id}")));
@@ -190,7 +215,11 @@ impl EngineShared {
     /// The ids and the address of a sandbox, from its record or else its processes.
     fn occupied(&self, record: Option<&Record>, processes: &[i32]) -> Occupied {
         if let Some(record) = record {
-            return Occupied { uid_index: Some(record.uid_index), net_index: record.net_index, unknown_net: false };
+            return Occupied {
+                uid_index: Some(record.uid_index),
+                net_index: record.net_index.filter(|_| !record.stopped),
+                unknown_net: false,
+            };
         }
         let read = |pid: &i32, name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}")).ok();
         let uid_index = processes.iter().find_map(|pid| uid_index(&read(pid, "uid_map")?));
@@ -219,16 +248,9 @@ impl EngineShared {
         let mut settled = Settled::default();
         for (id, verdict) in self.judge_all(known)? {
             match verdict {
-                Verdict::Found { record, live, paused, to_restore } => {
-                    let found = self.settle_found(
-                        &id,
-                        known.get(&id),
-                        record.map(|record| *record),
-                        live,
-                        paused,
-                        to_restore,
-                        &mut settled,
-                    );
+                Verdict::Found { record, process, to_restore } => {
+                    let record = record.map(|record| *record);
+                    let found = self.settle_found(&id, known.get(&id), record, process, to_restore, &mut settled);
                     settled.recovery.found.push(found);
                 }
                 Verdict::Remove(what) => {
@@ -255,14 +277,12 @@ impl EngineShared {
         Ok(settled)
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the parts of one verdict")]
     fn settle_found(
         &self,
         id: &SandboxId,
         row: Option<&Row>,
         record: Option<Record>,
-        live: Result<Arc<OwnedFd>, Death>,
-        paused: bool,
+        process: Process,
         to_restore: Option<String>,
         settled: &mut Settled,
     ) -> Found {
@@ -285,24 +305,41 @@ impl EngineShared {
         let memo = record.as_ref().and_then(|record| record.memo.clone());
         let tier = record.as_ref().and_then(|record| self.tier_of_record(record));
         let slot = record.as_ref().map_or(id, Record::slot_id).clone();
-        let state = match (live, record) {
-            (Ok(pidfd), Some(record)) => {
+        let mut run = |record: Option<Record>, pidfd: Arc<OwnedFd>, state| match record {
+            Some(record) => {
                 settled.nets.extend(record.net_index);
                 settled.live.push((id.clone(), pidfd.clone()));
                 self.state().live.insert(id.clone(), Live::new(record, pidfd));
-                if paused { FoundState::Paused } else { FoundState::Running }
+                state
             }
-            (Ok(_), None) => FoundState::Lost(record_lost("it has no record")),
-            (Err(death), _) => {
-                for id in [id, &slot] {
-                    self.host.end_processes(id);
-                    // The disk stays until it is destroyed.
-                    let _ = self.host.cgroups.remove(id);
-                }
+            None => FoundState::Lost(record_lost("it has no record")),
+        };
+        let state = match process {
+            Process::Running(pidfd) => run(record, pidfd, FoundState::Running),
+            Process::Frozen(pidfd) => run(record, pidfd, FoundState::Paused),
+            Process::Stopped => {
+                self.end_left(&slot);
+                self.settle_stopped(id)
+            }
+            Process::Gone(death) => {
+                self.end_left(id);
+                self.end_left(&slot);
                 FoundState::Lost(death)
             }
         };
         Found { id: id.clone(), state, memo, tier, isolation: self.isolation(tier.unwrap_or_default()) }
+    }
+
+    fn settle_stopped(&self, id: &SandboxId) -> FoundState {
+        self.end_left(id);
+        self.state().stopped.insert(id.clone());
+        FoundState::Stopped
+    }
+
+    /// Ends what is left of its processes. The disk stays until it is destroyed.
+    fn end_left(&self, id: &SandboxId) {
+        self.host.end_processes(id);
+        let _ = self.host.cgroups.remove(id);
     }
 
     /// The tier of a sandbox. Versions without tiers had VMs, too.
@@ -353,8 +390,13 @@ impl EngineShared {
         record.revision += 1;
         self.host.records.restore(&record).map_err(|e| at("record", e))?;
         self.host.records.end_quarantine(id);
-        let state = if self.is_frozen(record.slot_id())? { FoundState::Paused } else { FoundState::Running };
         let slot = record.slot_id().clone();
+        if record.stopped {
+            self.state().quarantined.remove(id);
+            self.end_left(record.slot_id());
+            return Ok((self.settle_stopped(id), None));
+        }
+        let state = if self.is_frozen(record.slot_id())? { FoundState::Paused } else { FoundState::Running };
         {
             let mut held = self.state();
             // Its ids and its address are still reserved for it.
@@ -370,8 +412,7 @@ impl EngineShared {
                 Ok((state, Some(pidfd)))
             }
             Err(death) => {
-                self.host.end_processes(&slot);
-                let _ = self.host.cgroups.remove(&slot);
+                self.end_left(&slot);
                 Ok((FoundState::Lost(death), None))
             }
         }

@@ -31,6 +31,7 @@ impl NamespaceEngine {
             revision: record.as_ref().map_or(0, |record| record.revision),
             source: record.as_ref().and_then(|record| record.source.clone()),
             head: record.as_ref().and_then(|record| record.head.clone()),
+            stopped: record.as_ref().is_some_and(|record| record.stopped),
             layers: layers(&shared, &image, record)?,
         };
         let slot = shared.host.prepare_again(row.id.clone(), spec.network, kvm, kept).await?;
@@ -40,7 +41,10 @@ impl NamespaceEngine {
             blocking(move || match owner.begin(&slot, &row.name, Some(row.memo), &spec, &image, &mut stages) {
                 Ok(live) => {
                     let (pidfd, tier) = (live.pidfd.clone(), live.tier());
-                    owner.state().live.insert(row.id.clone(), live);
+                    let mut state = owner.state();
+                    state.stopped.remove(&row.id);
+                    state.live.insert(row.id.clone(), live);
+                    drop(state);
                     Ok((row.id, pidfd, tier, stages.done))
                 }
                 Err(error) => {

@@ -70,7 +70,10 @@ impl NamespaceEngine {
             match begun {
                 Ok(live) => {
                     let (pidfd, tier) = (live.pidfd.clone(), live.tier());
-                    owner.state().live.insert(row.id.clone(), live);
+                    let mut state = owner.state();
+                    state.stopped.remove(&row.id);
+                    state.live.insert(row.id.clone(), live);
+                    drop(state);
                     Ok((row.id, pidfd, tier, Returned { ended }, stages.done))
                 }
                 Err(error) => {
@@ -117,6 +120,7 @@ impl EngineShared {
             layers: restart::layers(self, image, Some(record.clone()))?,
             source: record.source.clone(),
             head,
+            stopped: false,
         }));
         Ok(record)
     }

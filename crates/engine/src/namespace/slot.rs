@@ -62,6 +62,8 @@ pub(super) struct Kept {
     pub(super) source: Option<StateId>,
     /// The checkpoint that its disk comes from.
     pub(super) head: Option<StateId>,
+    /// It was paused to its disk, and is until the guest has started.
+    pub(super) stopped: bool,
 }
 
 /// What a slot is for.

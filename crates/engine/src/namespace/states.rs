@@ -360,6 +360,7 @@ impl EngineShared {
             revision: 0,
             source: Some(state.clone()),
             head: None,
+            stopped: false,
         }));
         self.host.storage.copy_to_layer(state, &slot.id, spec.resources.disk_bytes).map_err(storage("writable layer"))?;
         self.host.write_resolver(&slot.layer, slot.gateway)

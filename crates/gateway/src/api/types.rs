@@ -8,8 +8,8 @@ use arenite_control::usage::{UsageGroup, UsageRow};
 use arenite_control::{ChildBudget, Deadline, QuarantinedSandbox, ResourcesOverlay, Template};
 use arenite_engine::{ChangedPath, HostCapacity};
 use arenite_model::{
-    Death, GroupName, IdlePolicy, ImageName, KeyId, NetworkMode, NodeName, Resources, SandboxId, SandboxName, SandboxSpec,
-    SandboxState, SnapshotName, StateId, TenantId, Tier, VolumeMount,
+    Death, GroupName, IdlePolicy, ImageName, KeyId, NetworkMode, NodeName, PauseKind, Resources, SandboxId, SandboxName,
+    SandboxSpec, SandboxState, SnapshotName, StateId, TenantId, Tier, VolumeMount,
 };
 use arenite_synthesis::WorkerInfo;
 use arenite_trajectory::{SessionEvent, Step, Summary};
@@ -52,6 +52,8 @@ pub(crate) struct CreateSandbox {
     /// 0: never.
     pub(super) idle_timeout_seconds: Option<u64>,
     pub(super) idle_policy: Option<IdlePolicy>,
+    /// Time after which a frozen sandbox is paused to its disk. 0: never.
+    pub(super) disk_after_seconds: Option<u64>,
     /// Chosen by the client, to find the sandbox in lists; it need not be unique.
     pub(super) client_tag: Option<String>,
     /// A group of the tenant, with which the sandbox ends.
@@ -180,7 +182,7 @@ pub(crate) struct HistoryInfo {
 /// What runs after a return to an earlier state. All processes of before end.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum ProcessesAfter {
+pub(crate) enum ReturnProcesses {
     /// The main command and the hooks are started again.
     #[default]
     Restart,
@@ -195,7 +197,7 @@ pub(crate) struct RollBack {
     /// A checkpoint's number or id, or `beginning`.
     #[schema(required, value_type = String)]
     pub(crate) to: Option<Value>,
-    pub(crate) processes: ProcessesAfter,
+    pub(crate) processes: ReturnProcesses,
 }
 
 /// Returns a sandbox to its beginning, or to a snapshot with the same image. Its name, its id and its labels stay.
@@ -204,7 +206,7 @@ pub(crate) struct RollBack {
 pub(crate) struct ResetSandbox {
     /// Absent: its disk as it was created.
     pub(crate) snapshot: Option<SnapshotName>,
-    pub(crate) processes: ProcessesAfter,
+    pub(crate) processes: ReturnProcesses,
 }
 
 /// A sandbox that returned to an earlier state.
@@ -212,8 +214,7 @@ pub(crate) struct ResetSandbox {
 #[expect(dead_code, reason = "only its schema is used")]
 pub(crate) struct RolledBack {
     sandbox: SandboxInfo,
-    /// `restarted` or `ended`.
-    processes: String,
+    processes: ProcessesAfter,
     /// The names of the processes that ended; at most 100.
     ended: Vec<String>,
 }
@@ -297,6 +298,25 @@ pub(crate) struct DeletedState {
     pub(crate) deleted: bool,
 }
 
+/// How to pause a sandbox.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct PauseSandbox {
+    /// Absent: `freeze`.
+    pub(super) kind: PauseKind,
+}
+
+/// What became of a sandbox's processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ProcessesAfter {
+    /// They are the same as before.
+    Kept,
+    Ended,
+    /// They are new: its main command and its hooks run again.
+    Restarted,
+}
+
 /// A body without fields.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -308,6 +328,11 @@ pub(crate) struct SandboxInfo {
     pub(super) id: SandboxId,
     pub(super) name: SandboxName,
     pub(super) state: SandboxState,
+    /// What its pause keeps; null unless it is paused.
+    pub(super) pause_kind: Option<PauseKind>,
+    /// What became of its processes. Only in answers to `pause`, `resume`, and `start`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) processes: Option<ProcessesAfter>,
     /// Why it is lost or failed.
     pub(super) reason: Option<String>,
     /// How it came to be lost or failed, or why it is being deleted.

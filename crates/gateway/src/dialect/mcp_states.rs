@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::mcp::DIALECT;
-use crate::api::types::{ForkSandbox, ProcessesAfter};
+use crate::api::types::{ForkSandbox, ReturnProcesses};
 use crate::gateway::{Context, Gateway};
 use crate::refusal::Refusal;
 use crate::states::StateCall;
@@ -120,11 +120,11 @@ async fn answer(call: &StateCall<'_>, tool: &str, arguments: &JsonObject) -> Res
             let Back { name, to } = read(arguments)?;
             let name = find(name).await?;
             let to = call.read_state(&name, &state_text(to)).await?;
-            call.return_to(name, to, None, ProcessesAfter::Restart).await?.1
+            call.return_to(name, to, None, ReturnProcesses::Restart).await?.1
         }
         "resetSandbox" => {
             let Named { name, .. } = read(arguments)?;
-            call.return_to(find(name).await?, DiskState::Beginning, None, ProcessesAfter::Restart).await?.1
+            call.return_to(find(name).await?, DiskState::Beginning, None, ReturnProcesses::Restart).await?.1
         }
         "diffSandbox" => {
             let Sides { name, before, after } = read(arguments)?;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arenite_control::fake_engine::{EngineCall, Point};
 use arenite_gateway::GatewayConfig;
+use arenite_model::PauseKind;
 use arenite_trajectory::{Limits, OutcomeKind};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -195,7 +196,7 @@ async fn failures_are_recorded_as_what_they_are() {
     // No connection may be idle, so that the next call dials.
     let name = "a".parse().unwrap();
     let tenant = arenite_model::TenantId::default_tenant();
-    running.control.pause(&tenant, &name).await.unwrap();
+    running.control.pause(&tenant, &name, PauseKind::Freeze).await.unwrap();
     running.engine.fail(Point::Dial, usize::MAX);
     let failed = loop {
         // The pool is emptied when the gateway is notified of the pause.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use arenite_control::tenants::{AuditQuery, Role};
 use arenite_gateway::{RouteFacts, route_facts};
-use arenite_model::SandboxId;
+use arenite_model::{PauseKind, SandboxId};
 use serde_json::{Value, json};
 
 use crate::harness::{Running, TestResponse};
@@ -46,7 +46,7 @@ impl Victim {
         let steps = running.recorder.steps(&"acme".parse().unwrap(), a.as_str(), 0, 10).unwrap();
         let arguments = serde_json::to_value(&steps[0]).unwrap()["arguments"].clone();
         let digest = arguments["blob"]["blake3"].as_str().unwrap_or_else(|| panic!("{arguments}")).to_owned();
-        running.control.pause(&"acme".parse().unwrap(), &"p".parse().unwrap()).await.unwrap();
+        running.control.pause(&"acme".parse().unwrap(), &"p".parse().unwrap(), PauseKind::Freeze).await.unwrap();
         running.control.create_group(&"acme".parse().unwrap(), "a".parse().unwrap(), Duration::from_secs(3600)).await.unwrap();
         let webhooks = running.control.webhooks().unwrap();
         let hook = webhooks.create(&"acme".parse().unwrap(), "https://192.0.2.1/".to_owned(), Vec::new()).await.unwrap();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use arenite_control::tenants::Role;
-use arenite_model::SandboxId;
+use arenite_model::{PauseKind, SandboxId};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
@@ -202,7 +202,7 @@ async fn a_bound_key_sees_only_its_sandboxes() {
     for name in ["mine", "red-1", "blue-1"] {
         running.with_key(&admin, "GET", &format!("/sandbox/{name}/v1/x"), "").await;
     }
-    running.control.pause(&"acme".parse().unwrap(), &"blue-1".parse().unwrap()).await.unwrap();
+    running.control.pause(&"acme".parse().unwrap(), &"blue-1".parse().unwrap(), PauseKind::Freeze).await.unwrap();
     let bound = vec!["mine".parse().unwrap(), "team=red".parse().unwrap()];
     let (_, key) = running.key("acme", Role::Manage, |new| new.bound = bound).await;
     let (_, bound_admin) = running.key("acme", Role::Admin, |new| new.bound = vec!["mine".parse().unwrap()]).await;

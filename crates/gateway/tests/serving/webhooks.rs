@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use arenite_control::tenants::Role;
 use arenite_gateway::GatewayConfig;
+use arenite_model::PauseKind;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -103,7 +104,7 @@ async fn a_tenants_events_are_delivered_to_its_webhooks_and_to_no_other() {
     let mut kinds = vec![body["type"].as_str().unwrap().to_owned(), all.next_type().await];
     kinds.sort();
     assert_eq!(kinds, ["sandbox.created", "sandbox.creating"]);
-    running.control.pause(&"acme".parse().unwrap(), &"a".parse().unwrap()).await.unwrap();
+    running.control.pause(&"acme".parse().unwrap(), &"a".parse().unwrap(), PauseKind::Freeze).await.unwrap();
     assert_eq!((some.next_type().await.as_str(), all.next_type().await.as_str()), ("sandbox.paused", "sandbox.paused"));
     assert!(some.received.try_recv().is_err() && foreign.received.try_recv().is_err());
 

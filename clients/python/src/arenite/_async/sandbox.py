@@ -23,7 +23,7 @@ from ..models import (
     SnapshotInfo,
     Step,
 )
-from ..requests import CreateSandbox, ForkSandbox
+from ..requests import CreateSandbox, ForkSandbox, PauseKind
 from ..results import CommandResult
 from .browser import AsyncBrowser
 from .code import AsyncCode
@@ -282,9 +282,9 @@ class AsyncSandbox:
     async def refresh(self) -> SandboxInfo:
         return self._update(await self.client.request("GET", self._api))
 
-    async def pause(self) -> SandboxInfo:
-        """Freezes it until its next call."""
-        return await self._post("pause")
+    async def pause(self, kind: PauseKind | None = None) -> SandboxInfo:
+        """Pauses it until its next call. `disk` ends its processes and keeps its files; `freeze`, the default, keeps both."""
+        return await self._post("pause", **wire.present(kind=kind))
 
     async def resume(self) -> SandboxInfo:
         return await self._post("resume")

@@ -13,7 +13,7 @@ from typing_extensions import Self, Unpack
 from .. import _wire as wire
 from ..errors import NotFound
 from ..models import CreatedSandboxes, FailedCreate, SandboxInfo, SandboxUsage, Step
-from ..requests import CreateSandbox
+from ..requests import CreateSandbox, PauseKind
 from ..results import CommandResult
 from .browser import Browser
 from .code import Code
@@ -272,9 +272,9 @@ class Sandbox:
     def refresh(self) -> SandboxInfo:
         return self._update(self.client.request("GET", self._api))
 
-    def pause(self) -> SandboxInfo:
-        """Freezes it until its next call."""
-        return self._post("pause")
+    def pause(self, kind: PauseKind | None = None) -> SandboxInfo:
+        """Pauses it until its next call. `disk` ends its processes and keeps its files; `freeze`, the default, keeps both."""
+        return self._post("pause", **wire.present(kind=kind))
 
     def resume(self) -> SandboxInfo:
         return self._post("resume")

@@ -1,6 +1,6 @@
 //! Rows and statements.
 
-use arenite_model::{SandboxId, TenantId};
+use arenite_model::{PauseKind, SandboxId, TenantId};
 use jiff::Timestamp;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
@@ -16,8 +16,9 @@ use crate::tenants::{Reserved, TenantLimits};
 const INSERT: &str = "
     WITH added AS (
         INSERT INTO sandboxes (id, tenant, name, state, reason, template, origin, spec, isolation,
-            created_at, last_used_at, state_since, expires_at, cpu_millis, memory_bytes, disk_bytes, provenance, revision, died)
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $21, $22)
+            created_at, last_used_at, state_since, expires_at, cpu_millis, memory_bytes, disk_bytes, provenance, revision, died,
+            pause_kind)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $21, $22, $23)
         ON CONFLICT DO NOTHING RETURNING id
     ), noted AS (
         INSERT INTO records (kind, tenant, key, value, expires_at)
@@ -52,13 +53,13 @@ const INSERT_WITHIN: &str = "
 const RESERVE: &str = "
     , written AS (
         UPDATE sandboxes SET state = $10, reason = $11, state_since = $12, isolation = $13, last_used_at = $14,
-            cpu_millis = $7, memory_bytes = $8
+            cpu_millis = $7, memory_bytes = $8, pause_kind = NULL
         WHERE id = $1 AND EXISTS (SELECT FROM fits) RETURNING id
     ) SELECT (SELECT count(*) FROM written), used.* FROM used";
 const HOLDS: &str = "SELECT FROM sandboxes WHERE id = $1 AND tenant = $2 AND name = $3 AND spec = $4 AND created_at = $5";
 const UPDATE: &str = "
     UPDATE sandboxes SET state = $2, reason = $3, state_since = $4, isolation = $5, last_used_at = $6, spec = $7, expires_at = $8,
-        revision = $9, died = $10, cpu_millis = $11, memory_bytes = $12
+        revision = $9, died = $10, cpu_millis = $11, memory_bytes = $12, pause_kind = $13
     WHERE id = $1";
 const TOUCH: &str = "
     UPDATE sandboxes SET last_used_at = used.at FROM unnest($1::text[], $2::bigint[]) AS used (id, at)
@@ -66,7 +67,7 @@ const TOUCH: &str = "
 const REMOVE: &str = "DELETE FROM sandboxes WHERE id = ANY ($1::text[])";
 const LOAD: &str = "
     SELECT id, tenant, name, state, reason, template, origin, spec, isolation, created_at, last_used_at, state_since, expires_at,
-        provenance, revision, died
+        provenance, revision, died, pause_kind
     FROM sandboxes";
 const IN_ORDER: &str = "ORDER BY created_at, id";
 /// A group is its node's.
@@ -182,7 +183,7 @@ impl Statements {
                 .await?;
             is_within(&found, row, limits)?
         } else {
-            let values: [&(dyn ToSql + Sync); 22] = [
+            let values: [&(dyn ToSql + Sync); 23] = [
                 &id,
                 &tenant,
                 &name,
@@ -205,6 +206,7 @@ impl Statements {
                 &key_expires_at,
                 &revision,
                 &died,
+                &row.pause_kind.map(PauseKind::as_str),
             ];
             client.query_opt(&self.insert, &values).await?.is_some()
         };
@@ -264,6 +266,7 @@ impl Statements {
                     &died_of(row)?,
                     &cpu,
                     &memory,
+                    &row.pause_kind.map(PauseKind::as_str),
                 ],
             )
             .await?;
@@ -455,6 +458,7 @@ fn read(row: &Row) -> Result<Sandbox, Unreadable> {
         tenant: text(1)?.parse()?,
         name: text(2)?.parse()?,
         state: text(3)?.parse()?,
+        pause_kind: row.try_get::<_, Option<&str>>(16)?.map(str::parse).transpose()?,
         reason: row.try_get(4)?,
         template: row.try_get(5)?,
         origin: row.try_get(6)?,

@@ -12,7 +12,7 @@ use tokio_postgres::Client;
 
 use super::session::OpenError;
 use crate::nodes::NodeClaim;
-use crate::store::{DEAD_RESERVE_NOTHING, StoreError};
+use crate::store::{DEAD_RESERVE_NOTHING, PAUSE_KINDS, StoreError};
 
 /// The key of the lock in each database, `arenite` in ASCII.
 const LOCK: i64 = 0x0061_7265_6e69_7465;
@@ -33,7 +33,7 @@ const WAIT: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_millis(20);
 
 /// Each migrates the schema from its index to the next. Released ones are never edited; append new ones.
-const MIGRATIONS: [&str; 11] = [
+const MIGRATIONS: [&str; 12] = [
     "
     CREATE TABLE sandboxes (
         id           TEXT PRIMARY KEY,
@@ -87,6 +87,7 @@ const MIGRATIONS: [&str; 11] = [
     super::nodes::SCHEMA,
     super::nodes::REMOVALS_AND_WORKERS,
     super::nodes::SCHEMA_OF_DRAINS,
+    PAUSE_KINDS,
 ];
 
 /// Migrations after this version only add: programs that know this one go on beside nodes of later versions. So nodes are upgraded

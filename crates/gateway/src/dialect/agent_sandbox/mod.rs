@@ -558,7 +558,7 @@ fn stored(gateway: &Gateway, context: &Context, sandbox: Sandbox) -> Value {
         idle_timeout: in_minutes(spec.idle_timeout_seconds),
         idle_policy: match spec.idle_policy {
             IdlePolicy::Delete => "delete",
-            IdlePolicy::Pause => "scaledown",
+            IdlePolicy::Pause | IdlePolicy::Freeze | IdlePolicy::Disk => "scaledown",
         },
         workdir: spec.workdir.unwrap_or_default(),
         cpu: cpu.unwrap_or_else(|| "0".to_owned()),

@@ -267,7 +267,7 @@ pub(super) fn stored(gateway: &Gateway, context: &Context, sandbox: Sandbox) -> 
         port: port.or_else(|| spec.ports.first().map(u16::to_string)).unwrap_or_default(),
         timeout: shown(paused_after.or(spec.timeout_seconds)),
         idle_timeout: shown(spec.idle_timeout_seconds.filter(|_| paused_after.is_none())),
-        auto_pause: spec.idle_policy == IdlePolicy::Pause,
+        auto_pause: spec.idle_policy != IdlePolicy::Delete,
         auto_resume: true,
         status: match sandbox.state {
             SandboxState::Creating => "creating",

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use arenite_control::Sandbox;
 use arenite_engine::Usage;
-use arenite_model::{ErrorCode, SandboxName};
+use arenite_model::{ErrorCode, PauseKind, SandboxName};
 use axum::body::Body;
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
@@ -71,7 +71,7 @@ pub(crate) struct DataAnswer {
 }
 
 pub(crate) async fn pause(exchange: &mut Exchange) -> Answered {
-    let changed = change(exchange, Change::Pause, "pause", "paused").await;
+    let changed = change(exchange, Change::Pause(PauseKind::Freeze), "pause", "paused").await;
     finish(exchange, changed)
 }
 
