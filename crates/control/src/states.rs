@@ -407,11 +407,6 @@ impl Control {
             tracing::warn!(%state, %error, "the state of forks stays until the next start");
         }
     }
-
-    /// This node of a cluster.
-    pub(crate) fn own_node(&self) -> Option<NodeName> {
-        self.nodes_store().map(|nodes| nodes.claim().name.clone())
-    }
 }
 
 /// A spec with a state's image, owner and tier, and otherwise defaults.

@@ -306,6 +306,8 @@ fn fork_request(dialect: &str, fork: ForkSandbox, parent: &Sandbox, spec: Sandbo
         },
         parent: None,
         client: None,
+        // Volumes are the parent's.
+        own_volumes_only: false,
     }
 }
 

@@ -184,7 +184,7 @@ impl Control {
         Ok(self.find_volume(tenant, name).await?.and_then(|volume| volume.node).filter(|node| *node != own))
     }
 
-    fn own_node(&self) -> Option<NodeName> {
+    pub(crate) fn own_node(&self) -> Option<NodeName> {
         self.nodes_store().map(|store| store.claim().name.clone())
     }
 
