@@ -11,7 +11,9 @@ from typing import Any
 import httpx
 import pytest
 from commands import run
+from operation.conftest import own_server  # noqa: F401
 from sandboxes import LiveSandbox
+from small import tiny_image
 
 # All that a rollback has to give back, a line for each file: kind, mode, owner, size, links, times, blocks, target, xattrs, content.
 TREE = r"""
@@ -237,6 +239,29 @@ def test_states_survive_a_restart_of_the_server(disk: Disk, server: Any) -> None
     disk.call("DELETE", f"/api/v2/snapshots/{called}")
     assert disk.call("DELETE", f"{disk.path}/checkpoints/1")["deleted"]
     assert disk.history()["checkpoints"] == []
+
+
+def test_a_lost_store_loses_no_snapshot(own_server: Callable[..., Any]) -> None:  # noqa: F811
+    server = own_server(args=("--default-image", "tiny"))
+    server.start()
+    tiny_image(server.data_dir / "pool")
+
+    def call(method: str, path: str, **body: Any) -> Any:
+        return httpx.request(method, f"{server.url}{path}", timeout=60, **({"json": body} if body else {})).raise_for_status().json()
+
+    call("POST", "/api/v2/sandboxes", name="one")
+    for name in ("kept", "removed"):
+        call("POST", "/api/v2/snapshots", name=name, sandbox="one", labels={"a": "b"})
+    call("DELETE", "/api/v2/snapshots/removed")
+    before = call("GET", "/api/v2/snapshots")["snapshots"]
+    server.stop()
+    for file in server.data_dir.glob("control.sqlite*"):
+        file.unlink()
+    server.start()
+    assert call("GET", "/api/v2/snapshots")["snapshots"] == before and [one["name"] for one in before] == ["kept"]
+    copy = call("POST", "/api/v2/sandboxes", snapshot="kept")["name"]
+    for name in ("one", copy):
+        call("DELETE", f"/api/v2/sandboxes/{name}")
 
 
 def test_paused_and_dead_sandboxes_have_states_too(disk: Disk) -> None:

@@ -8,8 +8,9 @@
 //! ```
 //!
 //! The engine seals disks and keeps what they need. Checkpoints are its alone: they end with their sandbox. A snapshot has a
-//! record in the store too, with its name and its tenant. The record is written last and removed first, so a start gives up the
-//! states without one.
+//! record in the store too, with its name and its tenant, which the engine keeps as well. A start recreates records that the
+//! store lost, and gives up states without a name, which interrupted forks left. A removal starts at the engine, so nothing
+//! that was removed comes back.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -115,6 +116,34 @@ impl Snapshot {
     }
 }
 
+/// What the engine keeps with a snapshot.
+#[derive(Serialize, Deserialize)]
+struct Named {
+    tenant: TenantId,
+    name: SnapshotName,
+    sandbox: SandboxName,
+    labels: BTreeMap<String, String>,
+    node: Option<NodeName>,
+}
+
+impl Named {
+    fn snapshot(self, state: SealedState) -> Snapshot {
+        Snapshot {
+            tenant: self.tenant,
+            name: self.name,
+            state: state.id,
+            sandbox: self.sandbox,
+            image: state.image,
+            tier: state.tier,
+            labels: self.labels,
+            note: state.note,
+            disk_bytes: state.disk_bytes,
+            created_at: state.created_at,
+            node: self.node,
+        }
+    }
+}
+
 type Map = BTreeMap<(TenantId, SnapshotName), Snapshot>;
 
 /// The snapshots of this server.
@@ -129,6 +158,10 @@ impl Snapshots {
     fn map(&self) -> MutexGuard<'_, Map> {
         self.map.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn put(&self, snapshot: Snapshot) {
+        self.map().insert((snapshot.tenant.clone(), snapshot.name.clone()), snapshot);
+    }
 }
 
 fn check_note(note: Option<&String>) -> Result<(), ControlError> {
@@ -141,20 +174,37 @@ fn check_note(note: Option<&String>) -> Result<(), ControlError> {
 }
 
 impl Control {
-    /// Reads the snapshots, and gives up states that no record names.
+    /// Reads the snapshots, and compares them with the engine's.
     pub(crate) async fn load_snapshots(&self) -> Result<(), ControlError> {
+        if self.engine.check_states().is_err() {
+            return Ok(());
+        }
         let unread = ControlError::store("read the snapshots");
         let own = self.own_node();
-        let mut known = Vec::new();
+        let mut sealed: BTreeMap<StateId, SealedState> =
+            self.engine.snapshots().into_iter().map(|state| (state.id.clone(), state)).collect();
         for record in self.store.records(RecordKind::Snapshot).await.map_err(&unread)? {
             let snapshot = Snapshot::read(&record).map_err(&unread)?;
-            if snapshot.node == own {
-                known.push(snapshot.state.clone());
-                self.snapshots.map().insert((snapshot.tenant.clone(), snapshot.name.clone()), snapshot);
+            if snapshot.node != own {
+                continue;
+            }
+            match sealed.remove(&snapshot.state) {
+                Some(_) => self.snapshots.put(snapshot),
+                // Its removal was interrupted.
+                None => self.store.remove_record(&record.id).await.map_err(&unread)?,
             }
         }
-        if self.engine.check_states().is_ok() {
-            self.engine.keep_snapshots(&known).await?;
+        for (id, state) in sealed {
+            let named = state.memo.as_deref().map(serde_json::from_str::<Named>);
+            match named {
+                Some(Ok(named)) => {
+                    let snapshot = named.snapshot(state);
+                    self.store.put_record(snapshot.record().map_err(&unread)?).await.map_err(&unread)?;
+                    tracing::info!(name = %snapshot.name, state = %id, "recreated the record of a snapshot");
+                    self.snapshots.put(snapshot);
+                }
+                _ => self.engine.remove_state(&id).await?,
+            }
         }
         Ok(())
     }
@@ -186,7 +236,7 @@ impl Control {
     pub async fn checkpoint(&self, tenant: &TenantId, name: &SandboxName, note: Option<String>) -> Result<Sealed, ControlError> {
         check_note(note.as_ref())?;
         self.with_disk(tenant, name, |control, entry| async move {
-            control.seal(&entry, Seal { kind: StateKind::Checkpoint, note, image_owner: None }).await
+            control.seal(&entry, Seal { kind: StateKind::Checkpoint, note, memo: None, image_owner: None }).await
         })
         .await
     }
@@ -329,30 +379,22 @@ impl Control {
             if used >= limit {
                 return Err(QuotaExceeded { quota: Quota::Snapshots, limit, used, requested: 1 }.into());
             }
-            let seal = Seal { kind: StateKind::Snapshot, note: note.clone(), image_owner: None };
+            let named =
+                Named { tenant: entry.tenant.clone(), name, sandbox: entry.name.clone(), labels, node: control.own_node() };
+            let memo = Some(crate::store::to_json(&named).map_err(&failed)?);
+            let seal = Seal { kind: StateKind::Snapshot, note, memo, image_owner: None };
             let state = control.seal(&entry, seal).await?.state;
-            let snapshot = Snapshot {
-                tenant: entry.tenant.clone(),
-                name,
-                state: state.id.clone(),
-                sandbox: entry.name.clone(),
-                image: state.image,
-                tier: state.tier,
-                labels,
-                note,
-                disk_bytes: state.disk_bytes,
-                created_at: state.created_at,
-                node: control.own_node(),
-            };
+            let id = state.id.clone();
+            let snapshot = named.snapshot(state);
             let written = match snapshot.record() {
                 Ok(record) => control.store.put_record(record).await,
                 Err(error) => Err(error),
             };
             if let Err(error) = written {
-                control.engine.remove_state(&state.id).await?;
+                control.engine.remove_state(&id).await?;
                 return Err(failed(error));
             }
-            control.snapshots.map().insert((snapshot.tenant.clone(), snapshot.name.clone()), snapshot.clone());
+            control.snapshots.put(snapshot.clone());
             Ok(snapshot)
         })
         .await
@@ -374,12 +416,9 @@ impl Control {
         self.detached(self.operation()?, |control| async move {
             let _change = control.snapshots.change.lock().await;
             let snapshot = control.snapshot(&tenant, &name)?;
+            control.engine.remove_state(&snapshot.state).await?;
             control.store.remove_record(&snapshot.id()).await.map_err(ControlError::store("forget a snapshot"))?;
             control.snapshots.map().remove(&(tenant, name));
-            // Else the next start does it.
-            if let Err(error) = control.engine.remove_state(&snapshot.state).await {
-                tracing::warn!(state = %snapshot.state, %error, "the state of a removed snapshot stays until the next start");
-            }
             Ok(snapshot)
         })
         .await
@@ -395,7 +434,8 @@ impl Control {
     /// Seals the disk of a sandbox for its forks. [`Control::end_fork`] gives the state up.
     pub async fn begin_fork(&self, tenant: &TenantId, name: &SandboxName) -> Result<(Sandbox, StateId), ControlError> {
         self.with_disk(tenant, name, |control, entry| async move {
-            let sealed = control.seal(&entry, Seal { kind: StateKind::Snapshot, note: None, image_owner: None }).await?;
+            let sealed =
+                control.seal(&entry, Seal { kind: StateKind::Snapshot, note: None, memo: None, image_owner: None }).await?;
             Ok((entry.current(), sealed.state.id))
         })
         .await

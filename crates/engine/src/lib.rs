@@ -132,9 +132,9 @@ pub trait Engine: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Gives up the snapshots that are not among these. For a start.
-    async fn keep_snapshots(&self, _known: &[StateId]) -> Result<(), EngineError> {
-        Ok(())
+    /// The snapshots that exist, apart from those that were given up.
+    fn snapshots(&self) -> Vec<SealedState> {
+        Vec::new()
     }
 
     /// Replaces a sandbox's disk by a state of it, and all its processes. On failure before the disk is replaced, the sandbox goes

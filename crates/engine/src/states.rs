@@ -23,6 +23,8 @@ pub struct Seal {
     pub kind: StateKind,
     /// A client's comment.
     pub note: Option<String>,
+    /// Content from which control recreates a snapshot's record that the store lost. The engine doesn't read it.
+    pub memo: Option<String>,
     /// The tenant to which the sandbox's image belongs.
     pub image_owner: Option<TenantId>,
 }
@@ -45,6 +47,9 @@ pub struct SealedState {
     pub tier: Tier,
     #[serde(default)]
     pub note: Option<String>,
+    /// As in [`Seal`].
+    #[serde(default)]
+    pub memo: Option<String>,
     /// The size of the sandbox's disk at that time, in bytes; none if the storage can't tell.
     pub disk_bytes: Option<u64>,
     pub created_at: Timestamp,

@@ -221,6 +221,7 @@ fn request(create: &Create, parent: Option<SandboxId>) -> CreateRequest {
     let provenance = Provenance { group: create.group.map(group_name), child_budget, ..Provenance::default() };
     CreateRequest {
         start: arenite_control::StartState::Image,
+        own_volumes_only: false,
         name: create.name.map(|name| NAMES[usize::from(name)].parse().expect("a name")),
         template: None,
         spec,

@@ -604,8 +604,8 @@ impl Engine for NamespaceEngine {
         self.drop_state(state).await
     }
 
-    async fn keep_snapshots(&self, known: &[StateId]) -> Result<(), EngineError> {
-        self.keep_only(known).await
+    fn snapshots(&self) -> Vec<SealedState> {
+        self.shared.states.snapshots()
     }
 
     async fn return_to(&self, row: &Row, spec: &SandboxSpec, back: Return) -> Result<(Created, Returned), EngineError> {

@@ -107,6 +107,12 @@ impl States {
         Ok(manifest)
     }
 
+    pub(super) fn snapshots(&self) -> Vec<SealedState> {
+        let index = self.index();
+        let snapshots = index.all.values().filter(|manifest| manifest.state.kind == StateKind::Snapshot && !manifest.removed);
+        snapshots.map(|manifest| manifest.state.clone()).collect()
+    }
+
     fn checkpoints(&self, sandbox: &SandboxId) -> Vec<SealedState> {
         let index = self.index();
         let theirs = index.all.values().map(|manifest| &manifest.state);
@@ -211,6 +217,7 @@ impl EngineShared {
             image_owner: seal.image_owner,
             tier: record.tier.unwrap_or_default(),
             note: seal.note,
+            memo: seal.memo,
             disk_bytes: host.storage.usage(id),
             created_at: Timestamp::now(),
         };
@@ -387,18 +394,5 @@ impl NamespaceEngine {
     pub(super) async fn drop_state(&self, state: &StateId) -> Result<(), EngineError> {
         let (shared, state) = (self.shared.clone(), state.clone());
         blocking(move || shared.give_up_state(&state)).await
-    }
-
-    pub(super) async fn keep_only(&self, known: &[StateId]) -> Result<(), EngineError> {
-        let (shared, known) = (Arc::clone(&self.shared), known.to_vec());
-        blocking(move || {
-            let unknown: Vec<StateId> = {
-                let index = shared.states.index();
-                let snapshots = index.all.values().filter(|manifest| manifest.state.kind == StateKind::Snapshot);
-                snapshots.map(|manifest| manifest.state.id.clone()).filter(|id| !known.contains(id)).collect()
-            };
-            unknown.iter().try_for_each(|state| shared.give_up_state(state))
-        })
-        .await
     }
 }
