@@ -152,7 +152,12 @@ fn second_tries() -> PathBuf {
 /// Runs the crates' own tests. A failed run gets one second try, since other work on the host can disturb timing; a test that
 /// needs it still has a defect.
 fn crates() -> Outcome {
-    let tests = || command::run(cargo().args(["test", "--workspace", "--profile", "checked", "--quiet", "--no-fail-fast"]));
+    // Without doc tests: no crate has one, and looking for them takes a minute.
+    let kinds = ["--lib", "--bins", "--tests"];
+    let tests = || {
+        let arguments = ["test", "--workspace", "--profile", "checked", "--quiet", "--no-fail-fast"];
+        command::run(cargo().args(arguments).args(kinds))
+    };
     tests().or_else(|failure| {
         eprintln!("\n{failure}\nA SECOND TRY: what passes now failed above, and is to be mended");
         let log = second_tries();

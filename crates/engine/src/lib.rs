@@ -445,6 +445,9 @@ impl EngineError {
                 Some("delete sandboxes that are not needed, or raise the server's limit: LimitNOFILE, or ulimit -n".to_owned())
             }
             Self::Stage { hint, .. } | Self::Storage { hint, .. } => hint.clone(),
+            Self::NoStates { .. } => {
+                Some("create another sandbox instead; docs/STATE.md has what states of disks need".to_owned())
+            }
             Self::NoVolume { known, .. } if known.is_empty() => {
                 Some("create it with: arenite volume create NAME; see which there are: arenite volume ls".to_owned())
             }

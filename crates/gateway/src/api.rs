@@ -613,7 +613,7 @@ mod tests {
         assert_eq!((agent_sandbox.status, &agent_sandbox.json["code"]), (429, &json!("429")), "{}", agent_sandbox.text);
         let me = server.call("GET", "/api/v2/me", Value::Null).await.json;
         assert_eq!(me["quotas"][0], json!({ "quota": "sandboxes", "limit": 1, "used": 1 }));
-        assert_eq!(me["quotas"].as_array().unwrap().len(), 10);
+        assert_eq!(me["quotas"].as_array().unwrap().len(), 11);
     }
 
     #[tokio::test]

@@ -66,6 +66,7 @@ async fn quotas(gateway: &Gateway, tenant: &TenantId) -> Result<Vec<QuotaState>,
     let used = |quota| match quota {
         Quota::ConcurrentCreates => Some(gateway.control.creates_of(tenant)),
         Quota::TrajectoryBytes => Some(gateway.recorder.bytes_of(tenant)),
+        Quota::Snapshots => Some(gateway.control.snapshots(tenant).len() as u64),
         _ => reserved.get(quota),
     };
     Ok(Quota::ALL.map(|quota| QuotaState { quota, limit: limits.get(quota), used: used(quota) }).into())

@@ -121,6 +121,12 @@ Origin: TypeAlias = Literal["agent", "person", "system"] | str
 
 OutcomeKind: TypeAlias = Literal["ok", "error", "aborted", "failed", "interrupted", "damaged"] | str
 
+PathChange: TypeAlias = Literal["added", "removed", "modified", "attributes"] | str
+"""How a path differs between two disks."""
+
+PathKind: TypeAlias = Literal["file", "directory", "symlink", "special"] | str
+"""The kind of a file."""
+
 PauseKind: TypeAlias = Literal["freeze", "disk"] | str
 """What a pause keeps of a sandbox."""
 
@@ -136,6 +142,7 @@ Quota: TypeAlias = Literal[
     "cpu_millis",
     "memory_bytes",
     "disk_bytes",
+    "snapshots",
     "trajectory_bytes",
     "requests_per_second",
     "max_timeout_seconds",
@@ -159,6 +166,12 @@ SandboxState: TypeAlias = Literal["creating", "running", "paused", "deleting", "
 """A sandbox's state."""
 
 SessionChange: TypeAlias = Literal["begin", "end"] | str
+
+SnapshotName: TypeAlias = str
+"""Names a snapshot within its tenant: a DNS label."""
+
+StateId: TypeAlias = str
+"""Identifies a sealed state of a sandbox's disk: `d` and 11 lower-case letters or digits."""
 
 StepFailure: TypeAlias = dict[str, Any]
 """A command ended with this code, which is not 0."""
@@ -297,6 +310,34 @@ class BuildFailure(Model):
     """The number of the step, from 1; null if none began."""
 
 
+class ChangedPath(Model):
+    """A path that differs."""
+    change: PathChange
+    kind: PathKind
+    """The kind after the change; of a removed path, the kind before it."""
+    mode: int
+    """Permission bits, such as 420 for 0644."""
+    path: str
+    """Absolute in the sandbox. Bytes that are not UTF-8 are replaced."""
+    size: int
+    """In bytes; of a removed path, the size before."""
+
+
+class CheckpointInfo(Model):
+    """A sealed state in the history of a sandbox."""
+    created_at: datetime
+    disk_bytes: int | None = None
+    """The size of the disk at that time; null if the storage can't tell."""
+    frozen_ms: float | None = None
+    """How long the sandbox was frozen for it, in milliseconds. Only in the answer to its creation."""
+    id: StateId
+    note: str | None = None
+    number: int
+    """Its position in the history, from 1."""
+    parent: StateId | None = None
+    """The checkpoint that the disk came from; null: the beginning."""
+
+
 class ChildBudget(Model):
     """What a sandbox's agent may create. Counts all sandboxes below it that exist at a time."""
     cpu_millis: int
@@ -385,6 +426,12 @@ class DeletedSandbox(Model):
     name: SandboxName
 
 
+class DeletedState(Model):
+    """A checkpoint or a snapshot that was removed."""
+    deleted: bool
+    name: str
+
+
 class DeliveryInfo(Model):
     """An event for a webhook."""
     attempts: int
@@ -410,6 +457,15 @@ class DeliveryPage(Model):
     deliveries: list[DeliveryInfo]
     next_cursor: str | None = None
     """`cursor` of the next page; null at the end."""
+
+
+class Differences(Model):
+    """How two states of a sandbox's disk differ, by path."""
+    after: str
+    before: str
+    paths: list[ChangedPath]
+    truncated: bool
+    """There are more: the limit, or 30 seconds, were reached."""
 
 
 class EventInfo(Model):
@@ -531,6 +587,15 @@ class GroupInfo(Model):
 
 class GroupList(Model):
     groups: list[GroupInfo]
+    next_cursor: str | None = None
+    """`cursor` of the next page; null at the end."""
+
+
+class HistoryInfo(Model):
+    """The checkpoints of a sandbox, the oldest first."""
+    checkpoints: list[CheckpointInfo]
+    head: StateId | None = None
+    """The checkpoint that was sealed or returned to last; null: the disk comes from its beginning."""
     next_cursor: str | None = None
     """`cursor` of the next page; null at the end."""
 
@@ -841,6 +906,14 @@ class Resources(Model):
     """`/dev/shm`, in bytes; counted as memory too."""
 
 
+class RolledBack(Model):
+    """A sandbox that returned to an earlier state."""
+    ended: list[str]
+    """The names of the processes that ended; at most 100."""
+    processes: ProcessesAfter
+    sandbox: SandboxInfo
+
+
 class SandboxInfo(Model):
     """A sandbox."""
     child_budget: ChildBudget | None = None
@@ -852,6 +925,8 @@ class SandboxInfo(Model):
     died: Death | None = None
     """How it came to be lost or failed, or why it is being deleted."""
     expires_at: datetime | None = None
+    forked_from: SandboxId | None = None
+    """The sandbox that it is a fork of, which may be gone."""
     group: GroupName | None = None
     """It ends with this group."""
     id: SandboxId
@@ -925,6 +1000,8 @@ class SandboxSpec(Model):
     ports: list[int] | None = None
     """Ports that the sandbox will serve: shown to people and previews, never opened on the host."""
     resources: Resources | None = None
+    state: StateId | None = None
+    """The sealed state that its disk starts as; absent: the image alone."""
     tier: Tier | None = None
     """What isolates it. Of an existing sandbox: the tier that it has. Unset in a template: the server's default, or
     `machine` if the image has a VM.
@@ -997,6 +1074,29 @@ class SessionList(Model):
     """`cursor` of the next page; null at the end."""
     sessions: list[SessionEvent]
     trajectory: str
+
+
+class SnapshotInfo(Model):
+    """A named state of a sandbox's disk."""
+    created_at: datetime
+    disk_bytes: int | None = None
+    """The size of the disk at that time; null if the storage can't tell."""
+    image: ImageName
+    labels: dict[str, str]
+    name: SnapshotName
+    node: NodeName | None = None
+    """The node that has it; null without a cluster."""
+    note: str | None = None
+    sandbox: SandboxName
+    """The sandbox that it was sealed from, which may be gone."""
+    state: StateId
+    tier: Tier
+
+
+class SnapshotList(Model):
+    next_cursor: str | None = None
+    """`cursor` of the next page; null at the end."""
+    snapshots: list[SnapshotInfo]
 
 
 class Stage(Model):
@@ -1088,6 +1188,7 @@ class TenantLimits(Model):
     memory_bytes: int | None = None
     requests_per_second: int | None = None
     sandboxes: int | None = None
+    snapshots: int | None = None
     trajectory_bytes: int | None = None
     volume_bytes: int | None = None
     volumes: int | None = None

@@ -41,11 +41,17 @@ NetworkMode: TypeAlias = Literal["none", "open"] | str
 PauseKind: TypeAlias = Literal["freeze", "disk"] | str
 """What a pause keeps of a sandbox."""
 
+ReturnProcesses: TypeAlias = Literal["restart", "end"] | str
+"""What runs after a return to an earlier state. All processes of before end."""
+
 Role: TypeAlias = Literal["read", "use", "manage", "admin"] | str
 """What a key may do. Each role includes the ones before it."""
 
 SandboxName: TypeAlias = str
 """Unique within its tenant, chosen by the client that creates the sandbox: a DNS label."""
+
+SnapshotName: TypeAlias = str
+"""Names a snapshot within its tenant: a DNS label."""
 
 TenantId: TypeAlias = str
 """The owner of sandboxes, keys and quotas: a DNS label."""
@@ -182,6 +188,8 @@ class CreateSandbox(TypedDict, total=False):
     """Labels of the node on which it is created, in a cluster. The create fails if no node has them."""
     ports: list[int] | None
     resources: ResourcesOverlay | None
+    snapshot: SnapshotName | None
+    """Its disk starts as this snapshot, over the image that the snapshot has. Excludes `image`."""
     template: str | None
     """A spec that the fields below change."""
     tier: Tier | None
@@ -192,6 +200,15 @@ class CreateSandbox(TypedDict, total=False):
     """0: unlimited."""
     volumes: list[VolumeMount] | None
     workdir: str | None
+
+
+class CreateSnapshot(TypedDict, total=False):
+    """A request for a snapshot of a sandbox's disk."""
+    labels: dict[str, str] | None
+    name: SnapshotName | None
+    note: str | None
+    """A comment of at most 1,000 characters."""
+    sandbox: SandboxName | None
 
 
 class CreateTenant(TypedDict, total=False):
@@ -228,6 +245,34 @@ class ExtendSandbox(TypedDict, total=False):
     """The seconds to add, from 1 on."""
 
 
+class ForkSandbox(TypedDict, total=False):
+    """Creates sandboxes that start with the disk and the spec of another."""
+    args: list[str] | None
+    """Another main command; the parent's, if absent."""
+    client_tag: str | None
+    count: int | None
+    """How many, from 1 to 100; absent: 1."""
+    env: dict[str, str] | None
+    """Added to the parent's."""
+    group: GroupName | None
+    idle_policy: IdlePolicy | None
+    idle_timeout_seconds: int | None
+    labels: dict[str, str] | None
+    """Added to the parent's."""
+    min: int | None
+    """If fewer than this number can be created, none are; by default all must be."""
+    name: SandboxName | None
+    """They are named `NAME-0` and so on. Absent: each one's id."""
+    resources: ResourcesOverlay | None
+    timeout_seconds: int | None
+
+
+class NewCheckpoint(TypedDict, total=False):
+    """A checkpoint to seal."""
+    note: str | None
+    """A comment of at most 1,000 characters."""
+
+
 class Nothing(TypedDict, total=False):
     """A body without fields."""
 
@@ -251,9 +296,10 @@ class RenewGroup(TypedDict, total=False):
 
 
 class ResetSandbox(TypedDict, total=False):
-    """Takes a sandbox back to an earlier state. Its name, its id and its labels stay."""
-    snapshot: str | None
-    """The snapshot to return to. Absent: the state after its creation."""
+    """Returns a sandbox to its beginning, or to a snapshot with the same image. Its name, its id and its labels stay."""
+    processes: ReturnProcesses
+    snapshot: SnapshotName | None
+    """Absent: its disk as it was created."""
 
 
 class ResourcesOverlay(TypedDict, total=False):
@@ -263,6 +309,13 @@ class ResourcesOverlay(TypedDict, total=False):
     memory_bytes: int | None
     pids: int | None
     shm_bytes: int | None
+
+
+class RollBack(TypedDict, total=False):
+    """Returns a sandbox to a state of its history."""
+    processes: ReturnProcesses
+    to: str
+    """A checkpoint's number or id, or `beginning`."""
 
 
 class RotateKey(TypedDict, total=False):
@@ -299,6 +352,7 @@ class TenantLimits(TypedDict, total=False):
     memory_bytes: int | None
     requests_per_second: int | None
     sandboxes: int | None
+    snapshots: int | None
     trajectory_bytes: int | None
     volume_bytes: int | None
     volumes: int | None

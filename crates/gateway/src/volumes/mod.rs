@@ -319,7 +319,7 @@ mod tests {
         assert_eq!(shrink.status, 200, "{}", shrink.text);
         let me = server.call("GET", "/api/v2/me", Value::Null).await.json;
         let used: Vec<&Value> = me["quotas"].as_array().unwrap().iter().map(|quota| &quota["used"]).collect();
-        assert_eq!(used[8..], [&json!(2), &json!(76 << 20)]);
+        assert_eq!(used[9..], [&json!(2), &json!(76 << 20)]);
     }
 
     #[tokio::test]

@@ -12,8 +12,19 @@ from typing_extensions import Self, Unpack
 
 from .. import _wire as wire
 from ..errors import NotFound
-from ..models import CreatedSandboxes, FailedCreate, SandboxInfo, SandboxUsage, Step
-from ..requests import CreateSandbox, PauseKind
+from ..models import (
+    CheckpointInfo,
+    CreatedSandboxes,
+    Differences,
+    FailedCreate,
+    HistoryInfo,
+    RolledBack,
+    SandboxInfo,
+    SandboxUsage,
+    SnapshotInfo,
+    Step,
+)
+from ..requests import CreateSandbox, ForkSandbox, PauseKind
 from ..results import CommandResult
 from .browser import Browser
 from .code import Code
@@ -299,6 +310,62 @@ class Sandbox:
         """Deletes it with its files. Its trajectory stays."""
         self.client.request("DELETE", self._api)
         self._is_temporary = False
+
+    # States of its disk
+
+    def checkpoint(self, note: str | None = None) -> CheckpointInfo:
+        """Seals its disk as a checkpoint of its history, without waking it."""
+        json = wire.present(note=note)
+        return CheckpointInfo.model_validate(self.client.request("POST", f"{self._api}/checkpoints", json=json))
+
+    def history(self) -> HistoryInfo:
+        """Its checkpoints, the oldest first."""
+        return HistoryInfo.model_validate(self.client.request("GET", f"{self._api}/history", params={"limit": 1000}))
+
+    def delete_checkpoint(self, checkpoint: int | str) -> None:
+        """Removes a checkpoint, by number or id."""
+        self.client.request("DELETE", f"{self._api}/checkpoints/{wire.segment(str(checkpoint))}")
+
+    def rollback(self, to: int | str, *, restart: bool = True) -> RolledBack:
+        """Returns its disk to a checkpoint, by number or id, or to its `beginning`. All its processes end.
+
+        Args:
+            restart: start its main command again.
+        """
+        return self._returned(self._return("rollback", restart, to=str(to)))
+
+    def reset(self, *, snapshot: str | None = None, restart: bool = True) -> RolledBack:
+        """Returns its disk to what it was created with, or to a snapshot of the same image. All its processes end."""
+        return self._returned(self._return("reset", restart, **wire.present(snapshot=snapshot)))
+
+    def diff(self, before: int | str = "beginning", after: int | str = "current", *, limit: int = 1000) -> Differences:
+        """Compares two states of its disk by path: checkpoints by number or id, `beginning`, or `current`."""
+        params = {"before": str(before), "after": str(after), "limit": limit}
+        return Differences.model_validate(self.client.request("GET", f"{self._api}/diff", params=params))
+
+    def fork(self, count: int = 1, **spec: Unpack[ForkSandbox]) -> SandboxBatch:
+        """Creates sandboxes with its disk and its spec. Leaving the `with` block of the result deletes them.
+
+        Args:
+            count: from 1 to 100.
+            spec: what differs, such as `name`, `env`, `labels`, or `min`, the number below which none are created.
+        """
+        call = wire.Call("POST", f"{self._api}/fork", json={**spec, "count": count}, timeout=wire.CREATE_TIMEOUT)
+        forked = CreatedSandboxes.model_validate(self.client._call(call))
+        return SandboxBatch([Sandbox(self.client, info) for info in forked.sandboxes], forked.errors)
+
+    def snapshot(self, name: str, *, labels: Mapping[str, str] | None = None, note: str | None = None) -> SnapshotInfo:
+        """Seals its disk as a snapshot, from which sandboxes are created with `Sandbox.create(snapshot=name)`."""
+        return self.client.snapshots.create(name, self.name, labels=labels, note=note)
+
+    def _return(self, action: str, restart: bool, **fields: Any) -> Any:
+        json = {**fields, "processes": "restart" if restart else "end"}
+        return self.client.request("POST", f"{self._api}/{action}", json=json)
+
+    def _returned(self, answer: Any) -> RolledBack:
+        returned = RolledBack.model_validate(answer)
+        self.info = returned.sandbox
+        return returned
 
     def usage(self) -> SandboxUsage:
         """Measures its use of memory, processor, and disk."""
