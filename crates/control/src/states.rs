@@ -276,6 +276,7 @@ impl Control {
         back: Return,
         snapshot: Option<SnapshotName>,
     ) -> Result<(Sandbox, Returned), ControlError> {
+        self.engine.check_states()?;
         let of_snapshot = snapshot.map(|name| self.snapshot(tenant, &name)).transpose()?;
         let back = match of_snapshot {
             Some(snapshot) => Return { to: DiskState::Sealed(snapshot.state), ..back },
