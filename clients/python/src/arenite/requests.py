@@ -314,7 +314,7 @@ class ResourcesOverlay(TypedDict, total=False):
 class RollBack(TypedDict, total=False):
     """Returns a sandbox to a state of its history."""
     processes: ReturnProcesses
-    to: str
+    to: str | None
     """A checkpoint's number or id, or `beginning`."""
 
 

@@ -6,6 +6,7 @@
 //!  data_dir/records/<id>/sandbox.json   a second copy
 //!  data_dir/records/<id>/guest.sock     a hard link of the same socket, which serves connections too
 //!  data_dir/records/<id>/quarantine.json    since when it is in quarantine
+//!  data_dir/records/<id>/sealing            it is frozen for a state of its disk, and runs on afterwards
 //! ```
 //!
 //! A record is a line with its version and checksum, then its JSON. A start restores a missing, truncated or changed copy from
@@ -31,6 +32,7 @@ const STEP: &str = "step-";
 const FILE: &str = "sandbox.json";
 const SOCKET: &str = "guest.sock";
 const NOTE: &str = "quarantine.json";
+const SEALING: &str = "sealing";
 
 /// One sandbox's record, written before its program starts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -349,6 +351,20 @@ impl Records {
         fs::create_dir_all(self.copies.join(id.as_str()))?;
         fs::write(path, serde_json::to_vec(&Note { since, reason: reason.to_owned() })?)?;
         Ok(since)
+    }
+
+    /// Notes that a sandbox is about to be frozen for a moment, so that a start thaws it if the server ends meanwhile.
+    pub(super) fn begin_sealing(&self, id: &SandboxId) -> io::Result<()> {
+        fs::write(self.copies.join(id.as_str()).join(SEALING), b"")
+    }
+
+    pub(super) fn end_sealing(&self, id: &SandboxId) {
+        // An error is ignored: then a start finds it running.
+        let _ = fs::remove_file(self.copies.join(id.as_str()).join(SEALING));
+    }
+
+    pub(super) fn is_sealing(&self, id: &SandboxId) -> bool {
+        self.copies.join(id.as_str()).join(SEALING).exists()
     }
 
     pub(super) fn end_quarantine(&self, id: &SandboxId) {

@@ -122,6 +122,12 @@ impl EngineShared {
         }
         let id = &record.id;
         Ok(match self.find(record).map_err(look(format!("the processes of sandbox {id}")))? {
+            // The server ended while it sealed the disk.
+            Ok(pidfd) if self.host.records.is_sealing(id) => {
+                self.host.cgroups.set_frozen(record.slot_id(), false).map_err(super::slot::cgroup)?;
+                self.host.records.end_sealing(id);
+                Process::Running(pidfd)
+            }
             Ok(pidfd) if self.is_frozen(record.slot_id())? => Process::Frozen(pidfd),
             Ok(pidfd) => Process::Running(pidfd),
             Err(death) => Process::Gone(death),

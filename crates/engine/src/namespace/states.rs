@@ -179,13 +179,17 @@ impl EngineShared {
         if !runs || self.host.cgroups.is_frozen(slot).map_err(super::slot::cgroup)? {
             return Ok((work()?, Duration::ZERO));
         }
+        let records = &self.host.records;
+        records.begin_sealing(&record.id).map_err(|e| at("record", e))?;
         let begun = Instant::now();
-        self.host.freeze(slot)?;
-        let done = work();
+        let frozen = self.host.freeze(slot);
+        let done = frozen.and_then(|()| work());
         let thawed = self.host.cgroups.set_frozen(slot, false).map_err(super::slot::cgroup);
+        let took = begun.elapsed();
+        records.end_sealing(&record.id);
         let done = done?;
         thawed?;
-        Ok((done, begun.elapsed()))
+        Ok((done, took))
     }
 
     fn seal(&self, id: &SandboxId, seal: Seal) -> Result<Sealed, EngineError> {

@@ -195,7 +195,7 @@ pub(crate) enum ReturnProcesses {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct RollBack {
     /// A checkpoint's number or id, or `beginning`.
-    #[schema(required, value_type = String)]
+    #[schema(required, value_type = Option<String>)]
     pub(crate) to: Option<Value>,
     pub(crate) processes: ReturnProcesses,
 }
