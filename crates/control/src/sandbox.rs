@@ -37,7 +37,7 @@ pub enum StartState {
     Image,
     /// A snapshot of the tenant. It names the image, too.
     Snapshot(SnapshotName),
-    /// The state of another sandbox, whose spec is the new one's (see `Control::begin_fork`).
+    /// The state of another sandbox, with the spec that the new one gets (see `Control::begin_fork`).
     Fork(Box<SandboxSpec>),
 }
 
@@ -53,7 +53,7 @@ pub struct Provenance {
     /// The sandboxes above it, the topmost first: each was created by the agent in the one before.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ancestors: Vec<SandboxId>,
-    /// The sandbox whose disk and spec it started with.
+    /// The sandbox that it is a fork of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forked_from: Option<SandboxId>,
     /// What its agent may create. Then it has a token.

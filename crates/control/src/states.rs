@@ -30,7 +30,7 @@ use crate::{Control, ControlError, Sandbox, check_labels, memo};
 
 /// The longest comment of a state, in characters.
 const MAX_NOTE: usize = 1000;
-/// The most snapshots of a tenant without a quota of its own.
+/// The most snapshots of a tenant without its own quota.
 const MAX_SNAPSHOTS: u64 = 10_000;
 
 /// A named state of a sandbox's disk, from which other sandboxes are created.

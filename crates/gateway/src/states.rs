@@ -279,7 +279,7 @@ pub(crate) async fn fork(exchange: &mut Exchange) -> Answered {
     answered(StateCall::of_exchange(exchange, action, Some(arguments)).fork(name, fork).await?)
 }
 
-/// A create whose sandboxes are like the parent, apart from what the request names.
+/// A create of sandboxes like the parent, apart from what the request names.
 fn fork_request(dialect: &str, fork: ForkSandbox, parent: &Sandbox, spec: SandboxSpec) -> CreateRequest {
     // The labels are the fork's, so bounds of a key apply to all of them.
     let labels = parent.spec.labels.clone().into_iter().chain(fork.labels.unwrap_or_default()).collect();

@@ -22,7 +22,7 @@ const DISKS: [(&str, &str); 3] = [
     ),
     ("10 GB", "cd /home/gem && for f in $(seq 10); do head -c 1000000000 /dev/urandom >f$f; done"),
 ];
-/// Processes that write in the sandbox whose frozen time is measured.
+/// Processes that write while the frozen time is measured.
 const BUSY: usize = 50;
 
 /// Sandboxes, tasks in each, and repetitions of the comparison of resets and creates.

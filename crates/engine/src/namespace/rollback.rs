@@ -89,7 +89,7 @@ impl NamespaceEngine {
 }
 
 impl EngineShared {
-    /// Makes the copy that becomes the disk, and tells the slot whose it is.
+    /// Makes the copy that becomes the disk, and assigns the slot to the sandbox.
     fn stage(&self, id: &SandboxId, slot: &mut Slot, back: &Return, image: &Image) -> Result<Record, EngineError> {
         let record = self.record_of(id)?;
         let state = match &back.to {

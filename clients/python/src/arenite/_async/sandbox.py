@@ -342,14 +342,14 @@ class AsyncSandbox:
         params = {"before": str(before), "after": str(after), "limit": limit}
         return Differences.model_validate(await self.client.request("GET", f"{self._api}/diff", params=params))
 
-    async def fork(self, count: int = 1, **spec: Unpack[ForkSandbox]) -> AsyncSandboxBatch:
+    async def fork(self, number: int = 1, **spec: Unpack[ForkSandbox]) -> AsyncSandboxBatch:
         """Creates sandboxes with its disk and its spec. Leaving the `with` block of the result deletes them.
 
         Args:
-            count: from 1 to 100.
+            number: from 1 to 100.
             spec: what differs, such as `name`, `env`, `labels`, or `min`, the number below which none are created.
         """
-        call = wire.Call("POST", f"{self._api}/fork", json={**spec, "count": count}, timeout=wire.CREATE_TIMEOUT)
+        call = wire.Call("POST", f"{self._api}/fork", json={**spec, "count": number}, timeout=wire.CREATE_TIMEOUT)
         forked = CreatedSandboxes.model_validate(await self.client._call(call))
         return AsyncSandboxBatch([AsyncSandbox(self.client, info) for info in forked.sandboxes], forked.errors)
 

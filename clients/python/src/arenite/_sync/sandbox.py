@@ -343,14 +343,14 @@ class Sandbox:
         params = {"before": str(before), "after": str(after), "limit": limit}
         return Differences.model_validate(self.client.request("GET", f"{self._api}/diff", params=params))
 
-    def fork(self, count: int = 1, **spec: Unpack[ForkSandbox]) -> SandboxBatch:
+    def fork(self, number: int = 1, **spec: Unpack[ForkSandbox]) -> SandboxBatch:
         """Creates sandboxes with its disk and its spec. Leaving the `with` block of the result deletes them.
 
         Args:
-            count: from 1 to 100.
+            number: from 1 to 100.
             spec: what differs, such as `name`, `env`, `labels`, or `min`, the number below which none are created.
         """
-        call = wire.Call("POST", f"{self._api}/fork", json={**spec, "count": count}, timeout=wire.CREATE_TIMEOUT)
+        call = wire.Call("POST", f"{self._api}/fork", json={**spec, "count": number}, timeout=wire.CREATE_TIMEOUT)
         forked = CreatedSandboxes.model_validate(self.client._call(call))
         return SandboxBatch([Sandbox(self.client, info) for info in forked.sandboxes], forked.errors)
 
