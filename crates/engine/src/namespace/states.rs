@@ -61,6 +61,13 @@ impl States {
         let dir = data_dir.join("states");
         fs::create_dir_all(&dir)?;
         fs::set_permissions(&dir, std::os::unix::fs::PermissionsExt::from_mode(0o700))?;
+        // A manifest that was not written to its end.
+        for entry in fs::read_dir(&dir)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "new") {
+                fs::remove_file(path)?;
+            }
+        }
         let mut index = Index::default();
         for (path, read) in manifests(&dir)? {
             match read {
