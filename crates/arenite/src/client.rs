@@ -337,6 +337,11 @@ async fn decode<T: DeserializeOwned>(response: Response<Incoming>) -> Result<T, 
     serde_json::from_slice(body).map_err(|error| not_understood(&error))
 }
 
+/// Reads an answer that was fetched as JSON.
+pub(crate) fn read_answer<T: DeserializeOwned>(answer: Value) -> Result<T, Failure> {
+    serde_json::from_value(answer).map_err(|error| not_understood(&error))
+}
+
 fn not_understood(error: &serde_json::Error) -> Failure {
     Failure::new(format!("the server's answer is not understood: {error}"))
         .hint("is it an Arenite server, and of this version? compare with: arenite --version")

@@ -248,15 +248,20 @@ impl Control {
         .await
     }
 
+    /// Reserves what a sandbox without processes needs to run. A failed start gives it back with its state.
+    pub(crate) async fn reserve_to_run(&self, before: &Sandbox) -> Result<(), ControlError> {
+        let limits = self.tenant_limits(&before.tenant).of_restarts();
+        if !limits.apply_to_sandboxes() {
+            return Ok(());
+        }
+        let running = Sandbox { state: SandboxState::Running, pause_kind: None, ..before.clone() };
+        self.store.reserve(&running, &limits).await.map_err(ControlError::store("reserve what a sandbox needs"))
+    }
+
     /// Runs a sandbox without processes again, if host and quotas have room for it.
     async fn restart_locked(&self, entry: &Entry, before: Sandbox) -> Result<Sandbox, ControlError> {
         let _permit = self.admission.admit(&*self.engine).await?;
-        let limits = self.tenant_limits(&entry.tenant).of_restarts();
-        if limits.apply_to_sandboxes() {
-            // A failed restart gives it back with its state.
-            let running = Sandbox { state: SandboxState::Running, pause_kind: None, ..before.clone() };
-            self.store.reserve(&running, &limits).await.map_err(ControlError::store("reserve what a sandbox needs"))?;
-        }
+        self.reserve_to_run(&before).await?;
         self.reset_meter(entry).await;
         let row = memo::row(&before);
         let spec = self.spec_for_engine(&before)?;
@@ -321,7 +326,8 @@ impl Control {
         self.settle(entry, sandbox).await
     }
 
-    async fn settle(&self, entry: &Entry, sandbox: Sandbox) -> Sandbox {
+    /// The same with a sandbox that is in its state.
+    pub(crate) async fn settle(&self, entry: &Entry, sandbox: Sandbox) -> Sandbox {
         self.show(entry, sandbox.clone());
         if let Err(error) = self.store.update(&sandbox).await {
             tracing::error!(id = %entry.id, state = %sandbox.state, %error, "a sandbox's state could not be stored");

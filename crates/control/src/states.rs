@@ -33,8 +33,8 @@ const MAX_NOTE: usize = 1000;
 /// The most snapshots of a tenant without its own quota.
 const MAX_SNAPSHOTS: u64 = 10_000;
 
-/// A named state of a sandbox's disk, from which other sandboxes are created.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A named state of a sandbox's disk, from which other sandboxes are created. Its JSON is the value of its record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
     pub tenant: TenantId,
     pub name: SnapshotName,
@@ -60,59 +60,18 @@ pub struct SnapshotRequest {
     pub note: Option<String>,
 }
 
-/// The value of a record.
-#[derive(Serialize, Deserialize)]
-struct Stored {
-    state: StateId,
-    sandbox: SandboxName,
-    image: ImageName,
-    tier: Tier,
-    #[serde(default)]
-    labels: BTreeMap<String, String>,
-    #[serde(default)]
-    note: Option<String>,
-    disk_bytes: Option<u64>,
-    created_at: Timestamp,
-    #[serde(default)]
-    node: Option<NodeName>,
-}
-
 impl Snapshot {
     fn id(&self) -> RecordId {
         RecordId { kind: RecordKind::Snapshot, tenant: self.tenant.clone(), key: self.name.to_string() }
     }
 
     fn record(&self) -> Result<Record, StoreError> {
-        let stored = Stored {
-            state: self.state.clone(),
-            sandbox: self.sandbox.clone(),
-            image: self.image.clone(),
-            tier: self.tier,
-            labels: self.labels.clone(),
-            note: self.note.clone(),
-            disk_bytes: self.disk_bytes,
-            created_at: self.created_at,
-            node: self.node.clone(),
-        };
-        Ok(Record { id: self.id(), value: crate::store::to_json(&stored)?, expires_at: None })
+        Ok(Record { id: self.id(), value: crate::store::to_json(self)?, expires_at: None })
     }
 
     fn read(record: &Record) -> Result<Self, StoreError> {
-        let unreadable = |reason: String| StoreError::BadRow { id: record.id.key.clone(), reason };
-        let stored: Stored = serde_json::from_str(&record.value).map_err(|error| unreadable(error.to_string()))?;
-        Ok(Self {
-            tenant: record.id.tenant.clone(),
-            name: record.id.key.parse().map_err(|error: arenite_model::IdError| unreadable(error.to_string()))?,
-            state: stored.state,
-            sandbox: stored.sandbox,
-            image: stored.image,
-            tier: stored.tier,
-            labels: stored.labels,
-            note: stored.note,
-            disk_bytes: stored.disk_bytes,
-            created_at: stored.created_at,
-            node: stored.node,
-        })
+        let unreadable = |error: serde_json::Error| StoreError::BadRow { id: record.id.key.clone(), reason: error.to_string() };
+        serde_json::from_str(&record.value).map_err(unreadable)
     }
 }
 
@@ -296,10 +255,8 @@ impl Control {
     async fn return_locked(&self, entry: &Entry, back: Return) -> Result<(Sandbox, Returned), ControlError> {
         let before = entry.current();
         let is_dead = matches!(before.state, SandboxState::Failed | SandboxState::Lost) || before.is_stopped();
-        let limits = self.tenant_limits(&entry.tenant).of_restarts();
-        if is_dead && limits.apply_to_sandboxes() {
-            let running = Sandbox { state: SandboxState::Running, pause_kind: None, ..before.clone() };
-            self.store.reserve(&running, &limits).await.map_err(ControlError::store("reserve what a sandbox needs"))?;
+        if is_dead {
+            self.reserve_to_run(&before).await?;
         }
         entry.close();
         self.sample_last(entry).await;
@@ -316,10 +273,7 @@ impl Control {
                 let now = self.clock.now();
                 (running.state_since, running.last_used_at) = (now, now);
                 entry.used_at(now);
-                self.show(entry, running.clone());
-                if let Err(error) = self.store.update(&running).await {
-                    tracing::error!(id = %entry.id, %error, "a sandbox's state could not be stored");
-                }
+                let running = self.settle(entry, running).await;
                 entry.open();
                 tracing::info!(id = %entry.id, name = %entry.name, "returned a sandbox to an earlier state");
                 Ok((running, returned))

@@ -57,6 +57,6 @@ pub use registry::{
     Mirror, PullEvent, PullRequest, PushEvent, Reference, RegistryCredentials, RegistryOptions, docker_config_file, pull, push,
 };
 pub use removal::remove_tree;
-pub use root::{Entry, Resolved, RootView};
+pub use root::{Entry, Resolved, RootView, is_opaque, is_whiteout};
 pub use store::{ImageStore, LayerStorage, NamedImage, PlainDirectories, Removed};
 pub use tree::sha256_tree;

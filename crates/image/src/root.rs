@@ -338,11 +338,13 @@ fn open_dir(at: BorrowedFd<'_>, name: impl rustix::path::Arg) -> Result<OwnedFd,
     rustix::fs::openat(at, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
 
-fn is_whiteout(stat: &Stat) -> bool {
+/// Whether a file of a layer hides what the layers below have at its path.
+pub fn is_whiteout(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == 0
 }
 
-fn is_opaque(dir: BorrowedFd<'_>) -> bool {
+/// Whether a directory of a layer hides those of the layers below.
+pub fn is_opaque(dir: BorrowedFd<'_>) -> bool {
     let mut value = [0u8; 8];
     matches!(
         rustix::fs::fgetxattr(dir, c"user.overlay.opaque", &mut value),

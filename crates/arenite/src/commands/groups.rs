@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::sandbox::each;
 use crate::cli::{GroupCommand, GroupCreateArgs, GroupLsArgs, GroupRenewArgs, GroupRmArgs};
-use crate::client::Client;
-use crate::failure::{Failure, Outcome};
+use crate::client::{Client, read_answer};
+use crate::failure::Outcome;
 use crate::{output, wire};
 
 const GROUPS: &str = "/api/v2/groups";
@@ -40,8 +40,7 @@ fn show(as_json: bool, group: Value) -> Outcome {
         output::json(&group);
         return Ok(ExitCode::SUCCESS);
     }
-    let group: wire::Group =
-        serde_json::from_value(group).map_err(|error| Failure::new(format!("the server's answer is not understood: {error}")))?;
+    let group: wire::Group = read_answer(group)?;
     output::line(&group.name);
     eprintln!("its lease ends in {}", output::distance(Timestamp::now(), group.expires_at));
     Ok(ExitCode::SUCCESS)

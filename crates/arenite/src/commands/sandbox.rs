@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::environment;
 use super::pull_bar::PullBar;
 use crate::cli::{CreateArgs, Idle, LsArgs, NamesArgs, Network, Pause, PauseArgs, RmArgs, Server, SetArgs};
-use crate::client::Client;
+use crate::client::{Client, read_answer};
 use crate::failure::{Failure, Outcome};
 use crate::{output, wire};
 
@@ -28,7 +28,7 @@ pub(crate) async fn create(args: CreateArgs) -> Outcome {
         image_command: args.image_command,
         workdir: args.workdir,
         hostname: args.hostname,
-        labels: args.label.iter().map(|word| label(word)).collect::<Result<_, _>>()?,
+        labels: labels(&args.label)?,
         resources: wire::Resources {
             memory_bytes: args.memory.map(|s| s.0),
             cpu_millis: args.cpu,
@@ -60,12 +60,11 @@ pub(crate) async fn create(args: CreateArgs) -> Outcome {
         output::json(&answer);
         return Ok(ExitCode::SUCCESS);
     }
-    let misread = |error: serde_json::Error| Failure::new(format!("the server's answer is not understood: {error}"));
     if request.count.is_some() {
-        show_several(&serde_json::from_value(answer).map_err(misread)?);
+        show_several(&read_answer(answer)?);
         return Ok(ExitCode::SUCCESS);
     }
-    let sandbox: wire::Sandbox = serde_json::from_value(answer).map_err(misread)?;
+    let sandbox: wire::Sandbox = read_answer(answer)?;
     let took: f64 = sandbox.stages.iter().map(|s| s.ms).sum();
     // The name alone on stdout, so that NAME=$(arenite create) works.
     output::line(&sandbox.name);
@@ -84,8 +83,13 @@ pub(crate) async fn create(args: CreateArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Parses labels, each `KEY=VALUE`.
+pub(super) fn labels(words: &[String]) -> Result<BTreeMap<String, String>, Failure> {
+    words.iter().map(|word| label(word)).collect()
+}
+
 /// Parses `KEY=VALUE`.
-pub(crate) fn label(word: &str) -> Result<(String, String), Failure> {
+fn label(word: &str) -> Result<(String, String), Failure> {
     match word.split_once('=') {
         Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
         None => Err(Failure::new(format!("the label {word:?} has no value")).hint("write --label KEY=VALUE").exit_code(2)),
@@ -103,11 +107,8 @@ fn idle_policy(policy: Idle) -> &'static str {
 
 pub(crate) async fn set(args: SetArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
-    let mut labels = BTreeMap::new();
-    for word in &args.label {
-        let (key, value) = label(word)?;
-        labels.insert(key, Some(value));
-    }
+    let set = labels(&args.label)?.into_iter().map(|(key, value)| (key, Some(value)));
+    let mut labels: BTreeMap<String, Option<String>> = set.collect();
     labels.extend(args.unlabel.into_iter().map(|key| (key, None)));
     let change = wire::Change {
         labels,

@@ -6,27 +6,23 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::environment;
-use super::sandbox::{SANDBOXES, each, label, show_several};
+use super::sandbox::{SANDBOXES, each, labels, show_several};
 use crate::cli::{
     CheckpointArgs, DiffArgs, ForkArgs, HistoryArgs, RollbackArgs, SnapshotCommand, SnapshotCreateArgs, SnapshotInspectArgs,
     SnapshotLsArgs, SnapshotRmArgs,
 };
-use crate::client::Client;
+use crate::client::{Client, encoded, read_answer};
 use crate::config::values::Size;
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 use crate::{output, wire};
 
 const SNAPSHOTS: &str = "/api/v2/snapshots";
-
-fn read<T: serde::de::DeserializeOwned>(answer: Value) -> Result<T, Failure> {
-    serde_json::from_value(answer).map_err(|error| Failure::new(format!("the server's answer is not understood: {error}")))
-}
 
 pub(crate) async fn checkpoint(args: CheckpointArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
     let path = format!("{SANDBOXES}/{}/checkpoints", args.sandbox);
     if let Some(checkpoint) = &args.rm {
-        let removed: Value = client.delete_with(&format!("{path}/{}", crate::client::encoded(checkpoint))).await?;
+        let removed: Value = client.delete_with(&format!("{path}/{}", encoded(checkpoint))).await?;
         if args.format.json {
             output::json(&removed)
         } else {
@@ -39,7 +35,7 @@ pub(crate) async fn checkpoint(args: CheckpointArgs) -> Outcome {
         output::json(&answer);
         return Ok(ExitCode::SUCCESS);
     }
-    let checkpoint: wire::Checkpoint = read(answer)?;
+    let checkpoint: wire::Checkpoint = read_answer(answer)?;
     output::line(checkpoint.number);
     let frozen = checkpoint.frozen_ms.unwrap_or_default();
     eprintln!("sealed {}; the sandbox was frozen for {frozen:.1} ms", checkpoint.id);
@@ -53,7 +49,7 @@ pub(crate) async fn history(args: HistoryArgs) -> Outcome {
         output::json(&answer);
         return Ok(ExitCode::SUCCESS);
     }
-    let history: wire::History = read(answer)?;
+    let history: wire::History = read_answer(answer)?;
     if history.checkpoints.is_empty() {
         eprintln!("it has no checkpoints; seal one with: arenite checkpoint {}", args.sandbox);
         return Ok(ExitCode::SUCCESS);
@@ -109,14 +105,14 @@ fn show_return(as_json: bool, answer: &Value) -> Outcome {
 
 pub(crate) async fn diff(args: DiffArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
-    let (before, after) = (crate::client::encoded(&args.before), crate::client::encoded(&args.after));
+    let (before, after) = (encoded(&args.before), encoded(&args.after));
     let path = format!("{SANDBOXES}/{}/diff?before={before}&after={after}&limit={}", args.sandbox, args.limit);
     let answer: Value = client.get(&path).await?;
     if args.format.json {
         output::json(&answer);
         return Ok(ExitCode::SUCCESS);
     }
-    let found: wire::Differences = read(answer)?;
+    let found: wire::Differences = read_answer(answer)?;
     for path in &found.paths {
         let mark = match path.change.as_str() {
             "added" => '+',
@@ -135,13 +131,12 @@ pub(crate) async fn diff(args: DiffArgs) -> Outcome {
 
 pub(crate) async fn fork(args: ForkArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
-    let labels = args.label.iter().map(|word| label(word)).collect::<Result<std::collections::BTreeMap<_, _>, _>>()?;
     let request = json!({
         "count": args.count,
         "min": args.min,
         "name": args.name,
         "env": environment(&args.env)?,
-        "labels": labels,
+        "labels": labels(&args.label)?,
         "timeout_seconds": args.timeout.map(|t| t.0.as_secs()),
         "group": args.group,
     });
@@ -149,7 +144,7 @@ pub(crate) async fn fork(args: ForkArgs) -> Outcome {
     if args.format.json {
         output::json(&answer);
     } else {
-        show_several(&read(answer)?);
+        show_several(&read_answer(answer)?);
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -165,8 +160,7 @@ pub(crate) async fn snapshot(command: SnapshotCommand) -> Outcome {
 
 async fn create(args: SnapshotCreateArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
-    let labels = args.label.iter().map(|word| label(word)).collect::<Result<std::collections::BTreeMap<_, _>, _>>()?;
-    let request = json!({ "name": args.name, "sandbox": args.sandbox, "note": args.note, "labels": labels });
+    let request = json!({ "name": args.name, "sandbox": args.sandbox, "note": args.note, "labels": labels(&args.label)? });
     let answer: Value = client.post(SNAPSHOTS, &request).await?;
     if args.format.json {
         output::json(&answer);
@@ -184,7 +178,7 @@ async fn ls(args: SnapshotLsArgs) -> Outcome {
         output::json(&answer);
         return Ok(ExitCode::SUCCESS);
     }
-    let list: wire::Snapshots = read(answer)?;
+    let list: wire::Snapshots = read_answer(answer)?;
     if list.snapshots.is_empty() {
         eprintln!("there are no snapshots; create one with: arenite snapshot create SANDBOX NAME");
         return Ok(ExitCode::SUCCESS);

@@ -11,9 +11,9 @@ use crate::cli::{
     AuditArgs, KeyCommand, KeyCreateArgs, KeyLsArgs, KeyRevokeArgs, KeyRotateArgs, TenantCommand, TenantCreateArgs, TenantLsArgs,
     TenantRmArgs, TenantSetArgs,
 };
-use crate::client::{Client, encoded};
+use crate::client::{Client, encoded, read_answer};
 use crate::config::values::{MinTier, Size};
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 use crate::{output, wire};
 
 const TENANTS: &str = "/api/v2/tenants";
@@ -128,8 +128,7 @@ fn show_new_key(as_json: bool, created: Value) -> Outcome {
         output::json(&created);
         return Ok(ExitCode::SUCCESS);
     }
-    let created: wire::NewKey = serde_json::from_value(created)
-        .map_err(|error| Failure::new(format!("the server's answer is not understood: {error}")))?;
+    let created: wire::NewKey = read_answer(created)?;
     output::line(&created.key);
     let about = &created.about;
     let end = about.expires_at.map_or_else(String::new, |end| format!(", until {end}"));

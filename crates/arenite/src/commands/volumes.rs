@@ -6,11 +6,11 @@ use std::process::ExitCode;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::sandbox::{each, label};
+use super::sandbox::{each, labels};
 use crate::cli::{VolumeCommand, VolumeCpArgs, VolumeCreateArgs, VolumeInspectArgs, VolumeLsArgs, VolumeRmArgs, VolumeSetArgs};
-use crate::client::Client;
+use crate::client::{Client, read_answer};
 use crate::config::values::Size;
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 use crate::{output, wire};
 
 const VOLUMES: &str = "/api/v2/volumes";
@@ -24,10 +24,6 @@ pub(crate) async fn run(command: VolumeCommand) -> Outcome {
         VolumeCommand::Cp(args) => copy(args).await,
         VolumeCommand::Rm(args) => rm(args).await,
     }
-}
-
-fn labels(words: &[String]) -> Result<BTreeMap<String, String>, Failure> {
-    words.iter().map(|word| label(word)).collect()
 }
 
 async fn create(args: VolumeCreateArgs) -> Outcome {
@@ -57,8 +53,7 @@ fn show(as_json: bool, volume: Value) -> Outcome {
         output::json(&volume);
         return Ok(ExitCode::SUCCESS);
     }
-    let volume: wire::Volume = serde_json::from_value(volume)
-        .map_err(|error| Failure::new(format!("the server's answer is not understood: {error}")))?;
+    let volume: wire::Volume = read_answer(volume)?;
     output::line(&volume.name);
     if !volume.size_enforced {
         eprintln!("its size of {} is not enforced: the server has no storage pool", Size(volume.size_bytes));

@@ -14,7 +14,7 @@ pub enum RecordKind {
     Group,
     /// A tenant's user for a registry: `images::logins::Stored`.
     Registry,
-    /// A named state of a sandbox's disk: `states::Stored`.
+    /// A named state of a sandbox's disk: `states::Snapshot`.
     Snapshot,
     /// A volume: `volumes::Stored`.
     Volume,

@@ -12,12 +12,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use arenite_image::{is_opaque, is_whiteout};
 use arenite_model::SandboxId;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fgetxattr, flistxattr, fstat, openat, readlinkat, statat};
 use rustix::io::Errno;
 
 use super::at;
 use super::engine::{EngineShared, NamespaceEngine, blocking};
+use super::storage::open_dir;
 use crate::{ChangedPath, Comparison, DiskState, EngineError, PathChange, PathKind};
 
 /// Directories below each other that are compared; what is deeper is left out.
@@ -26,8 +28,6 @@ const MAX_DEPTH: usize = 100;
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 /// Files that the server writes at each start of a sandbox.
 const OWN: [&str; 4] = ["/etc/hostname", "/etc/hosts", "/etc/resolv.conf", "/usr/local/bin/aio"];
-/// Marks a directory that hides those of the layers below.
-const OPAQUE: [&str; 2] = ["user.overlay.opaque", "trusted.overlay.opaque"];
 
 impl NamespaceEngine {
     pub(super) async fn compare_disks(
@@ -51,18 +51,11 @@ impl EngineShared {
     /// The directories of a disk, the uppermost first.
     fn disk(&self, id: &SandboxId, which: &DiskState) -> Result<Vec<PathBuf>, EngineError> {
         let record = self.record_of(id)?;
-        let state = match which {
-            DiskState::Beginning => record.source.clone(),
-            DiskState::Sealed(state) => Some(state.clone()),
-            DiskState::Current => None,
-        };
-        let upper = match (&state, which) {
-            (Some(state), _) => {
-                self.states.get(state).ok_or_else(|| EngineError::NoState { id: state.clone() })?;
-                Some(self.host.storage.state_path(state))
-            }
-            (None, DiskState::Current) => Some(self.host.storage.layer_path(id)),
-            (None, _) => None,
+        let storage = &self.host.storage;
+        let upper = match self.sealed(&record, which)? {
+            Some(manifest) => Some(storage.state_path(&manifest.state.id)),
+            None if *which == DiskState::Current => Some(storage.layer_path(id)),
+            None => None,
         };
         Ok(upper.map(|layer| layer.join("upper")).into_iter().chain(record.layers.into_iter().rev()).collect())
     }
@@ -81,21 +74,6 @@ fn identity(stat: &Stat) -> Identity {
 
 fn kind_of(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
-}
-
-fn is_whiteout(stat: &Stat) -> bool {
-    kind_of(stat) == FileType::CharacterDevice && stat.st_rdev == 0
-}
-
-fn open_dir<P: rustix::path::Arg>(parent: BorrowedFd<'_>, name: P) -> io::Result<OwnedFd> {
-    Ok(openat(parent, name, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
-}
-
-fn is_opaque(directory: &OwnedFd) -> bool {
-    OPAQUE.iter().any(|name| {
-        let mut value = [0u8; 1];
-        fgetxattr(directory, *name, &mut value).is_ok_and(|length| length == 1 && value[0] == b'y')
-    })
 }
 
 /// A file of a disk: what it is, and the layer's directory that has it.
@@ -133,7 +111,7 @@ impl Stack {
         for (directory, _) in &self.0 {
             match open_dir(directory.as_fd(), name) {
                 Ok(found) => {
-                    let is_last = is_opaque(&found);
+                    let is_last = is_opaque(found.as_fd());
                     let about = identity(&fstat(&found)?);
                     below.0.push((found, about));
                     if is_last {
@@ -342,11 +320,11 @@ mod tests {
     #[test]
     fn changes_are_found_and_nothing_else() {
         let top = tempfile::tempdir().unwrap();
-        let dirs: Vec<PathBuf> = ["image", "a", "b"].map(|name| top.path().join(name)).into();
+        let dirs = ["image", "a", "b"].map(|name| top.path().join(name));
         for dir in &dirs {
             fs::create_dir_all(dir.join("d/e")).unwrap();
         }
-        let [image, a, b] = &dirs[..] else { unreachable!() };
+        let [image, a, b] = &dirs;
         for name in ["d/same", "d/e/kept", "top"] {
             fs::write(image.join(name), "1").unwrap();
         }

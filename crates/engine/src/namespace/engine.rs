@@ -19,6 +19,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{Notify, broadcast};
 
 use super::data_dir::write_shared_file;
+use super::host::failed_storage;
 use super::record::{Record, boot_id};
 use super::recovery::Occupied;
 use super::slot::{Slot, cgroup, kill, start_time, wait_end};
@@ -211,12 +212,7 @@ impl EngineShared {
     /// Ends an unused slot.
     async fn discard(&self, slot: Slot) {
         let host = self.host.clone();
-        let sweep = tokio::task::spawn_blocking(move || {
-            kill(&slot.first.pidfd);
-            wait_end(&slot.first.pidfd, END_LIMIT);
-            host.sweep(&slot.id, slot.uid_index, slot.net_index);
-        });
-        if let Err(error) = sweep.await {
+        if let Err(error) = tokio::task::spawn_blocking(move || host.discard(&slot)).await {
             tracing::warn!(%error, "giving a prepared sandbox back was cut off");
         }
     }
@@ -520,9 +516,7 @@ impl NamespaceEngine {
                     Ok((id, pidfd, tier, stages.done))
                 }
                 Err(error) => {
-                    kill(&slot.first.pidfd);
-                    wait_end(&slot.first.pidfd, END_LIMIT);
-                    owner.host.sweep(&slot.id, slot.uid_index, slot.net_index);
+                    owner.host.discard(&slot);
                     if let Err(error) = owner.host.records.remove(&slot.id) {
                         tracing::warn!(id = %slot.id, %error, "a record could not be removed; the next start tries again");
                     }
@@ -552,17 +546,8 @@ impl Engine for NamespaceEngine {
 
     async fn reserve(&self) -> Result<SandboxId, EngineError> {
         let host = self.shared.host.clone();
-        blocking(move || {
-            let checked = host.storage.check_writable();
-            checked.map_err(|error| EngineError::Storage { hint: error.hint(), reason: error.to_string() })
-        })
-        .await?;
-        let ready = self.shared.state().ready.pop_front();
-        self.shared.taken.notify_one();
-        let slot = match ready {
-            Some(slot) => slot,
-            None => self.shared.host.prepare(SandboxId::random(), NetworkMode::Open, false).await?,
-        };
+        blocking(move || host.storage.check_writable().map_err(failed_storage)).await?;
+        let slot = self.take_slot(NetworkMode::Open, false).await?;
         let id = slot.id.clone();
         self.shared.state().reserved.insert(id.clone(), slot);
         Ok(id)

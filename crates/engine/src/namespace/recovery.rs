@@ -323,29 +323,27 @@ impl EngineShared {
         let state = match process {
             Process::Running(pidfd) => run(record, pidfd, FoundState::Running),
             Process::Frozen(pidfd) => run(record, pidfd, FoundState::Paused),
-            Process::Stopped => {
-                self.end_left(&slot);
-                self.settle_stopped(id)
-            }
+            Process::Stopped => self.settle_stopped(id, &slot),
             Process::Gone(death) => {
-                self.end_left(id);
-                self.end_left(&slot);
+                self.end_left(id, &slot);
                 FoundState::Lost(death)
             }
         };
         Found { id: id.clone(), state, memo, tier, isolation: self.isolation(tier.unwrap_or_default()) }
     }
 
-    fn settle_stopped(&self, id: &SandboxId) -> FoundState {
-        self.end_left(id);
+    fn settle_stopped(&self, id: &SandboxId, slot: &SandboxId) -> FoundState {
+        self.end_left(id, slot);
         self.state().stopped.insert(id.clone());
         FoundState::Stopped
     }
 
-    /// Ends what is left of its processes. The disk stays until it is destroyed.
-    fn end_left(&self, id: &SandboxId) {
-        self.host.end_processes(id);
-        let _ = self.host.cgroups.remove(id);
+    /// Ends what is left of its processes, under its id and that of its slot. The disk stays until it is destroyed.
+    fn end_left(&self, id: &SandboxId, slot: &SandboxId) {
+        for id in [id, slot] {
+            self.host.end_processes(id);
+            let _ = self.host.cgroups.remove(id);
+        }
     }
 
     /// The tier of a sandbox. Versions without tiers had VMs, too.
@@ -399,8 +397,7 @@ impl EngineShared {
         let slot = record.slot_id().clone();
         if record.stopped {
             self.state().quarantined.remove(id);
-            self.end_left(record.slot_id());
-            return Ok((self.settle_stopped(id), None));
+            return Ok((self.settle_stopped(id, &slot), None));
         }
         let state = if self.is_frozen(record.slot_id())? { FoundState::Paused } else { FoundState::Running };
         {
@@ -418,7 +415,7 @@ impl EngineShared {
                 Ok((state, Some(pidfd)))
             }
             Err(death) => {
-                self.end_left(&slot);
+                self.end_left(id, &slot);
                 Ok((FoundState::Lost(death), None))
             }
         }

@@ -45,7 +45,7 @@ impl NamespaceEngine {
             let record = match staged {
                 Ok(record) => record,
                 Err(error) => {
-                    owner.discard_now(&slot);
+                    owner.host.discard(&slot);
                     return Err(error);
                 }
             };
@@ -53,7 +53,7 @@ impl NamespaceEngine {
             let ended = match owner.end_for_return(&record) {
                 Ok(ended) => ended,
                 Err(error) => {
-                    owner.discard_now(&slot);
+                    owner.host.discard(&slot);
                     let _ = owner.host.storage.drop_staged(&slot.id);
                     return Err(error);
                 }
@@ -77,7 +77,7 @@ impl NamespaceEngine {
                     Ok((row.id, pidfd, tier, Returned { ended }, stages.done))
                 }
                 Err(error) => {
-                    owner.discard_now(&slot);
+                    owner.host.discard(&slot);
                     Err(error)
                 }
             }
@@ -92,20 +92,12 @@ impl EngineShared {
     /// Makes the copy that becomes the disk, and assigns the slot to the sandbox.
     fn stage(&self, id: &SandboxId, slot: &mut Slot, back: &Return, image: &Image) -> Result<Record, EngineError> {
         let record = self.record_of(id)?;
-        let state = match &back.to {
-            DiskState::Beginning => record.source.clone(),
-            DiskState::Sealed(state) => Some(state.clone()),
-            DiskState::Current => None,
-        };
         let storage = &self.host.storage;
-        let staged = match &state {
-            Some(state) => {
-                let manifest = self.states.get(state).ok_or_else(|| EngineError::NoState { id: state.clone() })?;
-                if manifest.layers != record.layers {
-                    return Err(EngineError::OtherLayers { id: state.clone() });
-                }
-                storage.stage_state(state, &slot.id)
+        let staged = match self.sealed(&record, &back.to)? {
+            Some(manifest) if manifest.layers != record.layers => {
+                return Err(EngineError::OtherLayers { id: manifest.state.id });
             }
+            Some(manifest) => storage.stage_state(&manifest.state.id, &slot.id),
             None => storage.stage_layer(&slot.id),
         };
         staged.map_err(|e| at("writable layer", io::Error::other(e)))?;
@@ -183,12 +175,5 @@ impl EngineShared {
             tracing::warn!(id = %record.id, %error, "what a rollback replaced could not be removed; the next start tries again");
         }
         self.host.release_ids(record.uid_index, record.net_index);
-    }
-
-    /// Ends a slot and removes what is its own.
-    fn discard_now(&self, slot: &Slot) {
-        kill(&slot.first.pidfd);
-        wait_end(&slot.first.pidfd, END_LIMIT);
-        self.host.sweep(&slot.id, slot.uid_index, slot.net_index);
     }
 }

@@ -18,6 +18,7 @@ use arenite_isolation::{Report, descriptors};
 use arenite_model::{NetworkMode, Resources, SandboxId, StateId};
 
 use super::data_dir::{make_shared_dir, write_shared_file};
+use super::engine::END_LIMIT;
 use super::network::Network;
 use super::{Host, at, command, restart};
 use crate::EngineError;
@@ -138,6 +139,13 @@ impl Host {
     /// Prepares a sandbox under an id. On failure nothing of it is left.
     pub(super) async fn prepare(self: &Arc<Self>, id: SandboxId, mode: NetworkMode, kvm: bool) -> Result<Slot, EngineError> {
         self.prepare_on(id, (mode, false), kvm, Use::New).await
+    }
+
+    /// Ends a slot, and removes what it has. Blocks until its processes have ended.
+    pub(super) fn discard(&self, slot: &Slot) {
+        kill(&slot.first.pidfd);
+        wait_end(&slot.first.pidfd, END_LIMIT);
+        self.sweep(&slot.id, slot.uid_index, slot.net_index);
     }
 
     /// Prepares a sandbox for a step of a client's build, with its own ids, network and limits.

@@ -5,9 +5,8 @@
 //!  root/snapshots/<state>          the sealed layer (see `storage::states`)
 //! ```
 //!
-//! The layer comes first and goes last. So a layer without a manifest was never acknowledged, and a manifest without a layer
-//! belongs to an interrupted removal: a start removes both. A state that was given up stays while it is the beginning of a
-//! sandbox.
+//! The layer comes first and goes last. So a layer without a manifest was never acknowledged, or its removal was interrupted: a
+//! start removes it, and a manifest that lost its layer. A state that was given up stays while it is the beginning of a sandbox.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
@@ -21,10 +20,11 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::engine::{EngineShared, NamespaceEngine, blocking};
+use super::host::failed_storage;
 use super::record::Record;
 use super::slot::{Kept, Slot};
 use super::{at, storage::StorageError};
-use crate::{EngineError, History, Seal, Sealed, SealedState, StateKind};
+use crate::{DiskState, EngineError, History, Seal, Sealed, SealedState, StateKind};
 
 /// The most checkpoints of one sandbox.
 const MAX_CHECKPOINTS: usize = 1000;
@@ -158,9 +158,7 @@ pub(super) fn used_layers(data_dir: &Path) -> io::Result<Vec<(SealedState, Vec<P
 
 fn storage(what: &str) -> impl FnOnce(StorageError) -> EngineError + use<'_> {
     move |error| match error {
-        StorageError::Held | StorageError::ReadOnly { .. } => {
-            EngineError::Storage { hint: error.hint(), reason: error.to_string() }
-        }
+        StorageError::Held | StorageError::ReadOnly { .. } => failed_storage(error),
         error => at(what, io::Error::other(error)),
     }
 }
@@ -173,6 +171,17 @@ impl EngineShared {
         }
         let reading = self.host.records.read(id).map_err(|e| at("record", e))?;
         reading.record.ok_or_else(|| EngineError::NotFound { id: id.clone() })
+    }
+
+    /// The sealed state that a disk of a sandbox is. None: its disk as it is, or as it began, empty over the image.
+    pub(super) fn sealed(&self, record: &Record, disk: &DiskState) -> Result<Option<Manifest>, EngineError> {
+        let state = match disk {
+            DiskState::Beginning => record.source.as_ref(),
+            DiskState::Sealed(state) => Some(state),
+            DiskState::Current => None,
+        };
+        let find = |state: &StateId| self.states.get(state).ok_or_else(|| EngineError::NoState { id: state.clone() });
+        state.map(find).transpose()
     }
 
     /// Runs `work` while the sandbox is frozen. Returns how long it was; zero if it does not run or was frozen before.
@@ -207,16 +216,18 @@ impl EngineShared {
         if record.tier == Some(Tier::Gvisor) && is_live {
             return Err(EngineError::NoStates { reason: "gVisor keeps writes of a running sandbox in its memory".to_owned() });
         }
-        let checkpoints = self.states.checkpoints(id);
         let (number, parent) = match seal.kind {
             StateKind::Snapshot => (0, None),
-            StateKind::Checkpoint if checkpoints.len() >= MAX_CHECKPOINTS => {
-                return Err(EngineError::Busy {
-                    reason: format!("the sandbox has {MAX_CHECKPOINTS} checkpoints, which is the most; remove some"),
-                    retry_after: Duration::from_secs(60),
-                });
+            StateKind::Checkpoint => {
+                let checkpoints = self.states.checkpoints(id);
+                if checkpoints.len() >= MAX_CHECKPOINTS {
+                    return Err(EngineError::Busy {
+                        reason: format!("the sandbox has {MAX_CHECKPOINTS} checkpoints, which is the most; remove some"),
+                        retry_after: Duration::from_secs(60),
+                    });
+                }
+                (checkpoints.last().map_or(0, |last| last.number) + 1, record.head.clone())
             }
-            StateKind::Checkpoint => (checkpoints.last().map_or(0, |last| last.number) + 1, record.head.clone()),
         };
         let state = SealedState {
             id: StateId::random(),

@@ -164,7 +164,7 @@ async fn in_sandbox(
 }
 
 /// A refusal as text for an agent.
-fn said(refusal: &Refusal) -> String {
+pub(super) fn said(refusal: &Refusal) -> String {
     match &refusal.hint {
         Some(hint) => format!("{}\nHint: {hint}", refusal.message),
         None => refusal.message.clone(),
@@ -317,8 +317,22 @@ fn shown(text: &str) -> String {
     text.chars().take(80).collect()
 }
 
-fn text(text: impl Into<String>) -> CallToolResult {
+pub(super) fn text(text: impl Into<String>) -> CallToolResult {
     CallToolResult::success(vec![ContentBlock::text(text.into())])
+}
+
+/// The description of a tool.
+pub(super) fn tool(
+    name: &'static str,
+    description: &'static str,
+    properties: Value,
+    required: Value,
+    annotations: ToolAnnotations,
+) -> Tool {
+    let schema = json!({"type": "object", "properties": properties, "required": required});
+    let Value::Object(schema) = schema else { unreachable!("it is an object") };
+    let title = annotations.title.clone().unwrap_or_default();
+    Tool::new(name, description, schema).with_title(title).with_annotations(annotations)
 }
 
 /// Descriptions of the five.
@@ -332,13 +346,6 @@ fn lifecycle_tools(gateway: &Gateway) -> Vec<Tool> {
     let reads = |title: &str| ToolAnnotations::with_title(title).read_only(true).destructive(false).open_world(false);
     let acts =
         |title: &str, destroys: bool| ToolAnnotations::with_title(title).read_only(false).destructive(destroys).open_world(true);
-    let tool =
-        |name: &'static str, description: &'static str, properties: Value, required: Value, annotations: ToolAnnotations| {
-            let schema = json!({"type": "object", "properties": properties, "required": required});
-            let Value::Object(schema) = schema else { unreachable!("it is an object") };
-            let title = annotations.title.clone().unwrap_or_default();
-            Tool::new(name, description, schema).with_title(title).with_annotations(annotations)
-        };
     vec![
         tool(
             "createSandbox",

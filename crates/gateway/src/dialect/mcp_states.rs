@@ -4,12 +4,12 @@ use arenite_control::SnapshotRequest;
 use arenite_control::tenants::Role;
 use arenite_engine::DiskState;
 use arenite_mcp::failed;
-use arenite_mcp::rmcp::model::{CallToolResult, ContentBlock, JsonObject, Tool, ToolAnnotations};
+use arenite_mcp::rmcp::model::{CallToolResult, JsonObject, Tool, ToolAnnotations};
 use arenite_model::{SandboxName, SnapshotName};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::mcp::DIALECT;
+use super::mcp::{DIALECT, said, text, tool};
 use crate::api::types::{ForkSandbox, ReturnProcesses};
 use crate::gateway::{Context, Gateway};
 use crate::refusal::Refusal;
@@ -92,14 +92,11 @@ pub(super) async fn call(
     Some(match answer(&call, tool, arguments).await {
         Ok(answer) => {
             let shown = serde_json::to_string_pretty(&answer).unwrap_or_default();
-            let mut result = CallToolResult::success(vec![ContentBlock::text(shown)]);
+            let mut result = text(shown);
             result.structured_content = Some(answer);
             result
         }
-        Err(refusal) => failed(match refusal.hint {
-            Some(hint) => format!("{}\nHint: {hint}", refusal.message),
-            None => refusal.message,
-        }),
+        Err(refusal) => failed(said(&refusal)),
     })
 }
 
@@ -156,65 +153,63 @@ pub(super) fn tools() -> Vec<Tool> {
     let snapshot = json!({"type": "string", "description": "The snapshot's name: lower-case letters, digits and hyphens."});
     let note = json!({"type": "string", "description": "A comment."});
     let state = |role: &str| json!({"type": ["integer", "string"], "description": format!("{role}: a checkpoint's number or id, beginning, or current.")});
-    let tool = |name: &'static str, title: &str, description: &'static str, properties: Value, required: Value| {
-        let schema = json!({"type": "object", "properties": properties, "required": required});
-        let Value::Object(schema) = schema else { unreachable!("it is an object") };
+    let described = |name: &'static str, title: &str, description: &'static str, properties: Value, required: Value| {
         let changes = TOOLS.iter().any(|(tool, changes)| *tool == name && *changes);
         let destroys = matches!(name, "rollbackSandbox" | "resetSandbox" | "deleteSnapshot");
         let annotations = ToolAnnotations::with_title(title).read_only(!changes).destructive(destroys).open_world(false);
-        Tool::new(name, description, schema).with_title(title).with_annotations(annotations)
+        tool(name, description, properties, required, annotations)
     };
     vec![
-        tool(
+        described(
             "checkpointSandbox",
             "Seal a checkpoint",
             "Seals the disk of a sandbox as a checkpoint, in milliseconds, and returns its number. Do it before something risky.",
             json!({"name": name, "note": note}),
             json!(["name"]),
         ),
-        tool(
+        described(
             "listCheckpoints",
             "List the checkpoints",
             "Returns the checkpoints of a sandbox, the oldest first.",
             json!({"name": name}),
             json!(["name"]),
         ),
-        tool(
+        described(
             "rollbackSandbox",
             "Roll a sandbox back",
             "Returns the disk of a sandbox to a checkpoint. All its processes and sessions end.",
             json!({"name": name, "to": state("The state to return to")}),
             json!(["name", "to"]),
         ),
-        tool(
+        described(
             "resetSandbox",
             "Reset a sandbox",
             "Returns the disk of a sandbox to what it was created with. All its processes and sessions end.",
             json!({"name": name}),
             json!(["name"]),
         ),
-        tool(
+        described(
             "diffSandbox",
             "Compare two states",
             "Returns the paths that differ between two states of a sandbox's disk; without states, what changed since its creation.",
             json!({"name": name, "before": state("The state before"), "after": state("The state after")}),
             json!(["name"]),
         ),
-        tool(
+        described(
             "forkSandbox",
             "Fork a sandbox",
             "Creates sandboxes with the disk of another, which goes on. Delete them when the work is done.",
             json!({"name": name, "count": {"type": "integer", "minimum": 1, "maximum": 100, "default": 1}}),
             json!(["name"]),
         ),
-        tool(
+        described(
             "createSnapshot",
             "Create a snapshot",
             "Seals the disk of a sandbox under a name. It outlives the sandbox.",
             json!({"name": snapshot, "sandbox": name, "note": note}),
             json!(["name", "sandbox"]),
         ),
-        tool("listSnapshots", "List the snapshots", "Returns all snapshots.", json!({}), json!([])),
-        tool("deleteSnapshot", "Delete a snapshot", "Removes a snapshot.", json!({"name": snapshot}), json!(["name"])),
+        described("listSnapshots", "List the snapshots", "Returns all snapshots.", json!({}), json!([])),
+        described("deleteSnapshot", "Delete a snapshot", "Removes a snapshot.", json!({"name": snapshot}), json!(["name"])),
     ]
 }

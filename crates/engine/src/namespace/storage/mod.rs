@@ -47,6 +47,7 @@ pub use self::error::StorageError;
 use self::guard::{Guard, Watched};
 pub use self::mark::LayerUse;
 pub(super) use self::pool::{has_mount, mounted_data_dirs};
+pub(super) use self::tree::open as open_dir;
 use super::record;
 
 /// Settings of the storage.
