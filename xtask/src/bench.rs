@@ -5,6 +5,7 @@
 mod agentflow;
 mod browser;
 mod code;
+mod explore;
 mod floor;
 mod http;
 mod images;
@@ -62,7 +63,7 @@ pub(crate) struct BenchArgs {
 }
 
 /// Accepted values of `--only`, in the order of measurement.
-const GROUPS: [&str; 20] = [
+const GROUPS: [&str; 21] = [
     "create",
     "exec",
     "claim",
@@ -80,6 +81,7 @@ const GROUPS: [&str; 20] = [
     "nodes",
     "state",
     "reset",
+    "explore",
     "image-create",
     "image-load",
     "image-share",
@@ -222,6 +224,9 @@ fn measure(
     }
     if wanted("reset") {
         states::resets(args.port, report)?;
+    }
+    if wanted("explore") {
+        explore::measure(arenite, work, args.port, report)?;
     }
     let setting = images::Setting { arenite, data_dir, work, port: args.port, rounds: args.rounds };
     if wanted("image-create") {

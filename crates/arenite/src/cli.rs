@@ -1,6 +1,7 @@
 //! The command line: arguments and help.
 
 mod events;
+mod explore;
 mod groups;
 mod list;
 mod node;
@@ -28,6 +29,7 @@ pub(crate) use events::{
     EventsArgs, WebhookCommand, WebhookCreateArgs, WebhookDeliveriesArgs, WebhookLsArgs, WebhookRedeliverArgs, WebhookRmArgs,
     WebhookTestArgs,
 };
+pub(crate) use explore::ExploreArgs;
 pub(crate) use groups::{GroupCommand, GroupCreateArgs, GroupLsArgs, GroupRenewArgs, GroupRmArgs};
 pub(crate) use list::LsArgs;
 pub(crate) use node::{NodeCommand, NodeDrainArgs, NodeLsArgs, NodeUncordonArgs};
@@ -178,6 +180,8 @@ pub(crate) enum Command {
     /// Show, export and replay recorded steps
     #[command(subcommand)]
     Trajectory(TrajectoryCommand),
+    /// Search a tree of actions, with a sandbox for each branch
+    Explore(Box<ExploreArgs>),
     /// Run agents over many tasks
     #[command(subcommand)]
     Rollout(RolloutCommand),
@@ -336,6 +340,9 @@ pub(crate) struct CreateArgs {
     /// Pause it to its disk after it was frozen for this time [default: never]
     #[arg(long, value_name = "TIME")]
     pub(crate) disk_after: Option<Span>,
+    /// Take a checkpoint around each step that changes its disk
+    #[arg(long)]
+    pub(crate) auto_checkpoint: bool,
     /// Label
     #[arg(long, short, value_name = "KEY=VALUE")]
     pub(crate) label: Vec<String>,

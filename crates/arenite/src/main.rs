@@ -112,6 +112,7 @@ fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
         Command::Audit(args) => on_runtime(commands::tenants::audit(args)),
         Command::Trajectory(command) => on_runtime(commands::trajectory::run(command)),
         Command::Rag(command) => commands::rag::run(command),
+        Command::Explore(args) => on_runtime(commands::explore::explore(*args)),
         Command::Rollout(command) => on_runtime(commands::rollout::rollout(command)),
         Command::Guest | Command::Launcher => unreachable!("dispatched before the parser"),
     }

@@ -51,6 +51,8 @@ pub(crate) struct Create {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) disk_after_seconds: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) checkpoint: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) client_tag: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) group: Option<String>,
@@ -551,6 +553,9 @@ pub(crate) struct Checkpoint {
     pub(crate) disk_bytes: Option<u64>,
     pub(crate) created_at: jiff::Timestamp,
     pub(crate) frozen_ms: Option<f64>,
+    #[serde(default)]
+    pub(crate) auto: bool,
+    pub(crate) hash: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -269,6 +269,9 @@ impl Control {
         let (template, mut spec) = self.start_spec(tenant, request)?;
         request.spec.lay_over(&mut spec);
         spec.check()?;
+        if spec.checkpoint.is_auto() {
+            self.engine.check_states()?;
+        }
         self.check_pauses_of(&spec)?;
         if spec.network == NetworkMode::Host {
             return Err(ControlError::Spec(SpecError::Invalid {

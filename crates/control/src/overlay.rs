@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use arenite_model::{IdlePolicy, ImageName, NetworkMode, Resources, SandboxSpec, Tier, VolumeMount};
+use arenite_model::{CheckpointPolicy, IdlePolicy, ImageName, NetworkMode, Resources, SandboxSpec, Tier, VolumeMount};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -28,6 +28,7 @@ pub struct SpecOverlay {
     pub idle_policy: Option<IdlePolicy>,
     /// In seconds; 0: a frozen sandbox stays frozen.
     pub disk_after_seconds: Option<u64>,
+    pub checkpoint: Option<CheckpointPolicy>,
     pub labels: Option<BTreeMap<String, String>>,
 }
 
@@ -52,6 +53,7 @@ impl SpecOverlay {
         set(&mut spec.volumes, &self.volumes);
         set(&mut spec.ports, &self.ports);
         set(&mut spec.idle_policy, &self.idle_policy);
+        set(&mut spec.checkpoint, &self.checkpoint);
         if self.tier.is_some() {
             spec.tier = self.tier;
         }

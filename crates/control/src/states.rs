@@ -15,7 +15,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use arenite_engine::{Comparison, DiskState, EngineError, History, Return, Returned, Seal, Sealed, SealedState, StateKind};
+use arenite_engine::{
+    AutoSealed, Comparison, DiskState, EngineError, History, Return, Returned, Seal, SealTime, Sealed, SealedState, StateKind,
+};
 use arenite_model::{
     Death, DeathReason, ImageName, NodeName, SandboxName, SandboxSpec, SandboxState, SnapshotName, StateId, TenantId, Tier,
 };
@@ -203,6 +205,19 @@ impl Control {
     async fn seal(&self, entry: &Entry, seal: Seal) -> Result<Sealed, ControlError> {
         let seal = Seal { image_owner: entry.sandbox().spec.image_owner.clone(), ..seal };
         self.bounded("sealing the disk", &entry.name, self.engine.seal(&entry.id, seal)).await
+    }
+
+    /// Seals the disk of a sandbox around a step, unless nothing changed since the last automatic checkpoint.
+    pub async fn seal_around_step(&self, sandbox: &Sandbox, when: SealTime) -> Result<AutoSealed, ControlError> {
+        let (id, image_owner) = (sandbox.id.clone(), sandbox.spec.image_owner.clone());
+        self.with_disk(&sandbox.tenant, &sandbox.name, move |control, entry| async move {
+            if entry.id != id {
+                return Err(ControlError::NoSuchId { id });
+            }
+            let sealed = control.engine.seal_around(&entry.id, when, image_owner);
+            control.bounded("sealing the disk", &entry.name, sealed).await
+        })
+        .await
     }
 
     /// A sandbox's checkpoints.

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arenite_model::{Death, ErrorCode, SandboxId, SandboxName, SandboxSpec, StateId, Tier};
+use arenite_model::{Death, ErrorCode, SandboxId, SandboxName, SandboxSpec, StateId, TenantId, Tier};
 use async_trait::async_trait;
 use jiff::Timestamp;
 use serde::Serialize;
@@ -33,7 +33,8 @@ pub use kubernetes::KubernetesConfig;
 pub use namespace::storage::{Storage, StorageError, StorageKind};
 pub use stages::Stages;
 pub use states::{
-    ChangedPath, Comparison, DiskState, History, PathChange, PathKind, Return, Returned, Seal, Sealed, SealedState, StateKind,
+    AutoSealed, ChangedPath, Comparison, DiskState, History, PathChange, PathKind, Return, Returned, Seal, SealTime, Sealed,
+    SealedState, StateKind,
 };
 
 /// A connection to a guest.
@@ -114,6 +115,17 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Seals the disk of a sandbox, which is frozen for that moment if it runs. The cost does not depend on its size.
     async fn seal(&self, _id: &SandboxId, _seal: Seal) -> Result<Sealed, EngineError> {
+        Err(no_states(self.name()))
+    }
+
+    /// Seals the disk of a running sandbox around a step, as a checkpoint. If nothing changed since the last automatic checkpoint,
+    /// that one is returned, and nothing is kept.
+    async fn seal_around(
+        &self,
+        _id: &SandboxId,
+        _when: SealTime,
+        _image_owner: Option<TenantId>,
+    ) -> Result<AutoSealed, EngineError> {
         Err(no_states(self.name()))
     }
 

@@ -53,6 +53,28 @@ pub struct SealedState {
     /// The size of the sandbox's disk at that time, in bytes; none if the storage can't tell.
     pub disk_bytes: Option<u64>,
     pub created_at: Timestamp,
+    /// It was sealed around a step, and not at a client's request.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub auto: bool,
+    /// The hash of its content, in hexadecimal digits. Of automatic checkpoints alone, and none if there is too much content.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hash: Option<String>,
+}
+
+/// When a disk is sealed around a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SealTime {
+    BeforeStep,
+    AfterStep,
+}
+
+/// The state of a disk around a step.
+#[derive(Debug, Clone)]
+pub struct AutoSealed {
+    /// The checkpoint that equals the disk.
+    pub state: SealedState,
+    /// The content differs from that of the last automatic checkpoint.
+    pub changed: bool,
 }
 
 /// A state that was just sealed.

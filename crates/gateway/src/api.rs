@@ -79,6 +79,7 @@ impl CreateSandbox {
                 idle_timeout_seconds: self.idle_timeout_seconds,
                 idle_policy: self.idle_policy,
                 disk_after_seconds: self.disk_after_seconds,
+                checkpoint: self.checkpoint,
                 labels: self.labels,
             },
             origin: DIALECT.to_owned(),

@@ -29,8 +29,8 @@ const DEFAULT_PATHS: usize = 1000;
 const MAX_PATHS: usize = 10_000;
 
 fn described(state: SealedState, frozen_ms: Option<f64>) -> CheckpointInfo {
-    let SealedState { id, number, parent, note, disk_bytes, created_at, .. } = state;
-    CheckpointInfo { id, number, parent, note, disk_bytes, created_at, frozen_ms }
+    let SealedState { id, number, parent, note, disk_bytes, created_at, auto, hash, .. } = state;
+    CheckpointInfo { id, number, parent, note, disk_bytes, created_at, frozen_ms, auto, hash }
 }
 
 /// Who asks for a change, and how its step is named.

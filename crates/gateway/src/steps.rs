@@ -51,6 +51,24 @@ pub(crate) fn is_step(method: &Method, path: &str, upgrade: bool) -> bool {
     path.starts_with("/v1/") && !NOT_STEPS.contains(&path) && !matches!(*method, Method::OPTIONS | Method::HEAD)
 }
 
+/// Calls that only read, apart from those with `GET`. Those that wait for a command are not among them.
+const READING: [&str; 8] = [
+    "/v1/file/find",
+    "/v1/file/glob",
+    "/v1/file/grep",
+    "/v1/file/list",
+    "/v1/file/read",
+    "/v1/file/search",
+    "/v1/shell/view",
+    "/v1/util/convert_to_markdown",
+];
+
+/// Whether a call can change a sandbox's disk.
+pub(crate) fn can_change_disk(method: &Method, path: &str, upgrade: bool) -> bool {
+    let path = path.strip_suffix('/').unwrap_or(path);
+    upgrade || (is_step(method, path, false) && *method != Method::GET && !READING.contains(&path))
+}
+
 /// The intent of a call to a sandbox's own API. `path_and_query` is as the sandbox sees it.
 pub(crate) fn intent(
     context: &Context,
@@ -119,6 +137,20 @@ mod tests {
             (Method::GET, "/websockify", true, true),
         ] {
             assert_eq!(is_step(&method, path, upgrade), wanted, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_can_change_a_disk() {
+        for (method, path, upgrade, wanted) in [
+            (Method::POST, "/v1/bash/exec", false, true),
+            (Method::POST, "/v1/file/write", false, true),
+            (Method::POST, "/v1/file/read/", false, false),
+            (Method::GET, "/v1/sandbox", false, false),
+            (Method::GET, "/v1/shell/ws", true, true),
+            (Method::POST, "/terminal", false, false),
+        ] {
+            assert_eq!(can_change_disk(&method, path, upgrade), wanted, "{path}");
         }
     }
 

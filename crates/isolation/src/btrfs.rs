@@ -20,6 +20,7 @@ const RESIZE: c_ulong = 0x5000_9403;
 const INO_LOOKUP: c_ulong = 0xd000_9412;
 const FS_INFO: c_ulong = 0x8400_941f;
 const TREE_SEARCH: c_ulong = 0xd000_9411;
+const SUBVOL_INFO: c_ulong = 0x81f8_943c;
 const QUOTA_CTL: c_ulong = 0xc010_9428;
 const QGROUP_CREATE: c_ulong = 0x4010_942a;
 const QGROUP_LIMIT: c_ulong = 0x8030_942b;
@@ -29,7 +30,10 @@ const QUOTA_CTL_ENABLE_SIMPLE: u64 = 4;
 const LIMIT_MAX_REFERENCED: u64 = 1;
 const LIMIT_MAX_EXCLUSIVE: u64 = 2;
 const CHUNK_TREE: u64 = 3;
+/// The tree of the subvolume that the descriptor is in.
+const OWN_TREE: u64 = 0;
 const FIRST_CHUNK: u64 = 256;
+const INODE_ITEM: u32 = 1;
 const CHUNK_ITEM: u32 = 228;
 const CHUNK_SYSTEM: u64 = 2;
 const CHUNK_METADATA: u64 = 4;
@@ -88,6 +92,21 @@ struct TreeSearch {
     unused: u32,
     unused_more: [u64; 4],
     found: [u8; SEARCH_BYTES],
+}
+
+/// `btrfs_ioctl_get_subvol_info_args`.
+#[repr(C)]
+struct SubvolumeInfo {
+    id: u64,
+    name: [u8; 256],
+    parent: u64,
+    directory: u64,
+    generation: u64,
+    flags: u64,
+    ids: [u8; 48],
+    changed_in: u64,
+    created_in: u64,
+    rest: [u64; 18],
 }
 
 #[repr(C)]
@@ -180,41 +199,107 @@ fn set_limit(on: BorrowedFd<'_>, id: u64, flags: u64, max_bytes: u64) -> io::Res
 /// The positions of metadata on the device of a file system with one device: offsets and lengths in bytes.
 pub fn metadata_ranges(on: BorrowedFd<'_>) -> io::Result<Vec<(u64, u64)>> {
     let mut ranges = Vec::new();
-    let mut from = 0;
-    loop {
-        let mut search = TreeSearch {
-            tree: CHUNK_TREE,
-            object: (FIRST_CHUNK, FIRST_CHUNK),
-            offset: (from, u64::MAX),
+    let mut search = TreeSearch::new(CHUNK_TREE);
+    (search.object, search.kind) = ((FIRST_CHUNK, FIRST_CHUNK), (CHUNK_ITEM, CHUNK_ITEM));
+    while search.next(on)? {
+        let mut rest = &search.found[..];
+        for _ in 0..search.items {
+            let item = read_item(&mut rest).ok_or_else(invalid)?;
+            read_chunk(item.bytes, &mut ranges).ok_or_else(invalid)?;
+            search.offset.0 = item.offset.saturating_add(1);
+        }
+    }
+    Ok(ranges)
+}
+
+/// Whether a file of a snapshot, its root directory included, was changed after another snapshot of the same subvolume was
+/// created in `transaction`. Reads only what was changed.
+pub fn is_changed_since(snapshot: BorrowedFd<'_>, transaction: u64) -> io::Result<bool> {
+    let mut search = TreeSearch::new(OWN_TREE);
+    search.object = (SUBVOLUME_INODE, u64::MAX);
+    search.transaction.0 = transaction.saturating_add(1);
+    while search.next(snapshot)? {
+        let mut rest = &search.found[..];
+        for _ in 0..search.items {
+            let item = read_item(&mut rest).ok_or_else(invalid)?;
+            // The tree's blocks have what was not changed too; each inode has the transaction of its last change.
+            if item.kind == INODE_ITEM && u64_at(item.bytes, 8).ok_or_else(invalid)? > transaction {
+                return Ok(true);
+            }
+            // The next key, which is compared as a whole.
+            (search.object.0, search.kind.0, search.offset.0) = match item.offset.checked_add(1) {
+                Some(offset) => (item.object, item.kind, offset),
+                None => (item.object, item.kind + 1, 0),
+            };
+        }
+    }
+    Ok(false)
+}
+
+/// The transaction in which the subvolume or snapshot that `subvolume` is opened on was created.
+pub fn created_in(subvolume: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut info = SubvolumeInfo {
+        id: 0,
+        name: [0; 256],
+        parent: 0,
+        directory: 0,
+        generation: 0,
+        flags: 0,
+        ids: [0; 48],
+        changed_in: 0,
+        created_in: 0,
+        rest: [0; 18],
+    };
+    // SAFETY: the argument is a live `btrfs_ioctl_get_subvol_info_args`.
+    unsafe { control(subvolume, SUBVOL_INFO, &raw mut info)? };
+    Ok(info.created_in)
+}
+
+fn invalid() -> io::Error {
+    io::ErrorKind::InvalidData.into()
+}
+
+impl TreeSearch {
+    /// A search of all items of a tree.
+    fn new(tree: u64) -> Self {
+        Self {
+            tree,
+            object: (0, u64::MAX),
+            offset: (0, u64::MAX),
             transaction: (0, u64::MAX),
-            kind: (CHUNK_ITEM, CHUNK_ITEM),
-            items: u32::MAX,
+            kind: (0, u32::from(u8::MAX)),
+            items: 0,
             unused: 0,
             unused_more: [0; 4],
             found: [0; SEARCH_BYTES],
-        };
+        }
+    }
+
+    /// Reads the next items. False: there are no more.
+    fn next(&mut self, on: BorrowedFd<'_>) -> io::Result<bool> {
+        self.items = u32::MAX;
         // SAFETY: the argument is a live `btrfs_ioctl_search_args`.
-        unsafe { control(on, TREE_SEARCH, &raw mut search)? };
-        if search.items == 0 {
-            return Ok(ranges);
-        }
-        let mut rest = &search.found[..];
-        for _ in 0..search.items {
-            let (logical, chunk) = read_item(&mut rest).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
-            read_chunk(chunk, &mut ranges).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
-            from = logical.saturating_add(1);
-        }
+        unsafe { control(on, TREE_SEARCH, &raw mut *self)? };
+        Ok(self.items > 0)
     }
 }
 
-/// The next item of a search: its offset in the tree, and its bytes.
-fn read_item<'a>(rest: &mut &'a [u8]) -> Option<(u64, &'a [u8])> {
+/// An item of a search: its key, and its bytes.
+struct Item<'a> {
+    object: u64,
+    kind: u32,
+    offset: u64,
+    bytes: &'a [u8],
+}
+
+fn read_item<'a>(rest: &mut &'a [u8]) -> Option<Item<'a>> {
     const HEADER: usize = 32;
-    let offset = u64_at(rest, 16)?;
-    let length = u32::from_ne_bytes(rest.get(28..HEADER)?.try_into().ok()?) as usize;
-    let item = rest.get(HEADER..HEADER + length)?;
+    let (object, offset) = (u64_at(rest, 8)?, u64_at(rest, 16)?);
+    let number = |at: usize| Some(u32::from_ne_bytes(rest.get(at..at + 4)?.try_into().ok()?));
+    let (kind, length) = (number(24)?, number(28)? as usize);
+    let bytes = rest.get(HEADER..HEADER + length)?;
     *rest = &rest[HEADER + length..];
-    Some((offset, item))
+    Some(Item { object, kind, offset, bytes })
 }
 
 /// Adds the ranges of each copy of a chunk that holds metadata.
@@ -304,6 +389,7 @@ const _: () = {
     assert!(size_of::<QgroupCreate>() == 16);
     assert!(size_of::<QgroupLimit>() == 48);
     assert!(size_of::<TreeSearch>() == 4096);
+    assert!(size_of::<SubvolumeInfo>() == 504);
     assert!(size_of::<InodeLookup>() == 4096);
     assert!(size_of::<FileSystemInfo>() == 1024);
 };

@@ -282,6 +282,18 @@ impl Cgroups {
         })
     }
 
+    /// The processor time of all that is not the guest, in nanoseconds. None if it can't be read.
+    pub fn workload_cpu_nanoseconds(&self, id: &SandboxId) -> Option<u64> {
+        match self.layout {
+            Layout::V2 { .. } => {
+                let text = read(&self.dir("memory", id).join("work"), "cpu.stat").ok()?;
+                let microseconds: u64 = text.lines().find_map(|line| line.strip_prefix("usage_usec ")?.trim().parse().ok())?;
+                Some(microseconds * 1000)
+            }
+            Layout::V1 { .. } => read(&self.dir("cpuacct", id).join("work"), "cpuacct.usage").ok()?.trim().parse().ok(),
+        }
+    }
+
     /// How often the kernel killed a sandbox's guest for want of memory. None if it can't be read.
     pub fn guest_oom_kills(&self, id: &SandboxId) -> Option<u64> {
         let guest = self.dir("memory", id).join("guest");

@@ -24,6 +24,6 @@ pub use id::{
     VolumeId, VolumeName, WebhookId,
 };
 pub use pause::PauseKind;
-pub use spec::{IdlePolicy, NetworkMode, Resources, SandboxSpec, SpecError, VolumeMount};
+pub use spec::{CheckpointPolicy, IdlePolicy, NetworkMode, Resources, SandboxSpec, SpecError, VolumeMount};
 pub use state::SandboxState;
 pub use tier::Tier;

@@ -94,6 +94,28 @@ impl IdlePolicy {
     }
 }
 
+/// When checkpoints of a sandbox's disk are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Hash, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum CheckpointPolicy {
+    /// When a client asks for one.
+    #[default]
+    Manual,
+    /// Also before and after each step that can change the disk, unless nothing changed. Each of these steps has the hash of the
+    /// disk after it, and whether it changed anything.
+    Auto,
+}
+
+impl CheckpointPolicy {
+    pub fn is_auto(self) -> bool {
+        self == Self::Auto
+    }
+
+    fn is_manual(&self) -> bool {
+        !self.is_auto()
+    }
+}
+
 /// A volume in a sandbox, or a directory of the host.
 #[derive(Debug, Clone, Default, PartialEq, Hash, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -207,6 +229,8 @@ pub struct SandboxSpec {
     /// Time in seconds after which a frozen sandbox is paused to its disk; none: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_after_seconds: Option<u64>,
+    #[serde(default, skip_serializing_if = "CheckpointPolicy::is_manual")]
+    pub checkpoint: CheckpointPolicy,
     /// Free text that a dialect stores for its own answers.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
@@ -246,6 +270,7 @@ impl SandboxSpec {
             idle_timeout_seconds: None,
             idle_policy: IdlePolicy::default(),
             disk_after_seconds: None,
+            checkpoint: CheckpointPolicy::default(),
             labels: BTreeMap::new(),
         }
     }

@@ -29,6 +29,7 @@ mod attempt;
 mod capture;
 mod connector;
 mod error;
+mod explore;
 mod journal;
 mod outcome;
 mod progress;
@@ -45,6 +46,7 @@ mod trajectory;
 
 pub use connector::{ConnectError, Connector, ConnectorError, ServerStream, tls_connector};
 pub use error::{Fault, RolloutError};
+pub use explore::{ActionResult, Bounds, Branches, Node, Tree, explore};
 pub use outcome::{EX_TEMPFAIL, Status, Trouble};
 pub use progress::{Observer, Progress};
 pub use runner::{Formats, Options, Stop, run};

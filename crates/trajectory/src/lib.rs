@@ -75,7 +75,7 @@ pub use limits::Limits;
 pub use log::{FileLog, StepLog, TrajectoryKey};
 pub use record::{
     BlobRef, Body, Counters, FORMAT_VERSION, Failure, Intent, IntentRecord, Kind, NotKept, Origin, Outcome, OutcomeKind,
-    OutcomeRecord, PartOfStep, Problem, SessionChange, SessionEvent, Step, StepResult, Summary, Verification, Work,
+    OutcomeRecord, PartOfStep, Problem, SessionChange, SessionEvent, Step, StepResult, StepState, Summary, Verification, Work,
 };
 pub use recorder::{OpenPart, OpenStep, Recorder};
 pub use redact::{SECRET_QUERY_KEYS, redact, without_userinfo};

@@ -245,6 +245,21 @@ pub struct PartOfStep {
     pub observation: Option<Body>,
 }
 
+/// The disk of a sandbox with automatic checkpoints, around a step.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct StepState {
+    /// The number of the checkpoint that equals the disk before the step.
+    pub before: u32,
+    /// The same after the step. It is another number if files or their times changed.
+    pub after: u32,
+    /// The hash of the content after the step, as hexadecimal digits: equal content of the same image has an equal hash. None:
+    /// there is too much content to hash.
+    #[serde(default)]
+    pub hash: Option<String>,
+    /// The step, or what ran beside it, changed the content.
+    pub changed: bool,
+}
+
 /// One step, intent and outcome together, as it is read back and exported.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Step {
@@ -282,6 +297,9 @@ pub struct Step {
     /// The calls that one command of the command line made, in the order of their ends.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<PartOfStep>,
+    /// Of a sandbox with automatic checkpoints, for a step that can change its disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<StepState>,
     /// Bytes that passed through the request tap, or of `arguments` if they were available at the start.
     pub bytes_in: u64,
     /// Bytes that passed through the response tap.
@@ -473,6 +491,8 @@ pub struct OutcomeRecord {
     pub observation: Option<Body>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<PartOfStep>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<StepState>,
     pub bytes_in: u64,
     pub bytes_out: u64,
     pub ended_at: Option<Timestamp>,
@@ -497,6 +517,7 @@ impl OutcomeRecord {
             arguments: None,
             observation: None,
             calls: Vec::new(),
+            state: None,
             bytes_in: 0,
             bytes_out: 0,
             ended_at: None,
@@ -643,6 +664,7 @@ impl Step {
             request_id: String::new(),
             work: None,
             calls: Vec::new(),
+            state: None,
             bytes_in: 0,
             bytes_out: 0,
         }
@@ -672,6 +694,7 @@ impl Step {
             request_id: intent.request_id,
             work: intent.work,
             calls: Vec::new(),
+            state: None,
             bytes_in: intent.bytes_in,
             bytes_out: 0,
         }
@@ -688,6 +711,7 @@ impl Step {
         self.status = outcome.status;
         self.error = outcome.error;
         self.calls = outcome.calls;
+        self.state = outcome.state;
         self.bytes_in = self.bytes_in.max(outcome.bytes_in);
         self.bytes_out = outcome.bytes_out;
     }

@@ -23,7 +23,7 @@ use crate::record::conclude;
 use crate::reserve::Reserve;
 use crate::{
     BlobRef, BlobStore, Body, Counters, FORMAT_VERSION, Failure, FileBlobs, FileLog, Filter, Follow, Intent, IntentRecord, Kind,
-    Limits, Outcome, OutcomeKind, OutcomeRecord, PartOfStep, SessionEvent, Step, StepLog, StepResult, Summary, Tap,
+    Limits, Outcome, OutcomeKind, OutcomeRecord, PartOfStep, SessionEvent, Step, StepLog, StepResult, StepState, Summary, Tap,
     TrajectoryError, TrajectoryKey, Verification,
 };
 
@@ -203,6 +203,7 @@ impl Recorder {
             has_arguments,
             parts: Vec::new(),
             class: None,
+            state: None,
         })
     }
 
@@ -461,6 +462,7 @@ pub struct OpenStep {
     response: Tap,
     parts: Vec<PartOfStep>,
     class: Option<FailureClass>,
+    state: Option<StepState>,
 }
 
 /// One of the calls of a step that stands for several.
@@ -511,6 +513,15 @@ impl OpenStep {
         self.class = Some(class);
     }
 
+    /// Sets the state of the disk around the step. Of several calls, the step has the first state before and the last one after.
+    pub fn set_state(&mut self, state: StepState) {
+        let before = self.state.take();
+        self.state = Some(match before {
+            Some(earlier) => StepState { before: earlier.before, changed: earlier.changed || state.changed, ..state },
+            None => state,
+        });
+    }
+
     /// The step's number within its trajectory, from 1.
     pub fn id(&self) -> u64 {
         self.step
@@ -556,6 +567,7 @@ impl OpenStep {
             arguments: streamed.filter(|_| !self.has_arguments),
             observation: response.close(),
             calls: std::mem::take(&mut self.parts),
+            state: self.state.take(),
             bytes_in,
             bytes_out,
             ended_at: Some(Timestamp::now()),

@@ -45,6 +45,11 @@ pub(super) fn measure(rounds: usize, data_dir: &Path, api: &mut Connection, repo
         api.post("/api/v2/sandboxes", &json!({ "name": name, "image": "base", "resources": resources }))?;
         let id = api.get(&format!("/api/v2/sandboxes/{name}"))?["id"].as_str().unwrap_or_default().to_owned();
         api.bash(name, fill)?;
+        // Otherwise the host writes it to its disk while the first rounds are measured.
+        let synced = Command::new("sync").status().attempt(|| "could not start sync".into())?;
+        if !synced.success() {
+            return Err(Failure::new("sync failed"));
+        }
         let mut floor = Floor::new(data_dir, &id);
         let (mut floors, mut creates) = (Vec::new(), Vec::new());
         let mut ours = Measured { checkpoint: Vec::new(), rollback: Vec::new(), fork: Vec::new() };

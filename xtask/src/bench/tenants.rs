@@ -44,6 +44,45 @@ impl Drop for Server {
     }
 }
 
+/// Servers on one core, and this program on another, until it is dropped. Otherwise the cores on which their threads happen to run
+/// make two equal servers differ by 20 µs a call.
+struct Pinned {
+    pids: Vec<u32>,
+    cores: usize,
+}
+
+impl Pinned {
+    fn new(ports: &[u16]) -> Result<Self, Failure> {
+        let find = |port: &u16| Started::find(*port).map(|started| started.pid);
+        let pids: Vec<u32> = ports.iter().filter_map(find).collect();
+        if pids.len() < ports.len() {
+            return Err(Failure::new("a server to pin to a core is gone"));
+        }
+        let cores = std::thread::available_parallelism().attempt(|| "could not count the cores".into())?.get();
+        let pinned = Self { pids, cores };
+        for pid in &pinned.pids {
+            pin(*pid, &(cores - 1).to_string())?;
+        }
+        pin(std::process::id(), "0")?;
+        Ok(pinned)
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        for pid in self.pids.iter().copied().chain([std::process::id()]) {
+            if let Err(failure) = pin(pid, &format!("0-{}", self.cores - 1)) {
+                eprintln!("{failure}");
+            }
+        }
+    }
+}
+
+/// Keeps all threads of a process on these cores.
+fn pin(pid: u32, cores: &str) -> Outcome {
+    command::output(program("taskset").args(["--all-tasks", "--cpu-list", "--pid", cores]).arg(pid.to_string())).map(drop)
+}
+
 /// Where the servers come from.
 pub(super) struct Setting<'a> {
     pub(super) arenite: &'a Path,
@@ -60,10 +99,12 @@ pub(super) fn beside_many(setting: &Setting<'_>, report: &mut Report) -> Outcome
     let mut many = setting.serve(1, MANY)?;
     let mut alone = setting.serve(2, 1)?;
     let sandbox = format!("/api/v2/sandboxes/{}", name_of(MEASURED));
+    let pinned = Pinned::new(&[many.port, alone.port])?;
     for (what, path) in [("list of five sandboxes", "/api/v2/sandboxes"), ("get of a sandbox", &sandbox)] {
         let (ours, theirs) = alternate(WARM_UP, CALLS, &mut many.api, &mut alone.api, |api, _| timed_get(api, path))?;
         report.push(compared(what, &ours, &theirs));
     }
+    drop(pinned);
     let create = |api: &mut Connection, round: usize| {
         let name = format!("bench-{round}");
         let begun = Instant::now();
@@ -86,6 +127,7 @@ fn compared(what: &str, ours: &[Duration], theirs: &[Duration]) -> Row {
 /// The difference of a request with a key to a server of many tenants, and of the same request to a server without keys.
 pub(super) fn authentication(setting: &Setting<'_>, keyless: &mut Connection, report: &mut Report) -> Outcome {
     let mut many = setting.serve(1, MANY)?;
+    let _pinned = Pinned::new(&[many.port, setting.port])?;
     let call = |api: &mut Connection, _| timed_get(api, TRIVIAL);
     let (ours, theirs) = alternate(WARM_UP, 5 * CALLS, &mut many.api, keyless, call)?;
     let micros = |samples: &[Duration]| quantile(samples, 0.50).as_secs_f64() * 1e6;

@@ -4,6 +4,7 @@ mod base;
 pub(crate) mod copy;
 pub(crate) mod events;
 pub(crate) mod exec;
+pub(crate) mod explore;
 pub(crate) mod groups;
 pub(crate) mod image;
 pub(crate) mod logs;

@@ -47,6 +47,7 @@ pub(crate) async fn create(args: CreateArgs) -> Outcome {
         idle_timeout_seconds: args.idle_timeout.map(|t| t.0.as_secs()),
         idle_policy: args.idle_policy.map(idle_policy),
         disk_after_seconds: args.disk_after.map(|t| t.0.as_secs()),
+        checkpoint: args.auto_checkpoint.then_some("auto"),
         client_tag: args.client_tag,
         group: args.group.map(String::from),
         count: args.count,

@@ -55,7 +55,7 @@ pub(crate) async fn history(args: HistoryArgs) -> Outcome {
         return Ok(ExitCode::SUCCESS);
     }
     let now = Timestamp::now();
-    let mut rows = output::table(&["", "checkpoint", "id", "from", "disk", "created", "note"]);
+    let mut rows = output::table(&["", "checkpoint", "id", "from", "disk", "content", "created", "note"]);
     for checkpoint in &history.checkpoints {
         let number = |id: &String| history.checkpoints.iter().find(|other| other.id == *id).map(|other| other.number.to_string());
         let from =
@@ -66,8 +66,9 @@ pub(crate) async fn history(args: HistoryArgs) -> Outcome {
             checkpoint.id.clone(),
             from,
             checkpoint.disk_bytes.map_or_else(|| "-".to_owned(), |bytes| Size(bytes).short()),
+            checkpoint.hash.as_deref().and_then(|hash| hash.get(..12)).unwrap_or("-").to_owned(),
             format!("{} ago", output::distance(checkpoint.created_at, now)),
-            output::harmless(checkpoint.note.as_deref().unwrap_or_default()),
+            if checkpoint.auto { "auto".to_owned() } else { output::harmless(checkpoint.note.as_deref().unwrap_or_default()) },
         ]);
     }
     output::rows(&rows);

@@ -24,6 +24,8 @@ use crate::{ChangedPath, Comparison, DiskState, EngineError, PathChange, PathKin
 
 /// Directories below each other that are compared; what is deeper is left out.
 const MAX_DEPTH: usize = 100;
+/// Size of the blocks in which contents are read.
+pub(super) const BLOCK: usize = 256 << 10;
 /// After this time, the rest is left out.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 /// Files that the server writes at each start of a sandbox.
@@ -49,7 +51,7 @@ impl NamespaceEngine {
 
 impl EngineShared {
     /// The directories of a disk, the uppermost first.
-    fn disk(&self, id: &SandboxId, which: &DiskState) -> Result<Vec<PathBuf>, EngineError> {
+    pub(super) fn disk(&self, id: &SandboxId, which: &DiskState) -> Result<Vec<PathBuf>, EngineError> {
         let record = self.record_of(id)?;
         let storage = &self.host.storage;
         let upper = match self.sealed(&record, which)? {
@@ -63,7 +65,7 @@ impl EngineShared {
 
 /// The directories of one path in the layers of a disk, the uppermost first.
 #[derive(Default)]
-struct Stack(Vec<(OwnedFd, Identity)>);
+pub(super) struct Stack(Vec<(OwnedFd, Identity)>);
 
 /// A file's device and inode number.
 type Identity = (u64, u64);
@@ -72,18 +74,36 @@ fn identity(stat: &Stat) -> Identity {
     (stat.st_dev, stat.st_ino)
 }
 
-fn kind_of(stat: &Stat) -> FileType {
+pub(super) fn kind_of(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
 
 /// A file of a disk: what it is, and the layer's directory that has it.
-struct Entry<'a> {
+pub(super) struct Entry<'a> {
     parent: BorrowedFd<'a>,
-    stat: Stat,
+    pub(super) stat: Stat,
+}
+
+/// What reads the differences of two disks.
+pub(super) trait Differences {
+    /// Whether the rest is left out.
+    fn is_over(&mut self) -> bool;
+
+    /// The rest is left out: directories are too deep.
+    fn cut(&mut self);
+
+    /// A file of the second disk in a directory that the first one does not share, also if it is the same.
+    fn visit(&mut self, _path: &[u8], _after: &Entry<'_>) {}
+
+    /// A path that differs, with the file after the change; of a removed path, the file before it.
+    fn note(&mut self, path: &[u8], change: PathChange, entry: &Entry<'_>, name: &CStr) -> io::Result<()>;
+
+    /// Whether two regular files of one size have the same content.
+    fn is_same_content(&mut self, before: &Entry<'_>, after: &Entry<'_>, name: &CStr) -> io::Result<bool>;
 }
 
 impl Stack {
-    fn open(layers: &[PathBuf]) -> io::Result<Self> {
+    pub(super) fn open(layers: &[PathBuf]) -> io::Result<Self> {
         let mut stack = Self::default();
         for layer in layers {
             let directory = open_dir(CWD, layer)?;
@@ -91,6 +111,11 @@ impl Stack {
             stack.0.push((directory, about));
         }
         Ok(stack)
+    }
+
+    /// The device of the uppermost directory.
+    pub(super) fn top_device(&self) -> Option<u64> {
+        self.0.first().map(|(_, (device, _))| *device)
     }
 
     fn find(&self, name: &CStr) -> io::Result<Option<Entry<'_>>> {
@@ -148,19 +173,20 @@ impl Stack {
 
 fn compare(before: &[PathBuf], after: &[PathBuf], limit: usize) -> io::Result<Comparison> {
     let (a, b) = (Stack::open(before)?, Stack::open(after)?);
-    let mut walk = Walk { found: Comparison::default(), limit, until: Instant::now() + TIME_LIMIT };
-    walk.directory(&a, &b, "", 0)?;
-    walk.found.paths.sort_unstable_by(|a, b| a.path.cmp(&b.path));
-    Ok(walk.found)
+    let mut list = List { found: Comparison::default(), limit, until: Instant::now() + TIME_LIMIT };
+    walk(&mut list, &a, &b)?;
+    list.found.paths.sort_unstable_by(|a, b| a.path.cmp(&b.path));
+    Ok(list.found)
 }
 
-struct Walk {
+/// Lists the differences.
+struct List {
     found: Comparison,
     limit: usize,
     until: Instant,
 }
 
-impl Walk {
+impl Differences for List {
     fn is_over(&mut self) -> bool {
         if self.found.paths.len() >= self.limit || Instant::now() > self.until {
             self.found.truncated = true;
@@ -168,10 +194,15 @@ impl Walk {
         self.found.truncated
     }
 
-    fn note(&mut self, path: &str, change: PathChange, stat: &Stat) {
+    fn cut(&mut self) {
+        self.found.truncated = true;
+    }
+
+    fn note(&mut self, path: &[u8], change: PathChange, entry: &Entry<'_>, _name: &CStr) -> io::Result<()> {
         if self.is_over() {
-            return;
+            return Ok(());
         }
+        let stat = &entry.stat;
         let kind = match kind_of(stat) {
             FileType::RegularFile => PathKind::File,
             FileType::Directory => PathKind::Directory,
@@ -179,50 +210,78 @@ impl Walk {
             _ => PathKind::Special,
         };
         let size = if kind == PathKind::File { u64::try_from(stat.st_size).unwrap_or_default() } else { 0 };
-        self.found.paths.push(ChangedPath { path: path.to_owned(), change, kind, size, mode: stat.st_mode & 0o7777 });
+        let path = String::from_utf8_lossy(path).into_owned();
+        self.found.paths.push(ChangedPath { path, change, kind, size, mode: stat.st_mode & 0o7777 });
+        Ok(())
     }
 
-    /// Compares what two stacks have at `path`. Either may be empty: then all of the other was added or removed.
-    fn directory(&mut self, a: &Stack, b: &Stack, path: &str, depth: usize) -> io::Result<()> {
-        if depth > MAX_DEPTH {
-            self.found.truncated = true;
-            return Ok(());
-        }
-        let mut names = BTreeSet::new();
-        a.names_apart(b, &mut names)?;
-        b.names_apart(a, &mut names)?;
-        for name in names {
-            if self.is_over() {
-                return Ok(());
+    fn is_same_content(&mut self, before: &Entry<'_>, after: &Entry<'_>, name: &CStr) -> io::Result<bool> {
+        let (mut a, mut b) = (before.open(name)?, after.open(name)?);
+        let (mut left, mut right) = (vec![0u8; BLOCK], vec![0u8; BLOCK]);
+        loop {
+            let read = read_full(&mut a, &mut left)?;
+            if read_full(&mut b, &mut right)? != read || left[..read] != right[..read] {
+                return Ok(false);
             }
-            let path = format!("{path}/{}", name.to_string_lossy());
-            if OWN.contains(&path.as_str()) {
-                continue;
-            }
-            let (before, after) = (a.find(&name)?, b.find(&name)?);
-            let is_dir = |entry: &Option<Entry<'_>>| entry.as_ref().is_some_and(|e| kind_of(&e.stat) == FileType::Directory);
-            let (in_a, in_b) = (is_dir(&before), is_dir(&after));
-            match (&before, &after) {
-                (None, None) => continue,
-                (None, Some(after)) => self.note(&path, PathChange::Added, &after.stat),
-                (Some(before), None) => self.note(&path, PathChange::Removed, &before.stat),
-                (Some(before), Some(after)) => {
-                    if let Some(change) = change(before, after, &name)? {
-                        self.note(&path, change, &after.stat);
-                    }
-                }
-            }
-            if in_a || in_b {
-                let below = |stack: &Stack, is_dir| if is_dir { stack.descend(&name) } else { Ok(Stack::default()) };
-                self.directory(&below(a, in_a)?, &below(b, in_b)?, &path, depth + 1)?;
+            if read < left.len() {
+                return Ok(true);
             }
         }
-        Ok(())
     }
 }
 
+/// Walks through the differences of two disks, in the order of names.
+pub(super) fn walk(found: &mut impl Differences, a: &Stack, b: &Stack) -> io::Result<()> {
+    directory(found, a, b, &mut Vec::new(), 0)
+}
+
+/// Compares what two stacks have at `path`. Either may be empty: then all of the other was added or removed.
+fn directory(found: &mut impl Differences, a: &Stack, b: &Stack, path: &mut Vec<u8>, depth: usize) -> io::Result<()> {
+    if depth > MAX_DEPTH {
+        found.cut();
+        return Ok(());
+    }
+    let mut names = BTreeSet::new();
+    a.names_apart(b, &mut names)?;
+    b.names_apart(a, &mut names)?;
+    let length = path.len();
+    for name in names {
+        if found.is_over() {
+            return Ok(());
+        }
+        path.truncate(length);
+        path.push(b'/');
+        path.extend_from_slice(name.to_bytes());
+        if OWN.iter().any(|own| own.as_bytes() == &path[..]) {
+            continue;
+        }
+        let (before, after) = (a.find(&name)?, b.find(&name)?);
+        let is_dir = |entry: &Option<Entry<'_>>| entry.as_ref().is_some_and(|e| kind_of(&e.stat) == FileType::Directory);
+        let (in_a, in_b) = (is_dir(&before), is_dir(&after));
+        if let Some(after) = &after {
+            found.visit(path, after);
+        }
+        match (&before, &after) {
+            (None, None) => continue,
+            (None, Some(after)) => found.note(path, PathChange::Added, after, &name)?,
+            (Some(before), None) => found.note(path, PathChange::Removed, before, &name)?,
+            (Some(before), Some(after)) => {
+                if let Some(change) = change(found, before, after, &name)? {
+                    found.note(path, change, after, &name)?;
+                }
+            }
+        }
+        if in_a || in_b {
+            let below = |stack: &Stack, is_dir| if is_dir { stack.descend(&name) } else { Ok(Stack::default()) };
+            directory(found, &below(a, in_a)?, &below(b, in_b)?, path, depth + 1)?;
+        }
+    }
+    path.truncate(length);
+    Ok(())
+}
+
 /// How two files with the same path differ.
-fn change(before: &Entry<'_>, after: &Entry<'_>, name: &CStr) -> io::Result<Option<PathChange>> {
+fn change(found: &mut impl Differences, before: &Entry<'_>, after: &Entry<'_>, name: &CStr) -> io::Result<Option<PathChange>> {
     let (a, b) = (&before.stat, &after.stat);
     let kind = kind_of(a);
     if kind != kind_of(b) {
@@ -235,38 +294,56 @@ fn change(before: &Entry<'_>, after: &Entry<'_>, name: &CStr) -> io::Result<Opti
     }
     let differs = match kind {
         FileType::Directory => false,
-        FileType::RegularFile => a.st_size != b.st_size || !same_content(before, after, name)?,
-        FileType::Symlink => readlinkat(before.parent, name, Vec::new())? != readlinkat(after.parent, name, Vec::new())?,
+        FileType::RegularFile => a.st_size != b.st_size || !found.is_same_content(before, after, name)?,
+        FileType::Symlink => before.read_link(name)? != after.read_link(name)?,
         _ => a.st_rdev != b.st_rdev,
     };
     if differs {
         return Ok(Some(PathChange::Modified));
     }
     let attributes = |stat: &Stat| (stat.st_mode, stat.st_uid, stat.st_gid);
-    let differ = attributes(a) != attributes(b) || xattrs(before, name, kind)? != xattrs(after, name, kind)?;
+    let differ = attributes(a) != attributes(b) || before.xattrs(name)? != after.xattrs(name)?;
     Ok(differ.then_some(PathChange::Attributes))
 }
 
-fn open_file(entry: &Entry<'_>, name: &CStr) -> io::Result<std::fs::File> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    Ok(std::fs::File::from(openat(entry.parent, name, flags, Mode::empty())?))
-}
+impl Entry<'_> {
+    /// Opens a regular file or a directory.
+    pub(super) fn open(&self, name: &CStr) -> io::Result<std::fs::File> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        Ok(std::fs::File::from(openat(self.parent, name, flags, Mode::empty())?))
+    }
 
-fn same_content(before: &Entry<'_>, after: &Entry<'_>, name: &CStr) -> io::Result<bool> {
-    let (mut a, mut b) = (open_file(before, name)?, open_file(after, name)?);
-    let (mut left, mut right) = (vec![0u8; 256 << 10], vec![0u8; 256 << 10]);
-    loop {
-        let read = read_full(&mut a, &mut left)?;
-        if read_full(&mut b, &mut right)? != read || left[..read] != right[..read] {
-            return Ok(false);
+    pub(super) fn read_link(&self, name: &CStr) -> io::Result<CString> {
+        Ok(readlinkat(self.parent, name, Vec::new())?)
+    }
+
+    /// The extended attributes, without those of overlays. Links and special files have none to set.
+    pub(super) fn xattrs(&self, name: &CStr) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        if !matches!(kind_of(&self.stat), FileType::RegularFile | FileType::Directory) {
+            return Ok(Vec::new());
         }
-        if read < left.len() {
-            return Ok(true);
+        let file = self.open(name)?;
+        let mut list = vec![0u8; 64 << 10];
+        let length = match flistxattr(&file, &mut list) {
+            Err(Errno::OPNOTSUPP) => 0,
+            other => other?,
+        };
+        let mut found = Vec::new();
+        for name in list[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+            if name.starts_with(b"user.overlay.") || name.starts_with(b"trusted.overlay.") {
+                continue;
+            }
+            let mut value = vec![0u8; 64 << 10];
+            let size = fgetxattr(&file, name, &mut value)?;
+            value.truncate(size);
+            found.push((name.to_vec(), value));
         }
+        found.sort_unstable();
+        Ok(found)
     }
 }
 
-fn read_full(file: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+pub(super) fn read_full(file: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
         match file.read(&mut buffer[filled..]) {
@@ -277,31 +354,6 @@ fn read_full(file: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
         }
     }
     Ok(filled)
-}
-
-/// The extended attributes of a file or directory, without those of overlays. Links and special files have none to set.
-fn xattrs(entry: &Entry<'_>, name: &CStr, kind: FileType) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    if !matches!(kind, FileType::RegularFile | FileType::Directory) {
-        return Ok(Vec::new());
-    }
-    let file = open_file(entry, name)?;
-    let mut list = vec![0u8; 64 << 10];
-    let length = match flistxattr(&file, &mut list) {
-        Err(Errno::OPNOTSUPP) => 0,
-        other => other?,
-    };
-    let mut found = Vec::new();
-    for name in list[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-        if name.starts_with(b"user.overlay.") || name.starts_with(b"trusted.overlay.") {
-            continue;
-        }
-        let mut value = vec![0u8; 64 << 10];
-        let size = fgetxattr(&file, name, &mut value)?;
-        value.truncate(size);
-        found.push((name.to_vec(), value));
-    }
-    found.sort_unstable();
-    Ok(found)
 }
 
 #[cfg(test)]

@@ -12,12 +12,13 @@ use arenite_image::{Image, ImageStore};
 use arenite_isolation::mounts::{self, Attributes};
 use arenite_isolation::{Begin, Bind};
 use arenite_model::protocol::{self, Assignment, GuestConfig, hosts_file};
-use arenite_model::{Death, DeathReason, NetworkMode, SandboxId, SandboxName, SandboxSpec, StateId, Tier};
+use arenite_model::{Death, DeathReason, NetworkMode, SandboxId, SandboxName, SandboxSpec, StateId, TenantId, Tier};
 use async_trait::async_trait;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 use tokio::sync::{Notify, broadcast};
 
+use super::automatic::Disks;
 use super::data_dir::write_shared_file;
 use super::host::failed_storage;
 use super::record::{Record, boot_id};
@@ -30,8 +31,8 @@ use super::{
 };
 use crate::descriptors::DescriptorCount;
 use crate::{
-    Comparison, Connection, Created, DiskState, Ended, Engine, EngineError, Found, History, HostCapacity, Recovery, Remains,
-    Return, Returned, Row, Seal, Sealed, SealedState, Stages, Usage,
+    AutoSealed, Comparison, Connection, Created, DiskState, Ended, Engine, EngineError, Found, History, HostCapacity, Recovery,
+    Remains, Return, Returned, Row, Seal, SealTime, Sealed, SealedState, Stages, Usage,
 };
 
 /// Interval between checks for free descriptors, while sandboxes are prepared in advance.
@@ -52,6 +53,7 @@ pub struct NamespaceEngine {
 pub(super) struct EngineShared {
     pub(super) host: Arc<Host>,
     pub(super) states: States,
+    pub(super) disks: Disks,
     state: Mutex<EngineState>,
     ended: broadcast::Sender<Ended>,
     /// Notified when a slot was taken: prepare another.
@@ -109,7 +111,16 @@ impl NamespaceEngine {
         let host = Arc::new(Host::open(config, Role::Server(lock)).await?);
         let states = States::open(&host.config.data_dir).map_err(|e| at("states", e))?;
         let (ended, _) = broadcast::channel(256);
-        Ok(Self { shared: Arc::new(EngineShared { host, states, state: Mutex::default(), ended, taken: Notify::new() }) })
+        Ok(Self {
+            shared: Arc::new(EngineShared {
+                host,
+                states,
+                disks: Disks::default(),
+                state: Mutex::default(),
+                ended,
+                taken: Notify::new(),
+            }),
+        })
     }
 
     /// What the host does not enforce, or only in part, as text.
@@ -575,6 +586,15 @@ impl Engine for NamespaceEngine {
 
     async fn seal(&self, id: &SandboxId, seal: Seal) -> Result<Sealed, EngineError> {
         self.seal_disk(id, seal).await
+    }
+
+    async fn seal_around(
+        &self,
+        id: &SandboxId,
+        when: SealTime,
+        image_owner: Option<TenantId>,
+    ) -> Result<AutoSealed, EngineError> {
+        self.seal_around_step(id, when, image_owner).await
     }
 
     async fn history(&self, id: &SandboxId) -> Result<History, EngineError> {

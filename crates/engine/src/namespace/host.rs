@@ -31,7 +31,7 @@ const SILENT_LIMIT: Duration = Duration::from_secs(1);
 /// Timeout for freezing all processes of a sandbox.
 const FREEZE_LIMIT: Duration = Duration::from_secs(10);
 /// Interval between looks at cgroups that freeze: version 1 has no event for it.
-const FREEZE_PAUSE: Duration = Duration::from_micros(500);
+const FREEZE_PAUSE: Duration = Duration::from_micros(200);
 
 /// Settings of the namespace engine.
 #[derive(Debug, Clone)]

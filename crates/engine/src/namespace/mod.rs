@@ -11,6 +11,7 @@
 //! of them; `recovery` decides what happens to them.
 
 pub(crate) mod ahead;
+mod automatic;
 mod build;
 mod ca;
 mod ceilings;
@@ -21,6 +22,7 @@ mod death;
 pub(crate) mod descriptors;
 pub mod dns;
 pub(crate) mod engine;
+mod fingerprint;
 pub(crate) mod gvisor;
 pub(crate) mod host;
 pub(crate) mod kvm;

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  data_dir/states/<state>.json    the manifest: what the state is, and the layers below it
+//!  data_dir/states/<state>.removed it was given up
 //!  root/snapshots/<state>          the sealed layer (see `storage::states`)
 //! ```
 //!
@@ -17,6 +18,8 @@ use std::time::{Duration, Instant};
 
 use arenite_model::{SandboxId, SandboxSpec, StateId, Tier};
 use jiff::Timestamp;
+use rustix::process::{Pid, getpriority_process, setpriority_process};
+use rustix::thread::gettid;
 use serde::{Deserialize, Serialize};
 
 use super::engine::{EngineShared, NamespaceEngine, blocking};
@@ -29,6 +32,9 @@ use crate::{DiskState, EngineError, History, Seal, Sealed, SealedState, StateKin
 /// The most checkpoints of one sandbox.
 const MAX_CHECKPOINTS: usize = 1000;
 
+/// The extension of the file that says that a state was given up.
+const REMOVED: &str = "removed";
+
 /// The file of a state.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Manifest {
@@ -36,8 +42,9 @@ pub(super) struct Manifest {
     pub(super) state: SealedState,
     /// The directories below it, the lowest first.
     pub(super) layers: Vec<PathBuf>,
-    /// Given up: it is only kept as the beginning of sandboxes.
-    #[serde(default)]
+    /// Given up: it is only kept as the beginning of sandboxes. On disk it is a file of its name, because a manifest that replaces
+    /// another one would have to be flushed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     removed: bool,
 }
 
@@ -51,8 +58,30 @@ pub(super) struct States {
 #[derive(Debug, Default)]
 struct Index {
     all: BTreeMap<StateId, Manifest>,
+    /// The checkpoints of each sandbox, by number.
+    checkpoints: HashMap<SandboxId, BTreeMap<u32, StateId>>,
     /// How many sandboxes begin with a state.
     uses: HashMap<StateId, usize>,
+}
+
+impl Index {
+    fn insert(&mut self, manifest: Manifest) {
+        let state = &manifest.state;
+        if state.kind == StateKind::Checkpoint {
+            self.checkpoints.entry(state.sandbox.clone()).or_default().insert(state.number, state.id.clone());
+        }
+        self.all.insert(state.id.clone(), manifest);
+    }
+
+    fn remove(&mut self, id: &StateId) {
+        let Some(Manifest { state, .. }) = self.all.remove(id) else { return };
+        if let Some(theirs) = self.checkpoints.get_mut(&state.sandbox) {
+            theirs.retain(|_, checkpoint| checkpoint != id);
+            if theirs.is_empty() {
+                self.checkpoints.remove(&state.sandbox);
+            }
+        }
+    }
 }
 
 impl States {
@@ -61,18 +90,20 @@ impl States {
         let dir = data_dir.join("states");
         fs::create_dir_all(&dir)?;
         fs::set_permissions(&dir, std::os::unix::fs::PermissionsExt::from_mode(0o700))?;
-        // A manifest that was not written to its end.
+        // A manifest that was not written to its end, and marks of manifests that are gone.
         for entry in fs::read_dir(&dir)? {
             let path = entry?.path();
-            if path.extension().is_some_and(|extension| extension == "new") {
+            let has = |extension: &str| path.extension().is_some_and(|found| found == extension);
+            if has("new") || (has(REMOVED) && !path.with_extension("json").exists()) {
                 fs::remove_file(path)?;
             }
         }
         let mut index = Index::default();
         for (path, read) in manifests(&dir)? {
             match read {
-                Ok(manifest) => {
-                    index.all.insert(manifest.state.id.clone(), manifest);
+                Ok(mut manifest) => {
+                    manifest.removed |= path.with_extension(REMOVED).exists();
+                    index.insert(manifest);
                 }
                 Err(error) => {
                     tracing::error!(path = %path.display(), %error, "the manifest of a state can't be read; it is kept")
@@ -122,11 +153,8 @@ impl States {
 
     fn checkpoints(&self, sandbox: &SandboxId) -> Vec<SealedState> {
         let index = self.index();
-        let theirs = index.all.values().map(|manifest| &manifest.state);
-        let mut found: Vec<SealedState> =
-            theirs.filter(|state| state.kind == StateKind::Checkpoint && state.sandbox == *sandbox).cloned().collect();
-        found.sort_unstable_by_key(|state| state.number);
-        found
+        let theirs = index.checkpoints.get(sandbox).into_iter().flat_map(BTreeMap::values);
+        theirs.filter_map(|id| Some(index.all.get(id)?.state.clone())).collect()
     }
 }
 
@@ -156,7 +184,33 @@ pub(super) fn used_layers(data_dir: &Path) -> io::Result<Vec<(SealedState, Vec<P
     all.into_iter().map(|(_, read)| read.map(|manifest| (manifest.state, manifest.layers))).collect()
 }
 
-fn storage(what: &str) -> impl FnOnce(StorageError) -> EngineError + use<'_> {
+/// Gives this thread the highest priority until it is dropped. Otherwise a sandbox with many busy processes keeps it from the
+/// processor as soon as the first of them is thawed, and the others stay frozen meanwhile.
+struct Urgent {
+    before: Option<(Pid, i32)>,
+}
+
+impl Urgent {
+    fn begin() -> Self {
+        let thread = gettid();
+        let before = getpriority_process(Some(thread)).ok();
+        // Refused without CAP_SYS_NICE: then it only takes longer.
+        let is_raised = setpriority_process(Some(thread), -20).is_ok();
+        Self { before: before.filter(|_| is_raised).map(|before| (thread, before)) }
+    }
+}
+
+impl Drop for Urgent {
+    fn drop(&mut self) {
+        if let Some((thread, before)) = self.before
+            && let Err(error) = setpriority_process(Some(thread), before)
+        {
+            tracing::warn!(%error, "a thread keeps a high priority");
+        }
+    }
+}
+
+pub(super) fn storage(what: &str) -> impl FnOnce(StorageError) -> EngineError + use<'_> {
     move |error| match error {
         StorageError::Held | StorageError::ReadOnly { .. } => failed_storage(error),
         error => at(what, io::Error::other(error)),
@@ -185,7 +239,7 @@ impl EngineShared {
     }
 
     /// Runs `work` while the sandbox is frozen. Returns how long it was; zero if it does not run or was frozen before.
-    fn while_frozen<T>(
+    pub(super) fn while_frozen<T>(
         &self,
         record: &Record,
         work: impl FnOnce() -> Result<T, EngineError>,
@@ -197,6 +251,7 @@ impl EngineShared {
         }
         let records = &self.host.records;
         records.begin_sealing(&record.id).map_err(|e| at("record", e))?;
+        let _urgent = Urgent::begin();
         let begun = Instant::now();
         let frozen = self.host.freeze(slot);
         let done = frozen.and_then(|()| work());
@@ -216,47 +271,73 @@ impl EngineShared {
         if record.tier == Some(Tier::Gvisor) && is_live {
             return Err(EngineError::NoStates { reason: "gVisor keeps writes of a running sandbox in its memory".to_owned() });
         }
+        if seal.kind == StateKind::Checkpoint {
+            self.make_room_for_checkpoint(&record)?;
+        }
+        let state = self.new_state(&record, seal)?;
+        let (_, frozen) =
+            self.while_frozen(&record, || host.storage.snapshot(id, state.id.as_str(), true).map_err(storage("seal")))?;
+        self.keep_state(record, state.clone())?;
+        Ok(Sealed { state, frozen })
+    }
+
+    /// Describes a state of a sandbox's disk, as the next one of its history.
+    pub(super) fn new_state(&self, record: &Record, seal: Seal) -> Result<SealedState, EngineError> {
         let (number, parent) = match seal.kind {
             StateKind::Snapshot => (0, None),
             StateKind::Checkpoint => {
-                let checkpoints = self.states.checkpoints(id);
-                if checkpoints.len() >= MAX_CHECKPOINTS {
-                    return Err(EngineError::Busy {
-                        reason: format!("the sandbox has {MAX_CHECKPOINTS} checkpoints, which is the most; remove some"),
-                        retry_after: Duration::from_secs(60),
-                    });
-                }
+                let checkpoints = self.states.checkpoints(&record.id);
                 (checkpoints.last().map_or(0, |last| last.number) + 1, record.head.clone())
             }
         };
-        let state = SealedState {
+        Ok(SealedState {
             id: StateId::random(),
             kind: seal.kind,
             number,
             parent,
-            sandbox: id.clone(),
+            sandbox: record.id.clone(),
             image: record.image.parse().map_err(|e| at("image", io::Error::other(e)))?,
             image_owner: seal.image_owner,
             tier: record.tier.unwrap_or_default(),
             note: seal.note,
             memo: seal.memo,
-            disk_bytes: host.storage.usage(id),
+            disk_bytes: self.host.storage.usage(&record.id),
             created_at: Timestamp::now(),
-        };
-        let (_, frozen) =
-            self.while_frozen(&record, || host.storage.snapshot(id, state.id.as_str(), true).map_err(storage("seal")))?;
-        let manifest = Manifest { state: state.clone(), layers: record.layers.clone(), removed: false };
+            auto: false,
+            hash: None,
+        })
+    }
+
+    /// Removes the oldest automatic checkpoint of a sandbox that has as many as it may.
+    pub(super) fn make_room_for_checkpoint(&self, record: &Record) -> Result<(), EngineError> {
+        let checkpoints = self.states.checkpoints(&record.id);
+        if checkpoints.len() < MAX_CHECKPOINTS {
+            return Ok(());
+        }
+        match checkpoints.iter().find(|state| state.auto && record.head.as_ref() != Some(&state.id)) {
+            Some(oldest) => self.give_up_state(&oldest.id),
+            None => Err(EngineError::Busy {
+                reason: format!("the sandbox has {MAX_CHECKPOINTS} checkpoints, which is the most; remove some"),
+                retry_after: Duration::from_secs(60),
+            }),
+        }
+    }
+
+    /// Writes the manifest of a state with a sealed layer. If that fails, the layer is removed.
+    pub(super) fn keep_state(&self, record: Record, state: SealedState) -> Result<(), EngineError> {
+        let manifest = Manifest { state, layers: record.layers.clone(), removed: false };
+        let (id, kind) = (manifest.state.id.clone(), manifest.state.kind);
         let noted = self.states.write(&manifest).map_err(|e| at("manifest", e));
-        let noted = noted.and_then(|()| match seal.kind {
-            StateKind::Checkpoint => self.set_head(record, Some(state.id.clone())),
+        let noted = noted.and_then(|()| match kind {
+            StateKind::Checkpoint => self.set_head(record, Some(id.clone())),
             StateKind::Snapshot => Ok(()),
         });
         if let Err(error) = noted {
-            self.delete(&state.id)?;
+            self.delete(&id)?;
             return Err(error);
         }
-        self.states.index().all.insert(state.id.clone(), manifest);
-        Ok(Sealed { state, frozen })
+        self.states.index().insert(manifest);
+        Ok(())
     }
 
     fn set_head(&self, mut record: Record, head: Option<StateId>) -> Result<(), EngineError> {
@@ -270,10 +351,14 @@ impl EngineShared {
     }
 
     /// Removes the manifest and the layer of a state.
-    fn delete(&self, state: &StateId) -> Result<(), EngineError> {
-        match fs::remove_file(self.states.path(state)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(at("manifest", error)),
-            _ => {}
+    pub(super) fn delete(&self, state: &StateId) -> Result<(), EngineError> {
+        // The manifest comes first: a mark without one says nothing.
+        let path = self.states.path(state);
+        for path in [&path, &path.with_extension(REMOVED)] {
+            match fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(at("manifest", error)),
+                _ => {}
+            }
         }
         self.host.storage.delete_snapshot(state.as_str()).map_err(storage("removal of a state"))
     }
@@ -286,12 +371,10 @@ impl EngineShared {
             match index.all.get_mut(state) {
                 None => return Ok(()),
                 Some(manifest) if is_used => {
+                    File::create(self.states.path(state).with_extension(REMOVED)).map_err(|e| at("manifest", e))?;
                     manifest.removed = true;
-                    self.states.write(manifest).map_err(|e| at("manifest", e))?;
                 }
-                Some(_) => {
-                    index.all.remove(state);
-                }
+                Some(_) => index.remove(state),
             }
             is_used
         };
@@ -311,7 +394,7 @@ impl EngineShared {
             }
             let is_last = left == Some(0) && index.all.get(state).is_some_and(|manifest| manifest.removed);
             if is_last {
-                index.all.remove(state);
+                index.remove(state);
             }
             is_last
         };
@@ -322,6 +405,7 @@ impl EngineShared {
 
     /// Removes the checkpoints of a sandbox that is gone, and its use of a state.
     pub(super) fn forget_states(&self, sandbox: &SandboxId, source: Option<&StateId>) {
+        self.disks.forget(sandbox);
         for checkpoint in self.states.checkpoints(sandbox) {
             if let Err(error) = self.give_up_state(&checkpoint.id) {
                 tracing::warn!(id = %checkpoint.id, %error, "a checkpoint could not be removed; the next start tries again");
@@ -357,7 +441,7 @@ impl EngineShared {
             // The layer comes first: without a manifest, it was not acknowledged.
             gone.extend(layers.iter().filter(|state| !self.states.path(state).exists()).cloned());
             for state in &gone {
-                index.all.remove(state);
+                index.remove(state);
             }
             index.uses = uses;
             gone

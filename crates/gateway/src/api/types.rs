@@ -8,8 +8,8 @@ use arenite_control::usage::{UsageGroup, UsageRow};
 use arenite_control::{ChildBudget, Deadline, QuarantinedSandbox, ResourcesOverlay, Template};
 use arenite_engine::{ChangedPath, HostCapacity};
 use arenite_model::{
-    Death, GroupName, IdlePolicy, ImageName, KeyId, NetworkMode, NodeName, PauseKind, Resources, SandboxId, SandboxName,
-    SandboxSpec, SandboxState, SnapshotName, StateId, TenantId, Tier, VolumeMount,
+    CheckpointPolicy, Death, GroupName, IdlePolicy, ImageName, KeyId, NetworkMode, NodeName, PauseKind, Resources, SandboxId,
+    SandboxName, SandboxSpec, SandboxState, SnapshotName, StateId, TenantId, Tier, VolumeMount,
 };
 use arenite_synthesis::WorkerInfo;
 use arenite_trajectory::{SessionEvent, Step, Summary};
@@ -54,6 +54,8 @@ pub(crate) struct CreateSandbox {
     pub(super) idle_policy: Option<IdlePolicy>,
     /// Time after which a frozen sandbox is paused to its disk. 0: never.
     pub(super) disk_after_seconds: Option<u64>,
+    /// `auto`: checkpoints are taken around each step that can change the disk.
+    pub(super) checkpoint: Option<CheckpointPolicy>,
     /// Chosen by the client, to find the sandbox in lists; it need not be unique.
     pub(super) client_tag: Option<String>,
     /// A group of the tenant, with which the sandbox ends.
@@ -167,6 +169,10 @@ pub(crate) struct CheckpointInfo {
     pub(crate) created_at: Timestamp,
     /// How long the sandbox was frozen for it, in milliseconds. Only in the answer to its creation.
     pub(crate) frozen_ms: Option<f64>,
+    /// It was taken around a step, and not at a client's request.
+    pub(crate) auto: bool,
+    /// The hash of its content, of an automatic checkpoint; null if there is too much content.
+    pub(crate) hash: Option<String>,
 }
 
 /// The checkpoints of a sandbox, the oldest first.

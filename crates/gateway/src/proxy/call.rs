@@ -11,6 +11,7 @@ use arenite_model::{ErrorCode, SandboxId, SandboxState};
 use http::{HeaderMap, Method, Request, Response, Uri};
 use hyper::body::Incoming;
 
+use super::checkpoint::Checkpointed;
 use super::incoming::Given;
 use super::link::{Link, NoAnswer};
 use super::outgoing::{Outgoing, Progress, Streamed};
@@ -38,6 +39,7 @@ pub(super) struct Called {
     /// Of the request's body, which may still be on its way.
     pub(super) progress: Arc<Progress>,
     pub(super) record: Record,
+    pub(super) checkpointed: Option<Checkpointed>,
     pub(super) answer: Response<Incoming>,
     /// When the connection was there.
     pub(super) dialled: Instant,
@@ -86,7 +88,7 @@ pub(super) async fn call_guest(
     if let Some(spans) = spans {
         spans.finish(lease.sandbox.id.as_str(), dialled, answer.headers());
     }
-    Ok(Called { link, lease, progress, record, answer, dialled })
+    Ok(Called { link, lease, progress, record, checkpointed: None, answer, dialled })
 }
 
 /// Waits for the start of a call's answer. Calls may take long, mostly because of a command. So when an answer is late, the guest

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arenite_model::SandboxId;
-use arenite_trajectory::{Intent, OpenPart, OpenStep, Outcome, OutcomeKind, Recorder, StepResult, Tap, TrajectoryError};
+use arenite_trajectory::{
+    Intent, OpenPart, OpenStep, Outcome, OutcomeKind, Recorder, StepResult, StepState, Tap, TrajectoryError,
+};
 use http::HeaderMap;
 use serde_json::{Map, Value, json};
 
@@ -271,6 +273,12 @@ impl Part {
 
     pub(super) fn response_tap(&mut self) -> Option<&mut Tap> {
         self.part.as_mut().map(OpenPart::response_tap)
+    }
+
+    pub(super) fn set_state(&self, state: StepState) {
+        if let Some(command) = self.commands.open().get_mut(&self.key) {
+            command.step.set_state(state);
+        }
     }
 
     pub(super) fn end(mut self, outcome: Outcome) {

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 
 use super::call::GuestRequest;
+use super::checkpoint::Checkpointed;
 use super::link::PortFailure;
 use super::relay::Relay;
 use super::{Act, begin, call, headers, incoming, preview, uri};
@@ -34,6 +35,7 @@ pub(crate) async fn call_guest(
     let given = incoming::hold(gateway, bytes.clone()).await?;
     let uri = uri(&target.path, parts.uri.query())?;
     let act = Act { context, sandbox: &lease.sandbox, method: &parts.method, uri: &uri, path: &target.path.decoded };
+    let checkpointed = Checkpointed::begin(gateway, &lease, act.method, act.path, false).await?;
     let record = match steps::is_step(&parts.method, act.path, false) {
         true => Record::from_step(begin(gateway, &act, Some(&bytes)).await?),
         false => Record::default(),
@@ -41,7 +43,8 @@ pub(crate) async fn call_guest(
     let headers = headers::to_guest(&parts.headers, context, &target.prefix, false, false);
     let trace = context.trace.clone();
     let request = GuestRequest { method: &parts.method, uri, headers, given, upgrade: false, trace };
-    let called = call::call_guest(gateway, lease, record, request).await?;
+    let mut called = call::call_guest(gateway, lease, record, request).await?;
+    called.checkpointed = checkpointed;
     if !headers::is_told_as_json(called.answer.headers()) {
         called.record.is_payload();
     }

@@ -8,6 +8,7 @@
 //! ```
 
 mod call;
+mod checkpoint;
 mod command;
 mod content_type;
 mod guest_calls;
@@ -44,6 +45,7 @@ use crate::refusal::Refusal;
 use crate::{own_host, steps, target};
 
 use call::GuestRequest;
+use checkpoint::Checkpointed;
 use headers::Shown;
 use incoming::Given;
 use record::Record;
@@ -98,12 +100,14 @@ pub(crate) async fn serve(exchange: &mut Exchange) -> Answered {
         Given::Held { bytes, .. } => Some(bytes.clone()),
         Given::Streamed(_) => None,
     };
+    let checkpointed = Checkpointed::begin(gateway, &lease, act.method, act.path, upgrade).await?;
     let record = record(gateway, &act, &parts.headers, held.as_ref(), upgrade).await?;
     timing.mark("record");
     let headers = headers::to_guest(&parts.headers, context, &target.prefix, upgrade, target.is_website());
     let trace = context.trace.clone();
     let request = GuestRequest { method: &parts.method, uri, headers, given, upgrade, trace };
-    let called = call::call_guest(gateway, lease, record, request).await?;
+    let mut called = call::call_guest(gateway, lease, record, request).await?;
+    called.checkpointed = checkpointed;
     timing.mark_at("dial", called.dialled);
     timing.mark("tool");
 

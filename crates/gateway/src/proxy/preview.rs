@@ -119,5 +119,5 @@ pub(super) async fn call(
     if let Some(spans) = spans {
         spans.finish(lease.sandbox.id.as_str(), dialled, answer.headers());
     }
-    Ok(Called { link, lease, progress, record: Record::default(), answer, dialled })
+    Ok(Called { link, lease, progress, record: Record::default(), checkpointed: None, answer, dialled })
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use arenite_trajectory::{Intent, OpenStep, Outcome, OutcomeKind, Recorder, Tap, TrajectoryError};
+use arenite_trajectory::{Intent, OpenStep, Outcome, OutcomeKind, Recorder, StepState, Tap, TrajectoryError};
 
 use super::command::Part;
 use super::watch::Watch;
@@ -88,6 +88,15 @@ impl Record {
         };
         if let Some(tap) = tap {
             tap.is_payload();
+        }
+    }
+
+    /// Sets the state of the disk around the step.
+    pub(super) fn set_state(&self, state: StepState) {
+        match self.state().as_deref_mut() {
+            Some(State::Step(step)) => step.set_state(state),
+            Some(State::Part(part)) => part.set_state(state),
+            _ => {}
         }
     }
 

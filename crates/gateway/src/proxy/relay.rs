@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use arenite_control::Lease;
 use bytes::Bytes;
@@ -16,6 +16,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use crate::gateway::Gateway;
 
 use super::call::Called;
+use super::checkpoint::{AfterStep, Checkpointed};
 use super::link::Link;
 use super::outgoing::Progress;
 use super::record::Record;
@@ -37,6 +38,9 @@ pub(super) struct Relay {
     left: Option<u64>,
     /// Of a stream of events, which may never end by itself.
     events: Option<Events>,
+    checkpointed: Option<Checkpointed>,
+    /// The seal of the disk after the call, and the answer's last piece, which waits for it.
+    sealing: Option<(AfterStep, Option<Frame<Bytes>>)>,
 }
 
 /// The state of a stream of events.
@@ -79,17 +83,35 @@ impl Relay {
     }
 
     fn new(gateway: &Arc<Gateway>, called: Called) -> Self {
-        let Called { link, lease, progress, record, answer, .. } = called;
+        let Called { link, lease, progress, record, checkpointed, answer, .. } = called;
         let (head, body) = answer.into_parts();
         let left = body.size_hint().exact();
         let events = if left.is_none() { Events::from_head(gateway, &head.headers) } else { None };
         let (under_way, status) = (Some((link, lease, progress)), head.status.as_u16());
-        let mut relay = Self { gateway: Arc::clone(gateway), body, under_way, record, status, left, events };
+        let mut relay =
+            Self { gateway: Arc::clone(gateway), body, under_way, record, status, left, events, checkpointed, sealing: None };
         // No data follows, so the body may not be polled again.
         if left == Some(0) || relay.body.is_end_stream() {
             relay.end();
         }
         relay
+    }
+
+    /// Starts the seal of the disk. The last piece is returned when it has ended.
+    fn seal(&mut self, last: Option<Frame<Bytes>>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        self.sealing = self.checkpointed.take().map(|checkpointed| (checkpointed.end(), last));
+        self.poll_seal(cx)
+    }
+
+    fn poll_seal(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let Some((sealing, _)) = &mut self.sealing else { return Poll::Ready(None) };
+        let state = ready!(sealing.as_mut().poll(cx));
+        if let Some(state) = state {
+            self.record.set_state(state);
+        }
+        let last = self.sealing.take().and_then(|(_, last)| last);
+        self.end();
+        Poll::Ready(last.map(Ok))
     }
 
     fn end(&mut self) {
@@ -109,6 +131,9 @@ impl Body for Relay {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let this = &mut *self;
+        if this.sealing.is_some() {
+            return this.poll_seal(cx);
+        }
         let Some((link, ..)) = &mut this.under_way else { return Poll::Ready(None) };
         if let Some(events) = &mut this.events
             && events.is_between()
@@ -123,8 +148,10 @@ impl Body for Relay {
             // Trailers are headers that were not checked.
             next = link.poll_body(&mut this.body, cx);
         }
+        let mut is_last = false;
         match &next {
             Poll::Pending => {}
+            Poll::Ready(None) if this.checkpointed.is_some() => return this.seal(None, cx),
             Poll::Ready(None) => this.end(),
             Poll::Ready(Some(Err(error))) => {
                 this.record.failed(Some(this.status), format!("the guest's answer broke off: {error}"));
@@ -141,11 +168,19 @@ impl Body for Relay {
                     if let Some(left) = &mut this.left {
                         *left = left.saturating_sub(length);
                         if *left == 0 {
-                            this.end();
+                            is_last = true;
                         }
                     }
                 }
             }
+        }
+        if is_last {
+            if this.checkpointed.is_some()
+                && let Poll::Ready(Some(Ok(frame))) = next
+            {
+                return this.seal(Some(frame), cx);
+            }
+            this.end();
         }
         next
     }
@@ -155,6 +190,10 @@ impl Body for Relay {
     }
 
     fn size_hint(&self) -> SizeHint {
+        // A piece that waits for the seal counts as not returned.
+        if let Some((_, Some(frame))) = &self.sealing {
+            return SizeHint::with_exact(frame.data_ref().map_or(0, |data| data.len() as u64));
+        }
         self.left.map_or_else(SizeHint::default, SizeHint::with_exact)
     }
 }

@@ -12,7 +12,7 @@ use super::shown::{TEXT, shown};
 use super::source::Source;
 use super::tree::Tree;
 use super::writer::Writer;
-use crate::{FailureClass, Origin, OutcomeKind, StepResult, TrajectoryError};
+use crate::{FailureClass, Origin, OutcomeKind, StepResult, StepState, TrajectoryError};
 
 const UNKNOWN: &str = "unknown";
 
@@ -69,6 +69,8 @@ struct Extra<'a> {
     result: Option<&'a StepResult>,
     #[serde(skip_serializing_if = "Option::is_none")]
     class: Option<FailureClass>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<&'a StepState>,
     origin: Origin,
     #[serde(skip_serializing_if = "Option::is_none")]
     unknown: Option<&'a str>,
@@ -172,6 +174,7 @@ fn step<'a>(call: &'a ExportedCall<'_>, (place, parent): (u64, u64), metrics: Op
             outcome: step.outcome,
             result: step.result.as_ref(),
             class: step.class,
+            state: step.state.as_ref(),
             origin: step.origin,
             unknown,
             error: call.error().filter(|_| unknown.is_none()),

@@ -60,6 +60,24 @@ impl Storage {
         self.delete_snapshot(&format!("{NEXT}{slot}"))
     }
 
+    /// Identifies the subvolume of a layer. A rollback replaces it.
+    pub fn layer_subvolume(&self, id: &SandboxId) -> Result<u64> {
+        let layer = open_directory(&self.layer_path(id))?;
+        btrfs::subvolume_id(layer.as_fd()).map_err(StorageError::io(format!("identify layer {id}")))
+    }
+
+    /// The transaction in which a state was sealed, for [`Self::is_changed_since`].
+    pub fn sealed_in(&self, state: &StateId) -> Result<u64> {
+        let sealed = open_directory(&self.state_path(state))?;
+        btrfs::created_in(sealed.as_fd()).map_err(StorageError::io(format!("read state {state}")))
+    }
+
+    /// Whether anything in a state, also only a time, was changed since another state of the same layer was sealed.
+    pub fn is_changed_since(&self, state: &StateId, transaction: u64) -> Result<bool> {
+        let sealed = open_directory(&self.state_path(state))?;
+        btrfs::is_changed_since(sealed.as_fd(), transaction).map_err(StorageError::io(format!("read state {state}")))
+    }
+
     /// The states that exist, sorted. Removes what interrupted rollbacks left.
     pub fn list_states(&self) -> Result<Vec<StateId>> {
         let snapshots = self.root.join("snapshots");
