@@ -69,6 +69,14 @@ class Server:
         assert self.process is not None, "the server is not running"
         return self.process.pid
 
+    def launcher(self) -> int | None:
+        """Its child that shows itself as `arenite launcher`."""
+        for task in Path(f"/proc/{self.pid}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                if b"launcher" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    return int(child)
+        return None
+
     def command_line(self, extra: tuple[str, ...] = ()) -> list[str]:
         command = [str(self.program or binary()), "serve", "--listen", f"127.0.0.1:{self.port}"]
         command += ["--agentflow-listen", self.agentflow, "--data-dir", str(self.data_dir)]

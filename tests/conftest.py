@@ -125,7 +125,7 @@ def sandbox(server: Server) -> Iterator[Callable[..., LiveSandbox]]:
 
     def make(name: str | None = None, *, patience: float = 60, **spec: Any) -> LiveSandbox:
         name = name or f"t-{uuid.uuid4().hex[:10]}"
-        own = {"resources", "network", "hostname", "labels", "template", "tier"} & spec.keys()
+        own = {"resources", "network", "hostname", "labels", "template", "tier", "checkpoint"} & spec.keys()
         path = "/api/v2/sandboxes" if own else "/api/v1/sandbox"
         answer = httpx.post(f"{server.url}{path}", json={"name": name, **spec}, timeout=120)
         assert answer.status_code in (200, 201), answer.text

@@ -25,21 +25,12 @@ from small import SmallServer, limited_descriptors, open_descriptors, tiny_image
 REPLACED = 5 + 3
 
 
-def launcher(server: SmallServer) -> int | None:
-    """The server's child that shows itself as `arenite launcher`."""
-    for task in Path(f"/proc/{server.pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            if b"launcher" in Path(f"/proc/{child}/cmdline").read_bytes():
-                return int(child)
-    return None
-
-
 def stopped_launcher(server: SmallServer) -> int:
     """The server's launcher, stopped while it waits for its next request."""
     # The prepared sandbox is ready by then, so that the launcher is idle.
     time.sleep(0.5)
-    within(5, "there is a launcher", lambda: launcher(server))
-    pid = launcher(server)
+    within(5, "there is a launcher", server.launcher)
+    pid = server.launcher()
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     return pid
@@ -63,7 +54,7 @@ def test_creates_do_not_wait_for_a_launcher_that_hangs(fresh: SmallServer) -> No
 
 def test_a_hung_launcher_is_replaced_before_anybody_asks(fresh: SmallServer) -> None:
     hung = stopped_launcher(fresh)
-    within(2 + REPLACED, "it is replaced", lambda: gone(hung) and launcher(fresh))
+    within(2 + REPLACED, "it is replaced", lambda: gone(hung) and fresh.launcher())
     started = time.monotonic()
     for number in range(3):
         assert fresh.create(f"later-{number}").output("echo made") == "made"

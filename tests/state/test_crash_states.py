@@ -1,4 +1,4 @@
-"""kill -9 of the server at random points of checkpoints, rollbacks, resets, forks and snapshots.
+"""kill -9 of the server, and of its launcher, at random points of checkpoints, rollbacks, resets, forks and snapshots.
 
 `ARENITE_TEST_KILLS` sets the number of kills."""
 
@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import threading
 import time
 from dataclasses import dataclass, field
@@ -126,6 +127,11 @@ def test_acknowledged_states_outlive_kills(server: Server) -> None:
         for worker in workers:
             worker.start()
         time.sleep(chance.uniform(0.1, 1.5))
+        launcher = server.launcher()
+        if launcher and chance.randrange(2):
+            os.kill(launcher, signal.SIGKILL)
+            # The server goes on for a while without it, or with another one.
+            time.sleep(chance.choice([0, 0.3]))
         server.kill()
         dead.set()
         for worker in workers:

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import os
 import queue
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import pytest
 from arenite_server import Server
 from sandboxes import LiveSandbox
@@ -26,7 +28,7 @@ sudo mkdir -p /var/spool/cron/crontabs /etc/cron.d && echo '* * * * * root true 
 sudo mkdir -p /etc/arenite && echo probe | sudo tee /etc/arenite/probe >/dev/null
 sudo hostname probe 2>/dev/null; sudo mount -t tmpfs probe /mnt 2>/dev/null; sudo sysctl -w net.ipv4.ip_default_ttl=63 >/dev/null 2>&1
 (exec -a probe-process sleep 1000) >/dev/null 2>&1 &
-(exec -a probe-port bash -c 'exec 3<>/dev/tcp/127.0.0.1/1; sleep 1000') >/dev/null 2>&1 &
+perl -MIO::Socket::INET -e '$0 = "probe-port"; $s = IO::Socket::INET->new(Listen => 1, LocalPort => 8765); sleep 1000' >/dev/null 2>&1 &
 setsid nohup bash -c 'while :; do echo probe >/home/gem/late; sleep 0.05; done' >/dev/null 2>&1 &
 ipcmk -M 1000 >/dev/null 2>&1
 sleep 0.2
@@ -43,6 +45,7 @@ grep probe /proc/mounts
 pgrep -fa '[p]robe-p'
 [ "$(cat /proc/sys/net/ipv4/ip_default_ttl)" != 63 ] || echo sysctl
 [ "$(tail -n +2 /proc/sysvipc/shm | wc -l)" = 0 ] || echo shm
+grep -i ':223D .* 0A' /proc/net/tcp /proc/net/tcp6
 sleep 0.2; ls /home/gem/late 2>/dev/null
 true
 """
@@ -61,9 +64,14 @@ def test_a_reset_leaves_nothing_for_the_next_task(server: Server) -> None:
         sandbox = free.get()
         try:
             found = (sandbox.bash(FIND).stdout or "").strip()
+            found += " ".join(hook["name"] for hook in sandbox.http.get("/v1/sandbox/hooks").json()["data"])
             sandbox.bash(LEAVE)
-            left = sandbox.output("cat /home/gem/probe /etc/probe /tmp/probe /dev/shm/probe; pgrep -fc probe-process")
-            assert left.split()[:4] == ["probe"] * 4 and left.split()[4] != "0", left
+            hook = {"name": "probe", "command": "echo probe >/home/gem/hook"}
+            sandbox.http.post("/v1/sandbox/hooks", json=hook).raise_for_status()
+            left = sandbox.output(
+                "cat /home/gem/probe /etc/probe /tmp/probe /dev/shm/probe; pgrep -fc probe-process; grep -ci ':223D .* 0A' /proc/net/tcp"
+            )
+            assert left.split()[:4] == ["probe"] * 4 and "0" not in left.split()[4:], left
             with server.api(60) as api:
                 answer = api.post(f"{API}/{sandbox.name}/reset", json={})
                 assert answer.status_code == 200 and answer.json()["ended"], answer.text
@@ -78,3 +86,13 @@ def test_a_reset_leaves_nothing_for_the_next_task(server: Server) -> None:
     finally:
         while not free.empty():
             free.get().delete()
+
+
+def test_a_reset_leaves_no_cookie(sandbox: Callable[..., LiveSandbox]) -> None:
+    browser = sandbox(image="browser", patience=120)
+    cookie = {"name": "probe", "value": "1", "domain": "example.org", "path": "/", "expires": 4102444800}
+    browser.http.post("/v1/browser/cookies", json={"cookies": [cookie]}).raise_for_status()
+    names = [one["name"] for one in browser.http.get("/v1/browser/cookies").raise_for_status().json()["data"]]
+    assert names == ["probe"]
+    httpx.post(f"{browser.base_url}{API}/{browser.name}/reset", json={}, timeout=120).raise_for_status()
+    assert browser.http.get("/v1/browser/cookies").raise_for_status().json()["data"] == []

@@ -100,7 +100,7 @@ class TestSigningIn:
         for text in ("acme", role, f"{role} {HOSTILE}"):
             expect(account).to_contain_text(text)
         assert account.locator("img").count() == 0
-        wanted = ["Sandboxes", "Groups", "Usage", *(PAGES[role].split(", ") if PAGES[role] else [])]
+        wanted = ["Sandboxes", "Snapshots", "Volumes", "Groups", "Usage", *(PAGES[role].split(", ") if PAGES[role] else [])]
         expect(person.locator("#pages a")).to_have_text(wanted)
         expect(row(person, sandbox).locator(".state.running")).to_be_visible()
         manages = role in ("manage", "admin", "operator")
@@ -520,6 +520,76 @@ class TestAdmins:
         expect(group).to_have_count(0)
 
 
+class TestDisks:
+    def test_a_history_is_rolled_back_and_forked(self, tenants: TenantsServer, acme: Tenant, person: Page) -> None:
+        acme.json("POST", "/api/v2/sandboxes", json={"name": "tried"})
+
+        def run(name: str, command: str) -> str:
+            return acme.json("POST", f"/sandbox/{name}/v1/bash/exec", json={"command": command})["data"]["stdout"] or ""
+
+        sign_in(person, tenants.url, acme.key, "#/sandboxes/tried")
+        line = person.locator(".history ol > li")
+        expect(line).to_have_count(2)
+        for number in (1, 2):
+            run("tried", f"echo {number} >file-{number}")
+            person.get_by_role("button", name="Take a checkpoint").click()
+            person.locator("dialog[open]").get_by_label("Note").fill(f"{HOSTILE} {number}")
+            person.locator("dialog[open]").get_by_role("button", name="Take it").click()
+            expect(line).to_have_count(2 + number)
+        assert person.locator(".history img").count() == 0
+        expect(line.nth(2)).to_contain_text(f"{HOSTILE} 2")
+        person.get_by_role("button", name="Changes of #2").click()
+        expect(line.nth(2).locator("code")).to_have_text("/home/gem/file-2")
+        person.get_by_role("button", name="Roll back to #1").click()
+        person.locator("#question").get_by_role("button", name="Roll back").click()
+        expect(person.locator("#page-sandbox .message")).to_contain_text("Rolled back to #1.")
+        expect(line.nth(1)).to_have_attribute("aria-current", "step")
+        assert run("tried", "ls file-*").split() == ["file-1"]
+        person.get_by_role("button", name="Fork from #2").click()
+        expect(person.get_by_role("heading", name="tried")).to_have_count(0)
+        fork = person.locator("#page-sandbox h2").inner_text()
+        assert run(fork, "ls file-*").split() == ["file-1", "file-2"]
+        for name in (fork, "tried"):
+            acme.json("DELETE", f"/api/v2/sandboxes/{name}")
+
+    def test_snapshots_and_volumes(self, tenants: TenantsServer, acme: Tenant, person: Page) -> None:
+        acme.json("POST", "/api/v2/sandboxes", json={"name": "sealed"})
+        acme.json("POST", "/api/v2/snapshots", json={"name": "kept", "sandbox": "sealed", "note": HOSTILE})
+        sign_in(person, tenants.url, acme.key)
+        show(person, "Snapshots")
+        expect(row(person, "kept")).to_contain_text(HOSTILE)
+        row(person, "kept").get_by_role("button", name="Create a sandbox from kept").click()
+        expect(person.locator("#page-sandbox .state.running")).to_be_visible()
+        made = person.locator("#page-sandbox h2").inner_text()
+        show(person, "Snapshots")
+        row(person, "kept").get_by_role("button", name="Delete kept").click()
+        person.locator("#question").get_by_role("button", name="Delete").click()
+        expect(row(person, "kept")).to_have_count(0)
+        show(person, "Volumes")
+        person.get_by_role("button", name="Create a volume").click()
+        dialog = person.locator("dialog[open]")
+        dialog.get_by_label("Name").fill("models")
+        dialog.get_by_label("Size").fill("much")
+        dialog.get_by_role("button", name="Create", exact=True).click()
+        expect(error(dialog.get_by_label("Size"))).to_contain_text("Write a number and a unit")
+        dialog.get_by_label("Size").fill("64MiB")
+        dialog.get_by_role("button", name="Create", exact=True).click()
+        expect(row(person, "models")).to_contain_text("64 MiB")
+        person.get_by_role("button", name="Resize models").click()
+        dialog.get_by_label("Size").fill("128MiB")
+        dialog.get_by_role("button", name="Resize", exact=True).click()
+        expect(row(person, "models")).to_contain_text("128 MiB")
+        person.get_by_role("button", name="Copy models").click()
+        dialog.get_by_label("Name of the copy").fill("second")
+        dialog.get_by_role("button", name="Copy", exact=True).click()
+        for name in ("second", "models"):
+            row(person, name).first.get_by_role("button", name=f"Delete {name}").click()
+            person.locator("#question").get_by_role("button", name="Delete").click()
+            expect(row(person, name)).to_have_count(0)
+        for name in (made, "sealed"):
+            acme.json("DELETE", f"/api/v2/sandboxes/{name}")
+
+
 @pytest.fixture(scope="module")
 def furnished(tenants: TenantsServer, acme: Tenant) -> Iterator[Tenant]:
     """A tenant that has something on each page."""
@@ -528,11 +598,17 @@ def furnished(tenants: TenantsServer, acme: Tenant) -> Iterator[Tenant]:
     acme.json("POST", "/api/v2/sandboxes", json={"name": "asleep"})
     acme.json("POST", "/api/v2/sandboxes/asleep/pause", json={})
     acme.json("POST", "/sandbox/shown/v1/bash/exec", json={"command": "echo hello"})
+    acme.json("POST", "/api/v2/sandboxes/shown/checkpoints", json={"note": "with a greeting"})
+    acme.json("POST", "/sandbox/shown/v1/bash/exec", json={"command": "echo hello >greeting"})
+    acme.json("POST", "/api/v2/snapshots", json={"name": "greeted", "sandbox": "shown"})
+    acme.json("POST", "/api/v2/volumes", json={"name": "data", "size_bytes": 64 << 20})
     acme.json("POST", "/api/v2/groups", json={"name": "furniture", "ttl_seconds": 3600})
     hook = acme.json("POST", "/api/v2/webhooks", json={"url": "http://127.0.0.1:9/hook", "types": ["sandbox.paused"]})
     yield acme
     acme.json("DELETE", f"/api/v2/webhooks/{hook['id']}")
     acme.json("DELETE", "/api/v2/groups/furniture")
+    acme.json("DELETE", "/api/v2/volumes/data")
+    acme.json("DELETE", "/api/v2/snapshots/greeted")
     for name in ("shown", "asleep"):
         acme.json("DELETE", f"/api/v2/sandboxes/{name}")
     tenants.operator.json("PATCH", "/api/v2/tenants/acme", json={"limits": {"sandboxes": None, "cpu_millis": None}})
@@ -558,10 +634,18 @@ def states(page: Page, url: str) -> Iterator[str]:
     close()
     page.goto(f"{url}/#/sandboxes/shown")
     expect(page.locator("pre.log")).to_contain_text("hello")
+    page.get_by_role("button", name="Changes of the disk as it is").click()
+    expect(page.locator(".history .changes")).to_contain_text(["/home/gem/greeting"])
     yield "sandbox"
     page.get_by_role("button", name="Extend").click()
     yield "extend"
     close()
+    show(page, "Snapshots")
+    expect(row(page, "greeted")).to_be_visible()
+    yield "snapshots"
+    show(page, "Volumes")
+    expect(row(page, "data")).to_be_visible()
+    yield "volumes"
     show(page, "Groups")
     expect(row(page, "furniture")).to_be_visible()
     yield "groups"
@@ -654,5 +738,5 @@ def test_a_server_without_keys_shows_no_account(tenants: TenantsServer, person: 
     person.route(f"{tenants.url}/", lambda route: route.fulfill(response=html, body=html.text().replace('data-keys="required"', 'data-keys="none"')))
     person.route("**/api/v2/me", lambda route: route.fulfill(json=me))
     person.reload()
-    expect(person.locator("#pages a")).to_have_text(["Sandboxes", "Groups", "Usage", "Webhooks"])
+    expect(person.locator("#pages a")).to_have_text(["Sandboxes", "Snapshots", "Volumes", "Groups", "Usage", "Webhooks"])
     expect(person.locator("#account")).to_be_hidden()

@@ -8,8 +8,10 @@ import { GroupsPage } from './pages/groups';
 import { KeysPage } from './pages/keys';
 import { SandboxPage } from './pages/sandbox';
 import { SandboxesPage } from './pages/sandboxes';
+import { SnapshotsPage } from './pages/snapshots';
 import { TenantsPage } from './pages/tenants';
 import { UsagePage } from './pages/usage';
+import { VolumesPage } from './pages/volumes';
 import { WebhooksPage } from './pages/webhooks';
 import { type Me, Rights, keysRequired } from './rights';
 import { SandboxList } from './sandbox_list';
@@ -52,6 +54,8 @@ function start(rights: Rights): void {
   const one = new SandboxPage(rights, list, sandbox => sandboxes.openSteps(sandbox));
   const entries: Record<string, Entry> = {
     '': { label: 'Sandboxes', offered: true, make: () => sandboxes },
+    snapshots: { label: 'Snapshots', offered: rights.wholeTenant, make: () => new SnapshotsPage(rights) },
+    volumes: { label: 'Volumes', offered: rights.wholeTenant, make: () => new VolumesPage(rights) },
     groups: { label: 'Groups', offered: rights.wholeTenant, make: () => new GroupsPage(rights) },
     usage: { label: 'Usage', offered: rights.wholeTenant, make: () => new UsagePage(rights) },
     keys: { label: 'Keys', offered: rights.managesKeys, make: () => new KeysPage(rights) },

@@ -401,9 +401,19 @@ impl Control {
         Ok(spec_of_state(&state))
     }
 
-    /// Seals the disk of a sandbox for its forks. [`Control::end_fork`] gives the state up.
-    pub async fn begin_fork(&self, tenant: &TenantId, name: &SandboxName) -> Result<(Sandbox, StateId), ControlError> {
+    /// The state that forks of a sandbox start as: a checkpoint of it, or its disk, which is sealed for them. Then
+    /// [`Control::end_fork`] gives the state up.
+    pub async fn begin_fork(
+        &self,
+        tenant: &TenantId,
+        name: &SandboxName,
+        checkpoint: Option<StateId>,
+    ) -> Result<(Sandbox, StateId), ControlError> {
         self.with_disk(tenant, name, |control, entry| async move {
+            if let Some(checkpoint) = checkpoint {
+                control.own_checkpoint(&entry, &checkpoint)?;
+                return Ok((entry.current(), checkpoint));
+            }
             let sealed =
                 control.seal(&entry, Seal { kind: StateKind::Snapshot, note: None, memo: None, image_owner: None }).await?;
             Ok((entry.current(), sealed.state.id))

@@ -101,10 +101,18 @@ impl<'a> StateCall<'a> {
         let several = Several::read(Some(fork.count.unwrap_or(1)), fork.min)?;
         let several = several.ok_or_else(|| Refusal::bad_request("count is missing"))?;
         fork.labels.as_ref().map_or(Ok(()), check_labels).map_err(ControlError::from)?;
+        let checkpoint = match &fork.from_checkpoint {
+            Some(checkpoint) => match self.read_state(&name, &state_text(checkpoint)?).await? {
+                DiskState::Sealed(state) => Some(state),
+                _ => return Err(Refusal::bad_request("from_checkpoint is not a checkpoint: give its number or id")),
+            },
+            None => None,
+        };
         let ((gateway, context), of) = (self.owned(), name.clone());
         let (dialect, action) = (self.dialect, self.action.clone());
         let forked = async move {
-            let (parent, state) = gateway.control.begin_fork(context.tenant(), &of).await?;
+            let keeps = checkpoint.is_some();
+            let (parent, state) = gateway.control.begin_fork(context.tenant(), &of, checkpoint).await?;
             let spec = SandboxSpec { state: Some(state.clone()), ..parent.spec.clone() };
             let request = fork_request(dialect, fork, &parent, spec);
             let child_call = LifecycleCall { dialect, action, arguments: None };
@@ -113,7 +121,9 @@ impl<'a> StateCall<'a> {
                 move |sandbox| api::shape(&gateway, &context, sandbox)
             };
             let created = batch::create(&gateway, &context, child_call, request, several, None, shape).await;
-            gateway.control.end_fork(&state).await;
+            if !keeps {
+                gateway.control.end_fork(&state).await;
+            }
             created
         };
         self.recorded(&name, "sandbox.fork", forked).await
@@ -162,6 +172,15 @@ impl<'a> StateCall<'a> {
     pub(crate) fn snapshots(&self) -> Value {
         let snapshots = self.gateway.control.snapshots(self.context.tenant()).into_iter().map(shown).collect();
         json!(SnapshotList { snapshots, next_cursor: None })
+    }
+}
+
+/// A state as a request names it: by number or text.
+fn state_text(given: &Value) -> Result<String, Refusal> {
+    match given {
+        Value::Number(number) => Ok(number.to_string()),
+        Value::String(text) => Ok(text.clone()),
+        other => Err(Refusal::bad_request(format!("{other} is not a state: give a checkpoint's number or id"))),
     }
 }
 
@@ -224,11 +243,8 @@ pub(crate) async fn remove_checkpoint(exchange: &mut Exchange) -> Answered {
 pub(crate) async fn roll_back(exchange: &mut Exchange) -> Answered {
     let name = find(exchange).await?.name;
     let (RollBack { to, processes }, arguments) = exchange.json().await?;
-    let to = match to {
-        Some(Value::Number(number)) => number.to_string(),
-        Some(Value::String(text)) => text,
-        _ => return Err(Refusal::bad_request("to is missing: give a checkpoint's number or id, or beginning")),
-    };
+    let to = to.ok_or_else(|| Refusal::bad_request("to is missing: give a checkpoint's number or id, or beginning"))?;
+    let to = state_text(&to)?;
     let call = StateCall::of_exchange(exchange, format!("POST {PATH}/sandboxes/{name}/rollback"), Some(arguments));
     let to = call.read_state(&name, &to).await?;
     if to == DiskState::Current {

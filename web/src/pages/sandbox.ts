@@ -4,6 +4,7 @@ import { Refused, call } from '../api';
 import { LineChart } from '../chart';
 import { age, byId, bytes, make, timeLeft } from '../dom';
 import { Field, FieldsWrong, Message, button, formDialog, textInput, workButton } from '../forms';
+import { History } from '../history';
 import { NEXT, askToDelete, remove, turn } from '../lifecycle';
 import { Loads, type Measured } from '../load';
 import { plain, readLog } from '../log';
@@ -23,6 +24,7 @@ export class SandboxPage implements View {
   private readonly list: SandboxList;
   private readonly openSteps: (sandbox: Sandbox) => void;
   private readonly message = new Message();
+  private readonly history: History;
   private name = '';
   private sandbox: Sandbox | null = null;
   private parts: Parts | null = null;
@@ -36,6 +38,7 @@ export class SandboxPage implements View {
     this.rights = rights;
     this.list = list;
     this.openSteps = openSteps;
+    this.history = new History(rights, this.message);
   }
 
   get title(): string {
@@ -53,9 +56,11 @@ export class SandboxPage implements View {
       make('p', { className: 'back' }, make('a', { href: '#/', textContent: 'All sandboxes' })),
       this.parts.head, this.message.box, this.parts.reason,
       this.parts.charts,
-      this.parts.facts, this.parts.log);
+      this.parts.facts, this.history.box, this.parts.log);
     this.parts.head.replaceChildren(make('h2', { textContent: name, tabIndex: -1 }));
     void this.read();
+    this.history.box.hidden = true;
+    this.history.open(name).catch(this.message.fail);
   }
 
   close(): void {

@@ -106,6 +106,9 @@ pub(crate) struct ForkArgs {
     /// Create none if fewer than this number can be created [default: all]
     #[arg(long, value_name = "N")]
     pub(crate) min: Option<u32>,
+    /// Start as this checkpoint [default: the disk as it is]
+    #[arg(long = "from", value_name = "CHECKPOINT")]
+    pub(crate) from_checkpoint: Option<String>,
     /// Name them NAME-0 and so on
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<SandboxName>,

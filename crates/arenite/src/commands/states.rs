@@ -135,6 +135,7 @@ pub(crate) async fn fork(args: ForkArgs) -> Outcome {
     let request = json!({
         "count": args.count,
         "min": args.min,
+        "from_checkpoint": args.from_checkpoint,
         "name": args.name,
         "env": environment(&args.env)?,
         "labels": labels(&args.label)?,

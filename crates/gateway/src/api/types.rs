@@ -243,6 +243,8 @@ pub(crate) struct ForkSandbox {
     pub(crate) count: Option<usize>,
     /// If fewer than this number can be created, none are; by default all must be.
     pub(crate) min: Option<usize>,
+    /// The number or id of a checkpoint that they start as. Absent: the disk as it is.
+    pub(crate) from_checkpoint: Option<Value>,
     /// They are named `NAME-0` and so on. Absent: each one's id.
     pub(crate) name: Option<SandboxName>,
     /// Another main command; the parent's, if absent.
