@@ -9,11 +9,15 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
+import loads
 import pytest
 from commands import run
 from operation.conftest import own_server  # noqa: F401
 from sandboxes import LiveSandbox
 from small import tiny_image
+
+#: Checkpoints that a disk returns to, after 200 changes each.
+ROUNDS = loads.size(4, 100)
 
 # All that a rollback has to give back, a line for each file: kind, mode, owner, size, links, times, blocks, target, xattrs, content.
 TREE = r"""
@@ -115,21 +119,23 @@ def name() -> str:
     return f"n-{uuid.uuid4().hex[:10]}"
 
 
+@pytest.mark.load
+@pytest.mark.timeout(60 + 10 * ROUNDS)
 def test_a_rollback_gives_back_every_byte_and_attribute(disk: Disk) -> None:
     seeds = random.Random(7)
     disk.mutate(seeds.randrange(10**6))
     known: list[tuple[int, str]] = []
-    for _ in range(4):
+    for _ in range(ROUNDS):
         known.append((disk.checkpoint()["number"], disk.tree()))
         disk.mutate(seeds.randrange(10**6))
-    assert len({tree for _, tree in known}) == 4
-    for number, tree in seeds.sample(known, 4):
+    assert len({tree for _, tree in known}) == ROUNDS
+    for number, tree in seeds.sample(known, ROUNDS):
         answer = disk.roll_back(number)
         assert answer["processes"] == "restarted"
         assert answer["sandbox"]["id"] == disk.sandbox.id
         assert disk.tree() == tree, number
     history = disk.history()
-    assert [checkpoint["number"] for checkpoint in history["checkpoints"]] == [1, 2, 3, 4]
+    assert [checkpoint["number"] for checkpoint in history["checkpoints"]] == list(range(1, ROUNDS + 1))
     assert history["head"] in {checkpoint["id"] for checkpoint in history["checkpoints"]}
 
 

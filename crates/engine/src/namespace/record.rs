@@ -232,7 +232,16 @@ impl Records {
         Ok(())
     }
 
+    /// Writes both copies, in place if they exist.
     pub(super) fn write(&self, record: &Record) -> io::Result<()> {
+        match self.overwrite(record) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.replace(record),
+            other => other,
+        }
+    }
+
+    /// Puts new files in the place of both copies.
+    fn replace(&self, record: &Record) -> io::Result<()> {
         let text = record.encode()?;
         for dir in self.places(&record.id) {
             fs::create_dir_all(&dir)?;
@@ -244,7 +253,7 @@ impl Records {
     }
 
     /// Writes new content into both copies, one after the other, so that the other one is sound if this ends in between. Takes a
-    /// tenth of the time of [`Self::write`]: file systems flush a file that is renamed over another one.
+    /// tenth of the time of [`Self::replace`]: file systems flush a file that is renamed over another one.
     ///
     /// # Errors
     /// If a copy is missing, too.
@@ -262,7 +271,7 @@ impl Records {
 
     /// Writes both copies, and restores the socket's missing name.
     pub(super) fn restore(&self, record: &Record) -> io::Result<()> {
-        self.write(record)?;
+        self.replace(record)?;
         let [copy, first] = self.places(&record.id).map(|dir| dir.join(SOCKET));
         match (copy.exists(), first.exists()) {
             (true, false) => link(&copy, &first),
