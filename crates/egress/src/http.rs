@@ -8,7 +8,7 @@ mod target;
 mod tunnel;
 
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -49,6 +49,7 @@ type Body = Either<Incoming, Full<Bytes>>;
 pub(crate) struct HttpConnection {
     connection: Connection,
     upstream: tokio::sync::Mutex<Option<Upstream>>,
+    /// Of the last request.
     tunnel: Mutex<Option<Tunnel>>,
 }
 
@@ -104,13 +105,15 @@ impl HttpConnection {
         if let Err(error) = server.serve_connection(TokioIo::new(stream), service).with_upgrades().await {
             tracing::trace!(%error, "a connection of HTTP ended");
         }
-        let tunnel = this.tunnel.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let tunnel = this.tunnel().take();
         if let Some(tunnel) = tunnel {
             tunnel.run(IDLE).await;
         }
     }
 
     async fn answer(&self, mut request: Request<Incoming>) -> Response<Body> {
+        // hyper gives the client's stream back after a request to upgrade, also where it is refused.
+        self.set_tunnel(Tunnel { client: hyper::upgrade::on(&mut request), server: None });
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         let target = match RequestTarget::read(&request, self.connection.destination) {
             Ok(target) => target,
@@ -134,10 +137,10 @@ impl HttpConnection {
             return self.refuse(request, Some(&target), decision.reason).await;
         }
         let spoken = Spoken::Http { method: method.as_str().into(), path: seen_path.unwrap_or(path.clone()).into() };
-        let client = is_websocket(&request).then(|| hyper::upgrade::on(&mut request));
-        let outgoing = Self::outgoing(request, &target, port, client.is_some());
+        let upgrades = is_websocket(&request);
+        let outgoing = Self::outgoing(request, &target, port, upgrades);
         match self.pass(outgoing, &target, &spoken, (&method, &path)).await {
-            Ok(response) => self.incoming(response, client),
+            Ok(response) => self.incoming(response, upgrades),
             Err(Refusal::Decided(decision)) => {
                 self.note(Some(&target), &method, &path, &decision);
                 self.refusal(Some(&target), decision.reason)
@@ -233,17 +236,27 @@ impl HttpConnection {
         Request::from_parts(parts, body)
     }
 
-    fn incoming(&self, mut response: Response<Incoming>, client: Option<hyper::upgrade::OnUpgrade>) -> Response<Body> {
+    fn incoming(&self, mut response: Response<Incoming>, upgrades: bool) -> Response<Body> {
         keep_end_to_end(response.headers_mut());
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            let Some(client) = client else {
+            if !upgrades {
                 return text(StatusCode::BAD_GATEWAY, "arenite: the server switched protocols without being asked\n".to_owned());
-            };
+            }
             let server = hyper::upgrade::on(&mut response);
-            *self.tunnel.lock().unwrap_or_else(PoisonError::into_inner) = Some(Tunnel { client, server });
+            if let Some(tunnel) = &mut *self.tunnel() {
+                tunnel.server = Some(server);
+            }
             upgrade_again(response.headers_mut());
         }
         response.map(Either::Left)
+    }
+
+    fn tunnel(&self) -> MutexGuard<'_, Option<Tunnel>> {
+        self.tunnel.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_tunnel(&self, tunnel: Tunnel) {
+        *self.tunnel() = Some(tunnel);
     }
 
     /// The answer to a request that is not passed on.

@@ -37,6 +37,8 @@ struct Window {
 #[derive(Debug)]
 struct Repeated {
     last: EgressEvent,
+    /// Whether the event that was sent stands for one that counts.
+    is_counted: bool,
     count: u64,
 }
 
@@ -56,13 +58,14 @@ impl Refusals {
         match window.seen.entry(key(&event)) {
             Entry::Occupied(mut known) => {
                 let known = known.get_mut();
-                known.count += u64::from(counts);
+                known.count += u64::from(counts && known.is_counted);
+                known.is_counted |= counts;
                 known.last.time = Timestamp::now();
                 (Repetition::Counted, false)
             }
             Entry::Vacant(new) => {
                 let sandbox = event.sandbox.clone();
-                new.insert(Repeated { last: event, count: 0 });
+                new.insert(Repeated { last: event, is_counted: counts, count: 0 });
                 *window.of_sandbox.entry(sandbox).or_default() += 1;
                 (Repetition::First, opens)
             }
@@ -73,7 +76,7 @@ impl Refusals {
     pub(crate) fn take(&self) -> Vec<EgressEvent> {
         let window = std::mem::take(&mut *self.window.lock().unwrap_or_else(PoisonError::into_inner));
         let repeated = window.seen.into_values().filter(|repeated| repeated.count > 0);
-        repeated.map(|Repeated { last, count }| EgressEvent { count, ..last }).collect()
+        repeated.map(|Repeated { last, count, .. }| EgressEvent { count, ..last }).collect()
     }
 }
 
