@@ -18,6 +18,9 @@ use crate::sandbox::{Admission, OpenConnection, Sandboxes, Spoken};
 use crate::sniff::{FIRST_MESSAGE, SERVER_FIRST, Spoke, sniff};
 use crate::splice::splice;
 
+/// Names of one address that are compared with the policy.
+const MAX_PINS: usize = 256;
+
 /// What all connections use.
 pub(crate) struct Shared {
     pub(crate) sandboxes: Arc<Sandboxes>,
@@ -81,7 +84,7 @@ impl Connection {
         // What the resolver gave this address for, and may be spoken to without a name.
         let pinned = if policy.has_named_tcp(port) || policy.observes() {
             let names = self.open.sandbox.names_of(address);
-            names.into_iter().find(|name| policy.decide(Target::Name(name), port, Seen::Tcp).allowed)
+            names.into_iter().take(MAX_PINS).find(|name| policy.decide(Target::Name(name), port, Seen::Tcp).allowed)
         } else {
             None
         };

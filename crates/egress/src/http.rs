@@ -8,6 +8,8 @@ mod target;
 mod tunnel;
 
 use std::convert::Infallible;
+use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -33,8 +35,10 @@ use crate::metered::Metered;
 use crate::policy::{Decision, Reason, Seen, plain_path};
 use crate::sandbox::{Admission, Spoken};
 
-/// Time for the head of a request.
-const HEAD: Duration = Duration::from_secs(10);
+/// Time without a byte until a connection takes no further request.
+const KEEP_ALIVE: Duration = Duration::from_secs(75);
+/// Time for the head of a request, from the end of the one before.
+const HEAD: Duration = Duration::from_secs(90);
 /// Time without a byte until a connection ends, also while a server thinks.
 const IDLE: Duration = Duration::from_secs(15 * 60);
 /// Buffer of a direction, and the largest head of a request or answer.
@@ -56,7 +60,7 @@ pub(crate) struct HttpConnection {
 /// The connection to a server, for further requests to it.
 struct Upstream {
     target: RequestTarget,
-    dialed: std::net::IpAddr,
+    dialed: IpAddr,
     sender: SendRequest<Incoming>,
     task: JoinHandle<()>,
 }
@@ -102,7 +106,16 @@ impl HttpConnection {
         let draft = this.connection.draft(Protocol::Http);
         let decision = Decision { allowed: true, rule: None, reason: Reason::Rule };
         let _end = EndEvent { connection: &this.connection, draft: &draft, decision: &decision };
-        if let Err(error) = server.serve_connection(TokioIo::new(stream), service).with_upgrades().await {
+        let mut serving = pin!(server.serve_connection(TokioIo::new(stream), service).with_upgrades());
+        let served = tokio::select! {
+            served = &mut serving => served,
+            () = this.connection.meter.idle(KEEP_ALIVE) => {
+                // What is in progress still gets its answer.
+                serving.as_mut().graceful_shutdown();
+                serving.await
+            }
+        };
+        if let Err(error) = served {
             tracing::trace!(%error, "a connection of HTTP ended");
         }
         let tunnel = this.tunnel().take();
@@ -297,14 +310,7 @@ impl HttpConnection {
         self.note_at(target, Some(self.connection.destination.ip()), method, path, decision);
     }
 
-    fn note_at(
-        &self,
-        target: Option<&RequestTarget>,
-        address: Option<std::net::IpAddr>,
-        method: &Method,
-        path: &str,
-        decision: &Decision,
-    ) {
+    fn note_at(&self, target: Option<&RequestTarget>, address: Option<IpAddr>, method: &Method, path: &str, decision: &Decision) {
         let name = target.and_then(RequestTarget::name);
         let draft = Draft {
             name: name.as_deref(),

@@ -3,8 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use tokio::io::AsyncReadExt;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::{Instant, timeout_at};
 
 use crate::hello::{ClientHello, HelloReader, HelloStep};
@@ -31,7 +30,7 @@ pub(crate) enum Spoke {
 
 /// Reads from the client until it is known what it speaks. The bytes are left in `read`. `patience` is the time for the first
 /// byte.
-pub(crate) async fn sniff(stream: &mut TcpStream, read: &mut Vec<u8>, patience: Duration) -> io::Result<Spoke> {
+pub(crate) async fn sniff(stream: &mut (impl AsyncRead + Unpin), read: &mut Vec<u8>, patience: Duration) -> io::Result<Spoke> {
     let start = Instant::now();
     let mut until = start + patience;
     let mut hello = HelloReader::default();
@@ -91,7 +90,41 @@ fn starts_request(bytes: &[u8]) -> Option<bool> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncWriteExt;
+
     use super::*;
+
+    /// Pieces that come after a time in milliseconds each, and the end.
+    async fn sniff_pieces(pieces: &[(u64, &[u8])], patience: Duration) -> (Spoke, usize, u128) {
+        let (mut client, mut stream) = tokio::io::duplex(1 << 16);
+        let start = Instant::now();
+        let mut read = Vec::new();
+        let writes = async {
+            for (pause, piece) in pieces {
+                tokio::time::sleep(Duration::from_millis(*pause)).await;
+                let _ = client.write_all(piece).await;
+            }
+            std::future::pending::<()>().await;
+        };
+        let spoke = tokio::select! {
+            spoke = sniff(&mut stream, &mut read, patience) => spoke.unwrap(),
+            () = writes => unreachable!("it never ends"),
+        };
+        (spoke, read.len(), start.elapsed().as_millis())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_message_has_a_time() {
+        assert_eq!(sniff_pieces(&[], SERVER_FIRST).await, (Spoke::Nothing, 0, 300));
+        assert_eq!(sniff_pieces(&[], FIRST_MESSAGE).await, (Spoke::Nothing, 0, 10_000));
+        assert_eq!(sniff_pieces(&[(299, b"GET"), (500, b" /")], SERVER_FIRST).await, (Spoke::Http, 5, 799));
+        assert_eq!(sniff_pieces(&[(1, b"SSH-2.0-x\r\n")], SERVER_FIRST).await, (Spoke::Other, 11, 1));
+        // One byte each second is too slow, also if it goes on.
+        let hello = b"\x16\x03\x01\x01\x00\x01\x00\x00\xf0\x03\x03\x00\x00\x00\x00";
+        let slow: Vec<(u64, &[u8])> = hello.chunks(1).map(|byte| (1_100, byte)).collect();
+        assert_eq!(sniff_pieces(&slow, FIRST_MESSAGE).await, (Spoke::MalformedTls, 9, 10_000));
+        assert_eq!(sniff_pieces(&[(0, b"GET")], FIRST_MESSAGE).await, (Spoke::Other, 3, 10_000));
+    }
 
     #[test]
     fn requests_are_told_from_other_protocols() {

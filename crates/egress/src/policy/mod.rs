@@ -139,6 +139,8 @@ pub struct CompiledPolicy {
     mode: PolicyMode,
     allow: RuleIndex,
     deny: RuleIndex,
+    /// Ports of rules that have a name and the protocol `tcp`, without overlaps.
+    named_tcp: Box<[(u16, u16)]>,
 }
 
 impl CompiledPolicy {
@@ -152,7 +154,9 @@ impl CompiledPolicy {
             let parsed = rules.iter().map(|rule| Rule::parse(rule, is_deny)).collect::<Result<Vec<_>, _>>()?;
             Ok::<_, EgressError>(RuleIndex::new(parsed))
         };
-        Ok(Self { mode: policy.mode, allow: index(&policy.allow, false)?, deny: index(&policy.deny, true)? })
+        let allow = index(&policy.allow, false)?;
+        let named_tcp = allow.named_tcp();
+        Ok(Self { mode: policy.mode, allow, deny: index(&policy.deny, true)?, named_tcp })
     }
 
     pub fn observes(&self) -> bool {
@@ -195,9 +199,7 @@ impl CompiledPolicy {
 
     /// Whether connections to this port may speak a protocol in which the proxy sees no name.
     pub(crate) fn has_named_tcp(&self, port: u16) -> bool {
-        self.allow.rules.iter().any(|rule| {
-            rule.protocol == Some(RuleProtocol::Tcp) && !matches!(rule.target, RuleTarget::Net(_)) && rule.has_port(port)
-        })
+        self.named_tcp.iter().any(|(first, last)| (*first..=*last).contains(&port))
     }
 
     /// Whether rules for this name depend on paths, so that an ambiguous path can't be decided.
@@ -247,6 +249,20 @@ impl RuleIndex {
         }
         index.rules = rules;
         index
+    }
+
+    fn named_tcp(&self) -> Box<[(u16, u16)]> {
+        let is_named = |rule: &&Rule| !matches!(rule.target, RuleTarget::Net(_)) && rule.protocol == Some(RuleProtocol::Tcp);
+        let mut ranges: Vec<(u16, u16)> = self.rules.iter().filter(is_named).flat_map(Rule::ports).collect();
+        ranges.sort_unstable();
+        ranges.dedup_by(|next, merged| {
+            let overlaps = next.0 <= merged.1.saturating_add(1);
+            if overlaps {
+                merged.1 = merged.1.max(next.1);
+            }
+            overlaps
+        });
+        ranges.into()
     }
 
     fn find(&self, target: Target<'_>, matches: impl Fn(&&Rule) -> bool) -> Option<&Rule> {

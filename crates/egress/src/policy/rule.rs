@@ -68,6 +68,14 @@ impl Rule {
         }
     }
 
+    pub(super) fn ports(&self) -> Vec<(u16, u16)> {
+        match &self.ports {
+            Ports::Web => vec![(80, 80), (443, 443)],
+            Ports::All => vec![(0, u16::MAX)],
+            Ports::Ranges(ranges) => ranges.to_vec(),
+        }
+    }
+
     pub(super) fn has_port(&self, port: u16) -> bool {
         match &self.ports {
             Ports::Web => matches!(port, 80 | 443),

@@ -155,6 +155,17 @@ fn wrong_rules_are_named() {
     assert!(matches!(CompiledPolicy::compile(&many), Err(EgressError::TooManyRules { .. })));
 }
 
+#[test]
+fn ports_of_named_tcp_are_known() {
+    let policy =
+        compile(r#"{"allow": ["a.test:22,20-30/tcp", "*.b.test:31/tcp", "c.test/tcp", "10.0.0.0/8:99/tcp", "d.test:98"]}"#);
+    assert_eq!(*policy.named_tcp, [(20, 31), (80, 80), (443, 443)]);
+    for (port, expected) in [(19, false), (20, true), (31, true), (32, false), (443, true), (98, false), (99, false)] {
+        assert_eq!(policy.has_named_tcp(port), expected, "{port}");
+    }
+    assert!(compile(r#"{"allow": ["*:*/tcp", "a.test:1/tcp"]}"#).has_named_tcp(u16::MAX));
+}
+
 /// A generator that needs no crate (xorshift).
 struct Random(u64);
 

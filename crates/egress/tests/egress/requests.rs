@@ -307,6 +307,32 @@ async fn a_refused_upload_gets_its_answer() {
 }
 
 #[tokio::test]
+async fn answers_without_a_body_keep_their_length() {
+    let mut proxy = Proxy::start().await;
+    let listener = TcpListener::bind((SERVER, 0)).await.unwrap();
+    let server = listener.local_addr().unwrap();
+    proxy.set(&format!(r#"{{"allow": ["a.test:{}"]}}"#, server.port()), false).await;
+    proxy.resolver.name("a.test", &[SERVER]);
+    let mut client = proxy.connect(server).await;
+    client.write_all(b"HEAD /large HTTP/1.1\r\nHost: a.test\r\nX-Case: a\r\n\r\n").await.unwrap();
+    let (mut upstream, _) = listener.accept().await.unwrap();
+    assert!(read_head(&mut upstream).await.contains("\r\nX-Case: a\r\n"), "the client's spelling");
+    upstream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 123456\r\nETag: x\r\n\r\n").await.unwrap();
+    assert!(read_head(&mut client).await.contains("\r\nContent-Length: 123456\r\nETag: x\r\n"));
+    client.write_all(get("/", "a.test").as_bytes()).await.unwrap();
+    read_head(&mut upstream).await;
+    upstream.write_all(b"HTTP/1.1 304 Not Modified\r\nETag: x\r\n\r\n").await.unwrap();
+    assert!(read_head(&mut client).await.starts_with("HTTP/1.1 304"));
+    // An answer that ends with its connection.
+    client.write_all(get("/", "a.test").as_bytes()).await.unwrap();
+    read_head(&mut upstream).await;
+    upstream.write_all(b"HTTP/1.0 200 OK\r\n\r\nall").await.unwrap();
+    drop(upstream);
+    assert!(read_head(&mut client).await.to_lowercase().contains("transfer-encoding: chunked"));
+    assert_eq!(read_exactly(&mut client, 13).await, b"3\r\nall\r\n0\r\n\r\n");
+}
+
+#[tokio::test]
 async fn a_new_policy_counts_for_the_next_request() {
     let (mut proxy, server, log) = start(r#"["a.test:PORT"]"#).await;
     let mut client = proxy.connect(server).await;
