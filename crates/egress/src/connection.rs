@@ -78,7 +78,7 @@ impl Connection {
             let decision = policy.decide(Target::Address(address), port, Seen::Tcp);
             // A denied address is denied by any name.
             if decision.allowed || decision.reason == Reason::Denied {
-                return self.to_address(stream, &[], Spoken::Tcp, None).await;
+                return self.to_address(stream, &[], None, Spoken::Tcp, Reason::NoRule).await;
             }
         }
         // What the resolver gave this address for, and may be spoken to without a name.
@@ -111,13 +111,13 @@ impl Connection {
             Spoke::MalformedTls => self.refuse(Protocol::Tls, None, &Decision::refused(Reason::MalformedTls)),
             Spoke::Tls(_) => match pinned {
                 Some(name) => self.to_name(stream, &first, name, Spoken::Tcp).await,
-                None => self.to_address(stream, &first, Spoken::Tls, Some(Reason::NoName)).await,
+                None => self.to_address(stream, &first, None, Spoken::Tls, Reason::NoName).await,
             },
             Spoke::Other | Spoke::Nothing => {
                 let refusal = if spoke == Spoke::Nothing { Reason::Silent } else { Reason::UnknownProtocol };
                 match pinned {
                     Some(name) => self.to_name(stream, &first, name, Spoken::Tcp).await,
-                    None => self.to_address(stream, &first, Spoken::Tcp, Some(refusal)).await,
+                    None => self.to_address(stream, &first, None, Spoken::Tcp, refusal).await,
                 }
             }
         }
@@ -127,21 +127,21 @@ impl Connection {
         self.open.sandbox.policy().observes()
     }
 
-    /// Passes the connection on to the address that the client chose, if a rule has it. `instead` is the reason that says more
-    /// than that there is no rule.
-    async fn to_address(&self, stream: ClientStream, first: &[u8], spoken: Spoken, instead: Option<Reason>) {
+    /// Passes the connection on to the address that the client chose, if a rule has it. `name` is what it said about its server,
+    /// and `no_rule` the reason if there is no rule.
+    async fn to_address(&self, stream: ClientStream, first: &[u8], name: Option<&str>, spoken: Spoken, no_rule: Reason) {
         let admission = Admission { name: None, address: self.destination.ip(), port: self.destination.port(), spoken };
         let protocol = protocol(&admission.spoken);
         let mut decision = admission.decide(&self.open.sandbox.policy());
         if !decision.allowed {
             if decision.reason == Reason::NoRule {
-                decision.reason = instead.unwrap_or(Reason::NoRule);
+                decision.reason = no_rule;
             }
-            return self.refuse(protocol, None, &decision);
+            return self.refuse(protocol, name, &decision);
         }
         match self.shared.dialer.dial_address(self.destination).await {
-            Ok(dialed) => self.pass(stream, first, dialed, admission).await,
-            Err(reason) => self.refuse(protocol, None, &Decision { allowed: false, reason, ..decision }),
+            Ok(dialed) => self.pass(stream, first, name, dialed, admission).await,
+            Err(reason) => self.refuse(protocol, name, &Decision { allowed: false, reason, ..decision }),
         }
     }
 
@@ -151,21 +151,24 @@ impl Connection {
         let port = self.destination.port();
         let seen = if spoken == Spoken::Tls { Seen::Tls } else { Seen::Tcp };
         let decision = self.open.sandbox.policy().decide(Target::Name(&name), port, seen);
+        if decision.reason == Reason::NoRule {
+            // A rule for TLS may have the address.
+            return self.to_address(stream, first, Some(&name), spoken, Reason::NoRule).await;
+        }
         if !decision.allowed {
             return self.refuse(protocol, Some(&name), &decision);
         }
         match self.shared.dialer.dial_name(&self.open.sandbox, &name, self.destination, &spoken).await {
             Ok(dialed) => {
-                let admission = Admission { name: Some(name), address: dialed.address, port, spoken };
-                self.pass(stream, first, dialed, admission).await;
+                let admission = Admission { name: Some(name.clone()), address: dialed.address, port, spoken };
+                self.pass(stream, first, Some(&name), dialed, admission).await;
             }
             Err(refusal) => self.refuse(protocol, Some(&name), &refusal),
         }
     }
 
-    async fn pass(&self, stream: ClientStream, first: &[u8], upstream: Dialed, admission: Admission) {
-        let name = admission.name.clone();
-        let draft = Draft { name: name.as_deref(), address: Some(upstream.address), ..self.draft(protocol(&admission.spoken)) };
+    async fn pass(&self, stream: ClientStream, first: &[u8], name: Option<&str>, upstream: Dialed, admission: Admission) {
+        let draft = Draft { name, address: Some(upstream.address), ..self.draft(protocol(&admission.spoken)) };
         // The policy may be another one since the connection to the server was begun.
         let decision = self.open.admit(admission);
         self.shared.events.decided(&draft, &decision);

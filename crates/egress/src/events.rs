@@ -186,3 +186,44 @@ impl Events {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn events_are_lost_and_counted_if_nobody_reads() {
+        let (events, mut queue) = Events::channel();
+        let decision = Decision { allowed: true, rule: Some("a.example".into()), reason: Reason::Rule };
+        let draft = Draft { name: Some("a.example"), ..Draft::new("box", Protocol::Tls, 443) };
+        for _ in 0..QUEUE + 3 {
+            events.decided(&draft, &decision);
+        }
+        assert_eq!((events.take_lost(), events.take_lost()), (3, 0));
+        let event = queue.recv().await.unwrap();
+        let text = serde_json::to_string(&event).unwrap();
+        assert!(text.contains(r#""kind":"decision","sandbox":"box","protocol":"tls","name":"a.example","port":443"#), "{text}");
+        assert_eq!(serde_json::from_str::<EgressEvent>(&text).unwrap(), event);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn different_refusals_of_a_sandbox_are_bounded() {
+        let (events, mut queue) = Events::channel();
+        for sandbox in ["loud", "quiet"] {
+            for n in 0..if sandbox == "loud" { 5_000 } else { 10 } {
+                let name = format!("{n}.example");
+                let draft = Draft { name: Some(&name), ..Draft::new(sandbox, Protocol::Dns, 53) };
+                events.decided(&draft, &Decision::refused(Reason::NoRule));
+            }
+        }
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let mut seen = (0, 0, 0);
+        while let Ok(event) = queue.try_recv() {
+            match event.sandbox.as_str() {
+                "loud" => seen = (seen.0 + 1, seen.1 + event.count, seen.2),
+                _ => seen.2 += event.count,
+            }
+        }
+        assert_eq!(seen, (258, 5_000, 10), "the first ones, one for the rest, and its number");
+    }
+}

@@ -137,14 +137,7 @@ impl HttpConnection {
         };
         let seen_path = plain_path(&path);
         let port = self.connection.destination.port();
-        let policy = self.connection.open.sandbox.policy();
-        let decision = if seen_path.is_none() && policy.compares_paths(target.target(), port) {
-            Decision::refused(Reason::AmbiguousPath)
-        } else {
-            let seen = Seen::Http { method: method.as_str(), path: seen_path.as_deref().unwrap_or(&path) };
-            policy.decide(target.target(), port, seen)
-        };
-        drop(policy);
+        let (target, decision) = self.decide(target, &method, &path, seen_path.as_deref());
         if !decision.allowed {
             self.note(Some(&target), &method, &path, &decision);
             return self.refuse(request, Some(&target), decision.reason).await;
@@ -162,6 +155,27 @@ impl HttpConnection {
                 tracing::debug!(%error, "a server failed");
                 text(StatusCode::BAD_GATEWAY, format!("arenite: {target} ended without an answer\n"))
             }
+        }
+    }
+
+    /// By the name that the request has, or by a rule for the address to which the client connected.
+    fn decide(&self, named: RequestTarget, method: &Method, path: &str, plain: Option<&str>) -> (RequestTarget, Decision) {
+        let (address, port) = (self.connection.destination.ip(), self.connection.destination.port());
+        let policy = self.connection.open.sandbox.policy();
+        let decide = |target: &RequestTarget| {
+            if plain.is_none() && policy.compares_paths(target.target(), port) {
+                return Decision::refused(Reason::AmbiguousPath);
+            }
+            policy.decide(target.target(), port, Seen::Http { method: method.as_str(), path: plain.unwrap_or(path) })
+        };
+        let decision = decide(&named);
+        if decision.reason != Reason::NoRule {
+            return (named, decision);
+        }
+        let by_address = named.at(address);
+        match decide(&by_address) {
+            Decision { reason: Reason::NoRule, .. } => (named, decision),
+            other => (by_address, other),
         }
     }
 
@@ -250,6 +264,7 @@ impl HttpConnection {
     }
 
     fn incoming(&self, mut response: Response<Incoming>, upgrades: bool) -> Response<Body> {
+        *response.version_mut() = Version::HTTP_11;
         keep_end_to_end(response.headers_mut());
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             if !upgrades {
@@ -311,7 +326,7 @@ impl HttpConnection {
     }
 
     fn note_at(&self, target: Option<&RequestTarget>, address: Option<IpAddr>, method: &Method, path: &str, decision: &Decision) {
-        let name = target.and_then(RequestTarget::name);
+        let name = target.and_then(RequestTarget::host_name);
         let draft = Draft {
             name: name.as_deref(),
             address,

@@ -13,10 +13,17 @@ use crate::policy::{Reason, Target};
 
 const HTTP_PORT: u16 = 80;
 
+/// Where a request goes, and the host that it names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum RequestTarget {
+pub(super) struct RequestTarget {
+    host: RequestHost,
+    /// Set if the address decides, to which the client connected, and not the name.
+    address: Option<IpAddr>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum RequestHost {
     Name(Arc<str>),
-    /// To which the client connected.
     Address(IpAddr),
 }
 
@@ -46,17 +53,29 @@ impl RequestTarget {
         }
     }
 
+    /// The same request, to the address to which the client connected.
+    pub(super) fn at(&self, address: IpAddr) -> Self {
+        Self { address: Some(address), ..self.clone() }
+    }
+
     pub(super) fn target(&self) -> Target<'_> {
-        match self {
-            Self::Name(name) => Target::Name(name),
-            Self::Address(address) => Target::Address(*address),
+        match (&self.host, self.address) {
+            (_, Some(address)) => Target::Address(address),
+            (RequestHost::Address(address), None) => Target::Address(*address),
+            (RequestHost::Name(name), None) => Target::Name(name),
         }
     }
 
+    /// The name that decides.
     pub(super) fn name(&self) -> Option<Arc<str>> {
-        match self {
-            Self::Name(name) => Some(name.clone()),
-            Self::Address(_) => None,
+        self.host_name().filter(|_| self.address.is_none())
+    }
+
+    /// The name in the request.
+    pub(super) fn host_name(&self) -> Option<Arc<str>> {
+        match &self.host {
+            RequestHost::Name(name) => Some(name.clone()),
+            RequestHost::Address(_) => None,
         }
     }
 
@@ -70,10 +89,10 @@ impl RequestTarget {
 
 impl fmt::Display for RequestTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Name(name) => f.write_str(name),
-            Self::Address(IpAddr::V4(address)) => write!(f, "{address}"),
-            Self::Address(IpAddr::V6(address)) => write!(f, "[{address}]"),
+        match &self.host {
+            RequestHost::Name(name) => f.write_str(name),
+            RequestHost::Address(IpAddr::V4(address)) => write!(f, "{address}"),
+            RequestHost::Address(IpAddr::V6(address)) => write!(f, "[{address}]"),
         }
     }
 }
@@ -96,12 +115,14 @@ fn read_host(text: &str, destination: SocketAddr) -> Option<RequestTarget> {
     }
     if let Ok(address) = host.parse::<IpAddr>() {
         let address = address.to_canonical();
-        return (address == destination.ip().to_canonical()).then_some(RequestTarget::Address(address));
+        let is_destination = address == destination.ip().to_canonical();
+        return is_destination.then_some(RequestTarget { host: RequestHost::Address(address), address: Some(address) });
     }
     if text.starts_with('[') {
         return None;
     }
-    normalize_name(host).ok().map(|name| RequestTarget::Name(name.into()))
+    let name = normalize_name(host).ok()?;
+    Some(RequestTarget { host: RequestHost::Name(name.into()), address: None })
 }
 
 /// The target as servers get it: path and query, or the star of OPTIONS.

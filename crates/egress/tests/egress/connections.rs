@@ -139,6 +139,49 @@ async fn rules_with_addresses_pass_any_protocol() {
 }
 
 #[tokio::test]
+async fn rules_with_addresses_may_be_for_one_protocol() {
+    let mut proxy = Proxy::start().await;
+    let server = proxy.echo(SERVER, 0, "").await;
+    let port = server.port();
+    proxy.set(&format!(r#"{{"allow": ["127.1.0.0/24:{port}/https"], "deny": ["bad.test"]}}"#), false).await;
+    for (name, is_allowed) in [("any.test", true), ("127.1.0.1", true), ("bad.test", false)] {
+        let hello = client_hello(name);
+        let mut client = proxy.connect(server).await;
+        client.write_all(&hello).await.unwrap();
+        if is_allowed {
+            assert_eq!(read_exactly(&mut client, hello.len()).await, hello);
+            let noted = proxy.event(|event| event.allowed).await.name;
+            assert_eq!(noted.is_some(), name == "any.test");
+        } else {
+            assert!(is_reset(&mut client).await);
+        }
+    }
+    let mut client = proxy.connect(server).await;
+    client.write_all(b"\0\0\0\x08\x04\xd2\x16\x2f").await.unwrap();
+    assert!(is_reset(&mut client).await);
+}
+
+#[tokio::test]
+async fn a_slow_reader_makes_its_server_wait() {
+    let mut proxy = Proxy::start().await;
+    let listener = tokio::net::TcpListener::bind((SERVER, 0)).await.unwrap();
+    let server = listener.local_addr().unwrap();
+    proxy.set(&format!(r#"{{"allow": ["127.1.0.1:{}"]}}"#, server.port()), false).await;
+    let _client = proxy.connect(server).await;
+    let (upstream, _) = listener.accept().await.unwrap();
+    let (piece, mut written) = (vec![0; 1 << 20], 0);
+    while let Ok(ready) = tokio::time::timeout(Duration::from_millis(300), upstream.writable()).await {
+        ready.unwrap();
+        match upstream.try_write(&piece) {
+            Ok(length) => written += length,
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),
+        }
+        // The kernel's buffers of two connections.
+        assert!(written < 100 << 20, "the proxy takes what its client does not read");
+    }
+}
+
+#[tokio::test]
 async fn large_transfers_pass_in_both_directions() {
     let mut proxy = Proxy::start().await;
     let server = proxy.echo(SERVER, 0, "").await;

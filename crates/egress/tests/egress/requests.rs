@@ -122,6 +122,21 @@ async fn methods_and_paths_are_compared() {
 }
 
 #[tokio::test]
+async fn rules_with_addresses_take_any_host() {
+    let (mut proxy, server, log) =
+        start(r#"[{"cidr": "127.1.0.0/24", "ports": [PORT], "protocol": "http", "paths": ["/api"]}]"#).await;
+    let port = server.port();
+    for (path, host, status) in
+        [("/api", "any.test", "200"), ("/api", "127.1.0.1", "200"), ("/", "any.test", "403"), ("/api", "127.1.0.2", "400")]
+    {
+        let answer = proxy.exchange(server, &last_get(path, host)).await;
+        assert_eq!(&answer[9..12], status, "{path} {host} {answer}");
+    }
+    assert_eq!(*log.lock().unwrap(), [format!("GET /api any.test:{port} "), format!("GET /api 127.1.0.1:{port} ")]);
+    assert_eq!(proxy.event(|event| event.allowed).await.name.as_deref(), Some("any.test"));
+}
+
+#[tokio::test]
 async fn requests_with_two_readings_are_refused() {
     let (proxy, server, log) = start(r#"["a.test:PORT"]"#).await;
     for request in [
