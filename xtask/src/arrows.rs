@@ -9,7 +9,7 @@ use crate::command::{self, cargo};
 use crate::failure::{Attempt, Failure, Outcome};
 
 /// The crates that each crate may use, without the prefix `arenite-`.
-const ALLOWED: [(&str, &[&str]); 26] = [
+const ALLOWED: [(&str, &[&str]); 27] = [
     ("model", &[]),
     ("documents", &[]),
     ("mcp", &[]),
@@ -17,7 +17,8 @@ const ALLOWED: [(&str, &[&str]); 26] = [
     ("rollout", &[]),
     ("isolation", &["model"]),
     ("image", &["model"]),
-    ("engine", &["model", "isolation", "image"]),
+    ("egress", &["model"]),
+    ("engine", &["model", "isolation", "image", "egress"]),
     ("control", &["model", "image", "engine"]),
     ("channel", &[]),
     ("kubernetes", &["model", "channel", "engine"]),

@@ -9,6 +9,7 @@ mod code;
 mod death;
 mod error_text;
 mod id;
+mod network;
 mod pause;
 pub mod protocol;
 mod spec;
@@ -23,6 +24,7 @@ pub use id::{
     GroupName, IdError, IdempotencyKey, ImageName, KeyId, NodeName, SandboxId, SandboxName, SnapshotName, StateId, TenantId,
     VolumeId, VolumeName, WebhookId,
 };
+pub use network::{NetworkPolicy, NetworkRule, PolicyMode, RuleFields, RulePorts, RuleProtocol};
 pub use pause::PauseKind;
 pub use spec::{CheckpointPolicy, IdlePolicy, NetworkMode, Resources, SandboxSpec, SpecError, VolumeMount};
 pub use state::SandboxState;

@@ -3,9 +3,11 @@
 
 use std::net::Ipv4Addr;
 
-pub(super) const HEADER: usize = 12;
+use crate::name::{NameError, normalize_name};
+
+pub(crate) const HEADER: usize = 12;
 /// Maximum size of a query; a query with its options is far smaller.
-pub(super) const MAX_QUERY: usize = 4096;
+pub(crate) const MAX_QUERY: usize = 4096;
 /// The size that a client accepts over UDP without an OPT record.
 const PLAIN_UDP: usize = 512;
 const MAX_UDP: usize = 4096;
@@ -18,8 +20,8 @@ const RECURSION_DESIRED: u8 = 0x01;
 const RECURSION_AVAILABLE: u8 = 0x80;
 const RCODE: u8 = 0x0f;
 
-const TYPE_A: u16 = 1;
-const CLASS_IN: u16 = 1;
+pub(crate) const TYPE_A: u16 = 1;
+pub(crate) const CLASS_IN: u16 = 1;
 /// How long clients may keep an answer of the forwarder itself, in seconds.
 const OWN_TTL: u32 = 60;
 const TYPE_OPT: u16 = 41;
@@ -27,16 +29,17 @@ const TYPE_OPT: u16 = 41;
 const TYPES_OF_TRANSFER: [u16; 2] = [251, 252];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rcode {
+pub enum Rcode {
     NoError = 0,
     ServerFailure = 2,
+    NoSuchName = 3,
     NotImplemented = 4,
     Refused = 5,
 }
 
 /// A well-formed query with one question.
-#[derive(Debug)]
-pub(super) struct Query {
+#[derive(Debug, Clone)]
+pub struct Query {
     bytes: Vec<u8>,
     question_end: usize,
     udp_limit: usize,
@@ -44,7 +47,7 @@ pub(super) struct Query {
 
 /// What is wrong with a message.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     /// To be dropped: any answer would be a guess.
     Malformed,
     /// To be answered with this message.
@@ -52,7 +55,7 @@ pub(super) enum Fault {
 }
 
 impl Query {
-    pub(super) fn parse(bytes: &[u8]) -> Result<Self, Fault> {
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Fault> {
         if bytes.len() > MAX_QUERY || bytes.len() < HEADER || bytes[2] & RESPONSE != 0 {
             return Err(Fault::Malformed);
         }
@@ -71,15 +74,47 @@ impl Query {
         Ok(query)
     }
 
+    /// A query of the proxy itself. None if the text is no name.
+    pub(crate) fn for_name(name: &str, kind: u16) -> Option<Self> {
+        let mut bytes = vec![0, 0, RECURSION_DESIRED, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+        for label in name.split('.') {
+            bytes.push(u8::try_from(label.len()).ok()?);
+            bytes.extend(label.as_bytes());
+        }
+        bytes.push(0);
+        bytes.extend(kind.to_be_bytes());
+        bytes.extend(CLASS_IN.to_be_bytes());
+        Self::parse(&bytes).ok()
+    }
+
+    /// The name, as far as it is one of a host or service.
+    pub(crate) fn name(&self) -> Result<String, NameError> {
+        let (name, _) = read_name(&self.bytes, HEADER).ok_or(NameError::Characters)?;
+        normalize_name(&name)
+    }
+
+    pub(crate) fn kind(&self) -> u16 {
+        number(&self.bytes, self.question_end - 4).unwrap_or_default()
+    }
+
+    pub(crate) fn is_internet(&self) -> bool {
+        number(&self.bytes, self.question_end - 2) == Some(CLASS_IN)
+    }
+
+    /// The end of the question, which is at the same position in an answer.
+    pub(crate) fn question_end(&self) -> usize {
+        self.question_end
+    }
+
     /// The query under another id.
-    pub(super) fn with_id(&self, id: [u8; 2]) -> Vec<u8> {
+    pub(crate) fn with_id(&self, id: [u8; 2]) -> Vec<u8> {
         let mut bytes = self.bytes.clone();
         bytes[..2].copy_from_slice(&id);
         bytes
     }
 
     /// Whether this is the answer to the query sent under `id`.
-    pub(super) fn is_answered_by(&self, answer: &[u8], id: [u8; 2]) -> bool {
+    pub(crate) fn is_answered_by(&self, answer: &[u8], id: [u8; 2]) -> bool {
         if answer.len() < HEADER || answer[..2] != id || answer[2] & RESPONSE == 0 || answer[2] & OPCODE != 0 {
             return false;
         }
@@ -94,7 +129,7 @@ impl Query {
     }
 
     /// The answer with the client's id and spelling of the name.
-    pub(super) fn restore(&self, mut answer: Vec<u8>) -> Vec<u8> {
+    pub(crate) fn restore(&self, mut answer: Vec<u8>) -> Vec<u8> {
         answer[..2].copy_from_slice(&self.bytes[..2]);
         if number(&answer, 4) == Some(1)
             && let Some(question) = answer.get_mut(HEADER..self.question_end)
@@ -105,7 +140,7 @@ impl Query {
     }
 
     /// Whether the question is about this name, in any spelling.
-    pub(super) fn asks_for(&self, name: &str) -> bool {
+    pub fn asks_for(&self, name: &str) -> bool {
         let mut rest = &self.bytes[HEADER..self.question_end - 4];
         let mut labels = name.split('.');
         while let [length, tail @ ..] = rest {
@@ -122,15 +157,24 @@ impl Query {
     }
 
     /// An answer of the forwarder itself: the address, or no record for other record types.
-    pub(super) fn answer(&self, address: Ipv4Addr) -> Vec<u8> {
-        let mut bytes = empty_answer(&self.bytes[..self.question_end], Rcode::NoError);
-        if number(&self.bytes, self.question_end - 4) == Some(TYPE_A) {
-            bytes[7] = 1;
+    pub fn answer(&self, address: Ipv4Addr) -> Vec<u8> {
+        self.answer_addresses(&[address], OWN_TTL)
+    }
+
+    /// The addresses, or no record for other record types. The lifetime is in seconds.
+    pub(crate) fn answer_addresses(&self, addresses: &[Ipv4Addr], ttl: u32) -> Vec<u8> {
+        let mut bytes = self.failure(Rcode::NoError);
+        if self.kind() != TYPE_A {
+            return bytes;
+        }
+        let count = u16::try_from(addresses.len()).unwrap_or(u16::MAX);
+        bytes[6..8].copy_from_slice(&count.to_be_bytes());
+        for address in addresses.iter().take(usize::from(count)) {
             // A pointer to the name of the question.
             bytes.extend([0xc0, HEADER as u8]);
             bytes.extend(TYPE_A.to_be_bytes());
             bytes.extend(CLASS_IN.to_be_bytes());
-            bytes.extend(OWN_TTL.to_be_bytes());
+            bytes.extend(ttl.to_be_bytes());
             bytes.extend([0, 4]);
             bytes.extend(address.octets());
         }
@@ -138,12 +182,12 @@ impl Query {
     }
 
     /// An answer without records.
-    pub(super) fn failure(&self, rcode: Rcode) -> Vec<u8> {
+    pub fn failure(&self, rcode: Rcode) -> Vec<u8> {
         empty_answer(&self.bytes[..self.question_end], rcode)
     }
 
     /// The answer for UDP: one that is too long becomes a truncated answer, so that the client retries over TCP.
-    pub(super) fn fit_udp(&self, answer: Vec<u8>) -> Vec<u8> {
+    pub(crate) fn fit_udp(&self, answer: Vec<u8>) -> Vec<u8> {
         if answer.len() <= self.udp_limit {
             return answer;
         }
@@ -155,7 +199,7 @@ impl Query {
 }
 
 /// Whether a resolver reports that it can't or won't answer, so that another one may be asked.
-pub(super) fn is_refusal(answer: &[u8]) -> bool {
+pub(crate) fn is_refusal(answer: &[u8]) -> bool {
     answer.get(3).is_some_and(|b| matches!(b & RCODE, 2 | 4 | 5))
 }
 
@@ -169,7 +213,51 @@ fn empty_answer(start: &[u8], rcode: Rcode) -> Vec<u8> {
     bytes
 }
 
-fn number(bytes: &[u8], at: usize) -> Option<u16> {
+/// Whether the answer says that the client should ask again over TCP.
+pub(crate) fn is_truncated(answer: &[u8]) -> bool {
+    answer.get(2).is_some_and(|b| b & TRUNCATED != 0)
+}
+
+/// The lower four bits of the answer's code.
+pub(crate) fn rcode(answer: &[u8]) -> u8 {
+    answer.get(3).map_or(0, |b| b & RCODE)
+}
+
+/// A name as text and the position behind it. Pointers lead back only, so that they end.
+pub(crate) fn read_name(bytes: &[u8], start: usize) -> Option<(String, usize)> {
+    let (mut at, mut end, mut barrier) = (start, None, start);
+    let mut name = String::new();
+    loop {
+        let length = *bytes.get(at)?;
+        match length {
+            0 => return Some((name, end.unwrap_or(at + 1))),
+            1..=63 => {
+                let label = bytes.get(at + 1..at + 1 + usize::from(length))?;
+                // A dot inside of a label would look like two labels.
+                let label = std::str::from_utf8(label).ok().filter(|label| !label.contains('.'))?;
+                if !name.is_empty() {
+                    name.push('.');
+                }
+                name.push_str(label);
+                if name.len() > MAX_NAME {
+                    return None;
+                }
+                at += 1 + usize::from(length);
+            }
+            0xc0.. => {
+                end = end.or(Some(at + 2));
+                at = usize::from(number(bytes, at)? & 0x3fff);
+                if at >= barrier {
+                    return None;
+                }
+                barrier = at;
+            }
+            _ => return None,
+        }
+    }
+}
+
+pub(crate) fn number(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
 }
 

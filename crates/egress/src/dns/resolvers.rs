@@ -15,7 +15,7 @@ const MAX_FILE: u64 = 64 << 10;
 
 /// The configured resolvers, or those of the host's file, which is read again when it changes.
 #[derive(Debug)]
-pub(in crate::namespace) struct Resolvers {
+pub struct Resolvers {
     fixed: Option<Arc<[SocketAddr]>>,
     path: PathBuf,
     read: Mutex<Option<(Version, Arc<[SocketAddr]>)>>,
@@ -25,12 +25,12 @@ pub(in crate::namespace) struct Resolvers {
 type Version = (u64, u64, u64, i64, i64);
 
 impl Resolvers {
-    pub(in crate::namespace) fn new(fixed: Option<Vec<SocketAddr>>) -> Self {
+    pub fn new(fixed: Option<Vec<SocketAddr>>) -> Self {
         Self { fixed: fixed.map(Into::into), path: PATH.into(), read: Mutex::new(None) }
     }
 
     /// The current resolvers. Costs one `stat` if the file is unchanged.
-    pub(super) fn current(&self) -> Arc<[SocketAddr]> {
+    pub fn current(&self) -> Arc<[SocketAddr]> {
         if let Some(fixed) = &self.fixed {
             return fixed.clone();
         }

@@ -1,0 +1,200 @@
+//! What the server says and hears: one JSON object on each line.
+//!
+//! ```text
+//!  server ─► {"set": {"address": "10.209.0.7", "sandbox": "…", "policy": {…}, "close_open": true}}
+//!            {"remove": {"address": "10.209.0.7"}}     {"ready": 7}
+//!         ◄─ {"event": {…}}   {"lost": 3}   {"refused": {…}}   {"ready": 7}
+//! ```
+//!
+//! Messages take effect in their order. `ready` is answered when all before it are in effect: each later decision is by the new
+//! policies. A policy that can't be compiled closes the sandbox. What can't be read as a message ends the process, because it may
+//! have been a policy.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use arenite_model::NetworkPolicy;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, BufWriter};
+use tokio::sync::mpsc;
+
+use crate::error::EgressError;
+use crate::events::{EgressEvent, Events};
+use crate::policy::CompiledPolicy;
+use crate::sandbox::Sandboxes;
+
+/// Longest message of the server: a policy with all rules, each at its longest.
+const MAX_MESSAGE: usize = 16 << 20;
+/// Answers that wait to be written; then messages wait to be read.
+pub(crate) const ANSWERS: usize = 64;
+
+/// A message of the server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FromServer {
+    Set(SetPolicy),
+    /// Forgets a sandbox and closes its connections.
+    Remove {
+        address: IpAddr,
+    },
+    /// To be answered when all before it is in effect.
+    Ready(u64),
+}
+
+/// The policy of the sandbox at an address.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetPolicy {
+    pub address: IpAddr,
+    pub sandbox: String,
+    pub policy: NetworkPolicy,
+    /// Closes connections that this policy refuses.
+    #[serde(default)]
+    pub close_open: bool,
+}
+
+/// A message to the server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ToServer {
+    Event(EgressEvent),
+    /// How many events were lost since the last one, because the server read too slowly.
+    Lost(u64),
+    /// The policy of a sandbox could not be used; it reaches nothing.
+    Refused {
+        address: IpAddr,
+        code: String,
+        message: String,
+    },
+    Ready(u64),
+}
+
+/// Follows the server's messages. Returns when the server ended.
+pub(crate) async fn follow(
+    input: impl AsyncRead + Unpin,
+    sandboxes: &Sandboxes,
+    answers: mpsc::Sender<ToServer>,
+) -> Result<(), EgressError> {
+    let mut input = BufReader::new(input);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let most = MAX_MESSAGE as u64 + 1;
+        let length = (&mut input).take(most).read_until(b'\n', &mut line).await.map_err(EgressError::Control)?;
+        if line.last() != Some(&b'\n') {
+            // A message without its end was cut off with the server.
+            return if length > MAX_MESSAGE { Err(EgressError::LongMessage { most: MAX_MESSAGE }) } else { Ok(()) };
+        }
+        let message = serde_json::from_slice(&line).map_err(|error| EgressError::Control(error.into()))?;
+        if let Some(answer) = apply(message, sandboxes)
+            && answers.send(answer).await.is_err()
+        {
+            return Ok(());
+        }
+    }
+}
+
+fn apply(message: FromServer, sandboxes: &Sandboxes) -> Option<ToServer> {
+    match message {
+        FromServer::Ready(number) => Some(ToServer::Ready(number)),
+        FromServer::Remove { address } => {
+            sandboxes.remove(address);
+            None
+        }
+        FromServer::Set(SetPolicy { address, sandbox, policy, close_open }) => match CompiledPolicy::compile(&policy) {
+            Ok(policy) => {
+                sandboxes.set(address, &sandbox, policy, close_open);
+                None
+            }
+            Err(error) => {
+                sandboxes.remove(address);
+                Some(ToServer::Refused { address, code: error.code().to_owned(), message: error.to_string() })
+            }
+        },
+    }
+}
+
+/// Writes events and answers. Returns when the server does not read any more.
+pub(crate) async fn report(
+    output: impl AsyncWrite + Unpin,
+    events: Arc<Events>,
+    mut queue: mpsc::Receiver<EgressEvent>,
+    mut answers: mpsc::Receiver<ToServer>,
+) {
+    let mut output = BufWriter::new(output);
+    loop {
+        let message = tokio::select! {
+            biased;
+            Some(answer) = answers.recv() => answer,
+            Some(event) = queue.recv() => ToServer::Event(event),
+            else => return,
+        };
+        let lost = events.take_lost();
+        let lost = (lost > 0).then_some(ToServer::Lost(lost));
+        for message in lost.iter().chain([&message]) {
+            if let Err(error) = write(&mut output, message).await {
+                tracing::debug!(%error, "the server does not read events");
+                return;
+            }
+        }
+        if queue.is_empty() && answers.is_empty() && output.flush().await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn write(output: &mut (impl AsyncWrite + Unpin), message: &ToServer) -> Result<(), EgressError> {
+    let mut line = serde_json::to_vec(message).map_err(|error| EgressError::Control(error.into()))?;
+    line.push(b'\n');
+    output.write_all(&line).await.map_err(EgressError::Control)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn follow_text(text: &str, sandboxes: &Sandboxes) -> (Result<(), EgressError>, Vec<ToServer>) {
+        let (sender, mut receiver) = mpsc::channel(ANSWERS);
+        let result = follow(text.as_bytes(), sandboxes, sender).await;
+        let mut answers = Vec::new();
+        while let Some(answer) = receiver.recv().await {
+            answers.push(answer);
+        }
+        (result, answers)
+    }
+
+    #[tokio::test]
+    async fn messages_take_effect_in_order() {
+        let sandboxes = Sandboxes::default();
+        let text = r#"{"set": {"address": "10.209.0.7", "sandbox": "a", "policy": {"allow": ["a.example"]}}}
+{"ready": 1}
+{"set": {"address": "10.209.0.8", "sandbox": "b", "policy": {}, "close_open": true}}
+{"remove": {"address": "10.209.0.8"}}
+{"ready": 2}
+{"ready": 3"#;
+        let (result, answers) = follow_text(text, &sandboxes).await;
+        assert!(result.is_ok(), "{result:?}");
+        assert_eq!(answers, [ToServer::Ready(1), ToServer::Ready(2)], "the last one was cut off");
+        assert_eq!(sandboxes.find("10.209.0.7".parse().unwrap()).unwrap().id(), "a");
+        assert!(sandboxes.find("10.209.0.8".parse().unwrap()).is_none());
+    }
+
+    #[tokio::test]
+    async fn a_policy_that_can_not_be_compiled_closes_the_sandbox() {
+        let sandboxes = Sandboxes::default();
+        let text = r#"{"set": {"address": "10.209.0.7", "sandbox": "a", "policy": {"allow": ["a.example"]}}}
+{"set": {"address": "10.209.0.7", "sandbox": "a", "policy": {"allow": ["https://x"]}}}
+"#;
+        let (result, answers) = follow_text(text, &sandboxes).await;
+        assert!(result.is_ok());
+        assert!(matches!(&answers[..], [ToServer::Refused { code, .. }] if code == "invalid_rule"), "{answers:?}");
+        assert!(sandboxes.find("10.209.0.7".parse().unwrap()).is_none());
+    }
+
+    #[tokio::test]
+    async fn what_is_no_message_ends_the_process() {
+        for text in ["{}\n", "{\"sett\": 1}\n", "\n", "{\"set\": {\"address\": \"10.209.0.7\"}}\n"] {
+            let (result, _) = follow_text(text, &Sandboxes::default()).await;
+            assert!(matches!(result, Err(EgressError::Control(_))), "{text}");
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! HTTP without TLS: each request is decided on, and passed on over a connection to its own host.
+//!
+//! hyper reads requests and writes them again, so what the server sees is what was decided on: there is one reading of lengths,
+//! headers, and the end of a request. Bodies stream in both directions.
+
+mod headers;
+mod target;
+mod tunnel;
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, EXPECT};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
+use http_body_util::{BodyExt, Either, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::SendRequest;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use self::headers::{is_websocket, keep_end_to_end, upgrade_again};
+use self::target::RequestTarget;
+use self::tunnel::Tunnel;
+use crate::connection::{Connection, EndEvent};
+use crate::dial::Dialed;
+use crate::events::{Draft, Protocol};
+use crate::metered::Metered;
+use crate::policy::{Decision, Reason, Seen, plain_path};
+use crate::sandbox::{Admission, Spoken};
+
+/// Time without a byte until a connection takes no further request.
+const KEEP_ALIVE: Duration = Duration::from_secs(75);
+/// Time for the head of a request, from the end of the one before.
+const HEAD: Duration = Duration::from_secs(90);
+/// Time without a byte until a connection ends, also while a server thinks.
+const IDLE: Duration = Duration::from_secs(15 * 60);
+/// Buffer of a direction, and the largest head of a request or answer.
+const BUFFER: usize = 64 << 10;
+/// How much of a refused request's body is read, so that the client gets to read the refusal.
+const DRAINED: usize = 256 << 10;
+const DRAIN: Duration = Duration::from_secs(1);
+
+type Body = Either<Incoming, Full<Bytes>>;
+
+/// The requests of one connection. It takes any stream, so that one with its TLS ended could be handled as well.
+pub(crate) struct HttpConnection {
+    connection: Connection,
+    upstream: tokio::sync::Mutex<Option<Upstream>>,
+    /// Of the last request.
+    tunnel: Mutex<Option<Tunnel>>,
+}
+
+/// The connection to a server, for further requests to it.
+struct Upstream {
+    target: RequestTarget,
+    dialed: IpAddr,
+    sender: SendRequest<Incoming>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Upstream {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Why a request was not passed on.
+enum Refusal {
+    Decided(Decision),
+    /// The server failed after the request was allowed.
+    Server(hyper::Error),
+}
+
+impl HttpConnection {
+    pub(crate) fn new(connection: Connection) -> Self {
+        Self { connection, upstream: tokio::sync::Mutex::default(), tunnel: Mutex::default() }
+    }
+
+    /// Answers requests until the client ends. `first` was read before.
+    pub(crate) async fn serve<IO>(self, stream: IO, first: Vec<u8>)
+    where
+        IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let this = Arc::new(self);
+        let stream = Metered::new(stream, first, this.connection.meter.clone(), IDLE);
+        let service = service_fn(|request| {
+            let this = this.clone();
+            async move { Ok::<_, Infallible>(this.answer(request).await) }
+        });
+        let mut server = hyper::server::conn::http1::Builder::new();
+        server
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD)
+            .max_buf_size(BUFFER)
+            .half_close(true)
+            .preserve_header_case(true);
+        // What a server sends passes as it is.
+        server.auto_date_header(false);
+        let draft = this.connection.draft(Protocol::Http);
+        let decision = Decision { allowed: true, rule: None, reason: Reason::Rule };
+        let _end = EndEvent { connection: &this.connection, draft: &draft, decision: &decision };
+        let mut serving = pin!(server.serve_connection(TokioIo::new(stream), service).with_upgrades());
+        let served = tokio::select! {
+            served = &mut serving => served,
+            () = this.connection.meter.idle(KEEP_ALIVE) => {
+                // What is in progress still gets its answer.
+                serving.as_mut().graceful_shutdown();
+                serving.await
+            }
+        };
+        if let Err(error) = served {
+            tracing::trace!(%error, "a connection of HTTP ended");
+        }
+        let tunnel = this.tunnel().take();
+        if let Some(tunnel) = tunnel {
+            tunnel.run(IDLE).await;
+        }
+    }
+
+    async fn answer(&self, mut request: Request<Incoming>) -> Response<Body> {
+        // hyper gives the client's stream back after a request to upgrade, also where it is refused.
+        self.set_tunnel(Tunnel { client: hyper::upgrade::on(&mut request), server: None });
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let target = match RequestTarget::read(&request, self.connection.destination) {
+            Ok(target) => target,
+            Err(reason) => {
+                self.note(None, &method, &path, &Decision::refused(reason));
+                return self.refuse(request, None, reason).await;
+            }
+        };
+        let seen_path = plain_path(&path);
+        let port = self.connection.destination.port();
+        let (target, decision) = self.decide(target, &method, &path, seen_path.as_deref());
+        if !decision.allowed {
+            self.note(Some(&target), &method, &path, &decision);
+            return self.refuse(request, Some(&target), decision.reason).await;
+        }
+        let spoken = Spoken::Http { method: method.as_str().into(), path: seen_path.unwrap_or(path.clone()).into() };
+        let upgrades = is_websocket(&request);
+        let outgoing = Self::outgoing(request, &target, port, upgrades);
+        match self.pass(outgoing, &target, &spoken, (&method, &path)).await {
+            Ok(response) => self.incoming(response, upgrades),
+            Err(Refusal::Decided(decision)) => {
+                self.note(Some(&target), &method, &path, &decision);
+                self.refusal(Some(&target), decision.reason)
+            }
+            Err(Refusal::Server(error)) => {
+                tracing::debug!(%error, "a server failed");
+                text(StatusCode::BAD_GATEWAY, format!("arenite: {target} ended without an answer\n"))
+            }
+        }
+    }
+
+    /// By the name that the request has, or by a rule for the address to which the client connected.
+    fn decide(&self, named: RequestTarget, method: &Method, path: &str, plain: Option<&str>) -> (RequestTarget, Decision) {
+        let (address, port) = (self.connection.destination.ip(), self.connection.destination.port());
+        let policy = self.connection.open.sandbox.policy();
+        let decide = |target: &RequestTarget| {
+            if plain.is_none() && policy.compares_paths(target.target(), port) {
+                return Decision::refused(Reason::AmbiguousPath);
+            }
+            policy.decide(target.target(), port, Seen::Http { method: method.as_str(), path: plain.unwrap_or(path) })
+        };
+        let decision = decide(&named);
+        if decision.reason != Reason::NoRule {
+            return (named, decision);
+        }
+        let by_address = named.at(address);
+        match decide(&by_address) {
+            Decision { reason: Reason::NoRule, .. } => (named, decision),
+            other => (by_address, other),
+        }
+    }
+
+    /// Sends an allowed request to its server.
+    async fn pass(
+        &self,
+        mut request: Request<Incoming>,
+        target: &RequestTarget,
+        spoken: &Spoken,
+        (method, path): (&Method, &str),
+    ) -> Result<Response<Incoming>, Refusal> {
+        let mut kept = self.upstream.lock().await;
+        loop {
+            let is_reused = kept.as_ref().is_some_and(|known| known.target == *target && !known.sender.is_closed());
+            if !is_reused {
+                // Ends the connection to another server.
+                *kept = None;
+                *kept = Some(self.connect(target, spoken).await.map_err(Refusal::Decided)?);
+            }
+            let upstream = kept.as_mut().expect("it was made if it was missing");
+            if upstream.sender.ready().await.is_err() && is_reused {
+                *kept = None;
+                continue;
+            }
+            let port = self.connection.destination.port();
+            let admission = Admission { name: target.name(), address: upstream.dialed, port, spoken: spoken.clone() };
+            // The policy may be another one since the connection to the server was begun.
+            let decision = self.connection.open.admit(admission);
+            if !decision.allowed {
+                return Err(Refusal::Decided(decision));
+            }
+            match upstream.sender.try_send_request(request).await {
+                Ok(response) => {
+                    self.note_at(Some(target), Some(upstream.dialed), method, path, &decision);
+                    return Ok(response);
+                }
+                Err(mut error) => {
+                    // A server may end a connection just as it is used again; the request was not sent then.
+                    let unsent = error.take_message();
+                    *kept = None;
+                    match unsent {
+                        Some(again) if is_reused => request = again,
+                        _ => {
+                            self.note_at(Some(target), None, method, path, &decision);
+                            return Err(Refusal::Server(error.into_error()));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    async fn connect(&self, target: &RequestTarget, spoken: &Spoken) -> Result<Upstream, Decision> {
+        let dialer = &self.connection.shared.dialer;
+        let destination = self.connection.destination;
+        let Dialed { stream, address } = match target.name() {
+            Some(name) => dialer.dial_name(&self.connection.open.sandbox, &name, destination, spoken).await?,
+            None => dialer.dial_address(destination).await.map_err(Decision::refused)?,
+        };
+        let mut client = hyper::client::conn::http1::Builder::new();
+        client.max_buf_size(BUFFER).preserve_header_case(true);
+        let (sender, connection) = client.handshake(TokioIo::new(stream)).await.map_err(|error| {
+            tracing::debug!(%error, "a server failed");
+            Decision::refused(Reason::NotConnected)
+        })?;
+        let task = tokio::spawn(async move {
+            if let Err(error) = connection.with_upgrades().await {
+                tracing::trace!(%error, "a connection to a server ended");
+            }
+        });
+        Ok(Upstream { target: target.clone(), dialed: address, sender, task })
+    }
+
+    fn outgoing(request: Request<Incoming>, target: &RequestTarget, port: u16, upgrades: bool) -> Request<Incoming> {
+        let (mut parts, body) = request.into_parts();
+        parts.version = Version::HTTP_11;
+        parts.uri = target::origin_form(&parts.uri);
+        keep_end_to_end(&mut parts.headers);
+        // Answered here, with the first read of the body.
+        parts.headers.remove(EXPECT);
+        target.set_host(&mut parts.headers, port);
+        if upgrades {
+            upgrade_again(&mut parts.headers);
+        }
+        Request::from_parts(parts, body)
+    }
+
+    fn incoming(&self, mut response: Response<Incoming>, upgrades: bool) -> Response<Body> {
+        *response.version_mut() = Version::HTTP_11;
+        keep_end_to_end(response.headers_mut());
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            if !upgrades {
+                return text(StatusCode::BAD_GATEWAY, "arenite: the server switched protocols without being asked\n".to_owned());
+            }
+            let server = hyper::upgrade::on(&mut response);
+            if let Some(tunnel) = &mut *self.tunnel() {
+                tunnel.server = Some(server);
+            }
+            upgrade_again(response.headers_mut());
+        }
+        response.map(Either::Left)
+    }
+
+    fn tunnel(&self) -> MutexGuard<'_, Option<Tunnel>> {
+        self.tunnel.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_tunnel(&self, tunnel: Tunnel) {
+        *self.tunnel() = Some(tunnel);
+    }
+
+    /// The answer to a request that is not passed on.
+    async fn refuse(&self, mut request: Request<Incoming>, target: Option<&RequestTarget>, reason: Reason) -> Response<Body> {
+        if !request.headers().contains_key(EXPECT) {
+            let drain = async {
+                let mut left = DRAINED;
+                while let Some(Ok(frame)) = request.body_mut().frame().await {
+                    let Some(rest) = left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) else { break };
+                    left = rest;
+                }
+            };
+            // Best effort: what is left makes hyper end the connection.
+            let _ = timeout(DRAIN, drain).await;
+        }
+        self.refusal(target, reason)
+    }
+
+    fn refusal(&self, target: Option<&RequestTarget>, reason: Reason) -> Response<Body> {
+        let status = match reason {
+            Reason::MalformedHttp => StatusCode::BAD_REQUEST,
+            Reason::NoAddress | Reason::NotResolved | Reason::NotConnected => StatusCode::BAD_GATEWAY,
+            _ => StatusCode::FORBIDDEN,
+        };
+        let Some(target) = target else {
+            return text(status, format!("arenite: the request is refused: {reason}\n"));
+        };
+        let port = self.connection.destination.port();
+        let mut message = format!("arenite: {target}:{port} is refused: {reason}\n");
+        if reason == Reason::NoRule {
+            message
+                .push_str(&format!("to allow it, add \"{target}:{port}\" to the allow list of the sandbox's network policy\n"));
+        }
+        text(status, message)
+    }
+
+    fn note(&self, target: Option<&RequestTarget>, method: &Method, path: &str, decision: &Decision) {
+        self.note_at(target, Some(self.connection.destination.ip()), method, path, decision);
+    }
+
+    fn note_at(&self, target: Option<&RequestTarget>, address: Option<IpAddr>, method: &Method, path: &str, decision: &Decision) {
+        let name = target.and_then(RequestTarget::host_name);
+        let draft = Draft {
+            name: name.as_deref(),
+            address,
+            method: Some(method.as_str()),
+            path: Some(path),
+            ..self.connection.draft(Protocol::Http)
+        };
+        self.connection.shared.events.decided(&draft, decision);
+    }
+}
+
+fn text(status: StatusCode, message: String) -> Response<Body> {
+    let mut response = Response::new(Either::Right(Full::from(message)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
+}

@@ -1,0 +1,62 @@
+//! The egress proxy: the process through which sandboxes with a network policy reach the network.
+//!
+//! ```text
+//!  sandbox                        host: this process                                       network
+//!  DNS query ──nft redirect──► dns::policed ── allowed name? ──────────────────────────► resolver
+//!                                  │ addresses in closed ranges are taken out
+//!                                  ▼ (sandbox, name) ↔ addresses
+//!  TCP ────────nft redirect──► serve: which sandbox, to which address?
+//!                                  ├─ a rule with this address ────────► splice ────────► that address
+//!                                  ├─ TLS: name in the ClientHello ────► splice ────────► an address that our resolver
+//!                                  ├─ HTTP: Host, for each request ────► http ──────────►   gave for the name
+//!                                  ├─ other, a `tcp` rule with a name ─► splice ────────►
+//!                                  └─ else: reset                    (all but closed ranges)
+//!  server ◄──── control: policies in, events out ────► table of sandboxes
+//! ```
+//!
+//! Owns policies, their decisions, and the connections that they allow. Knows sandboxes by their addresses. It never starts
+//! sandboxes, changes firewall rules, or ends TLS, and it never connects to an address only because a client chose it, unless a
+//! rule has that address.
+//!
+//! - **It fails closed.** An address without a policy reaches nothing. While the process is away, the redirect leads to a closed
+//!   port. It ends when its server ends, because then nobody could change a policy any more.
+//! - **Closed ranges.** This process runs on the host, where no rule for sandboxes applies to it. So each address is compared
+//!   with [`ClosedRanges`] before a connection is made, whatever rule allows it. Only the operator opens ranges.
+//! - **One order.** A policy is replaced under the lock under which decisions are made. A connection that was decided by an
+//!   earlier policy is decided again before its first byte is passed on.
+//! - **Termination of TLS** is not done here. The handler of HTTP takes any stream, so that a decrypted one can be handled
+//!   in the same way.
+
+#![forbid(unsafe_code)]
+
+mod client;
+mod closed;
+mod connection;
+mod control;
+mod dial;
+pub mod dns;
+mod error;
+mod events;
+mod hello;
+mod http;
+mod metered;
+mod name;
+mod names;
+mod original;
+mod policy;
+mod refusals;
+mod sandbox;
+mod serve;
+mod sniff;
+mod splice;
+
+pub use closed::ClosedRanges;
+pub use control::{FromServer, SetPolicy, ToServer};
+pub use error::EgressError;
+pub use events::{EgressEvent, EventKind, Events, Protocol};
+pub use hello::{ClientHello, HelloReader, HelloStep};
+pub use name::{NameError, normalize_name};
+pub use original::{Conntrack, OriginalDestination};
+pub use policy::{CompiledPolicy, Decision, Observed, Reason, Seen, Target, suggest};
+pub use sandbox::{Sandbox, Sandboxes};
+pub use serve::{EgressConfig, serve};

@@ -1,0 +1,309 @@
+use arenite_model::{NetworkPolicy, NetworkRule};
+
+use super::*;
+use crate::Protocol;
+
+fn compile(json: &str) -> CompiledPolicy {
+    CompiledPolicy::compile(&serde_json::from_str(json).unwrap()).unwrap()
+}
+
+const GET: Seen<'_> = Seen::Http { method: "GET", path: "/" };
+
+/// `name`, or an address.
+fn target(text: &str) -> Target<'_> {
+    text.parse().map_or(Target::Name(text), Target::Address)
+}
+
+fn check(rule: &str, cases: &[(&str, u16, Seen<'_>, bool)]) {
+    let policy = compile(&format!(r#"{{"allow": [{rule}]}}"#));
+    for (host, port, seen, allowed) in cases {
+        let decision = policy.decide(target(host), *port, *seen);
+        assert_eq!(decision.allowed, *allowed, "{rule} on {host}:{port} {seen:?}: {decision:?}");
+    }
+}
+
+#[test]
+fn rules_allow_what_they_say() {
+    check(
+        r#""PyPI.org""#,
+        &[
+            ("pypi.org", 443, Seen::Tls, true),
+            ("pypi.org", 80, GET, true),
+            ("pypi.org", 8443, Seen::Tls, false),
+            ("pypi.org", 443, Seen::Tcp, false),
+            ("pypi.org", 443, Seen::Udp, false),
+            ("files.pypi.org", 443, Seen::Tls, false),
+            ("evilpypi.org", 443, Seen::Tls, false),
+            ("192.0.2.1", 443, Seen::Tls, false),
+        ],
+    );
+    check(
+        r#""*.github.com:443""#,
+        &[
+            ("api.github.com", 443, Seen::Tls, true),
+            ("a.b.github.com", 443, Seen::Tls, true),
+            ("github.com", 443, Seen::Tls, false),
+            ("api.github.com", 80, GET, false),
+            ("github.com.evil.example", 443, Seen::Tls, false),
+            ("xgithub.com", 443, Seen::Tls, false),
+        ],
+    );
+    check(
+        r#""10.1.0.0/16:5432/tcp""#,
+        &[
+            ("10.1.2.3", 5432, Seen::Tcp, true),
+            ("::ffff:10.1.2.3", 5432, Seen::Tcp, true),
+            ("10.2.0.0", 5432, Seen::Tcp, false),
+            ("10.1.2.3", 5433, Seen::Tcp, false),
+            ("10.1.2.3", 5432, Seen::Udp, false),
+            ("db.example", 5432, Seen::Tcp, false),
+        ],
+    );
+    check(
+        r#""1.2.3.4""#,
+        &[("1.2.3.4", 443, Seen::Tcp, true), ("1.2.3.5", 443, Seen::Tcp, false), ("1.2.3.4", 22, Seen::Tcp, false)],
+    );
+    check(r#""example.com:53/udp""#, &[("example.com", 53, Seen::Udp, true), ("example.com", 53, Seen::Tcp, false)]);
+    check(
+        r#""example.com:22,8000-8100/tcp""#,
+        &[("example.com", 22, Seen::Tcp, true), ("example.com", 8100, Seen::Tls, true), ("example.com", 8101, Seen::Tls, false)],
+    );
+    check(
+        r#""*:443/https""#,
+        &[("any.example", 443, Seen::Tls, true), ("any.example", 443, GET, false), ("192.0.2.1", 443, Seen::Tls, false)],
+    );
+    check(r#""[2001:db8::/32]:*""#, &[("2001:db8::1", 1, Seen::Tcp, true), ("2001:db9::1", 1, Seen::Tcp, false)]);
+    let post = Seen::Http { method: "POST", path: "/api/x" };
+    let api = Seen::Http { method: "GET", path: "/api/x" };
+    check(
+        r#"{"host": "api.example.com", "ports": [80, "8000-8100"], "protocol": "http", "methods": ["get"], "paths": ["/api/*"]}"#,
+        &[
+            ("api.example.com", 80, api, true),
+            ("api.example.com", 8050, api, true),
+            ("api.example.com", 80, post, false),
+            ("api.example.com", 80, GET, false),
+            ("api.example.com", 443, Seen::Tls, false),
+        ],
+    );
+}
+
+#[test]
+fn deny_wins() {
+    let policy = compile(
+        r#"{"allow": ["*", "*.example.com", "192.0.2.0/24"], "deny": ["bad.example.com", "*.ads.example:80", "192.0.2.7"]}"#,
+    );
+    for (host, port, seen, allowed) in [
+        ("good.example.com", 443, Seen::Tls, true),
+        ("bad.example.com", 443, Seen::Tls, false),
+        ("bad.example.com", 9999, Seen::Udp, false),
+        ("x.ads.example", 443, Seen::Tls, true),
+        ("x.ads.example", 80, GET, false),
+        ("192.0.2.8", 443, Seen::Tcp, true),
+        ("192.0.2.7", 443, Seen::Tcp, false),
+    ] {
+        assert_eq!(policy.decide(target(host), port, seen).allowed, allowed, "{host}:{port}");
+    }
+    let denied = policy.decide(target("bad.example.com"), 443, Seen::Tls);
+    assert_eq!((denied.rule.as_deref(), denied.reason), (Some("bad.example.com"), Reason::Denied));
+    assert!(!policy.decide_query("bad.example.com").allowed);
+    assert!(policy.decide_query("x.ads.example").allowed, "other ports of it are allowed");
+}
+
+#[test]
+fn the_mode_observe_allows_all_but_what_is_denied() {
+    let policy = compile(r#"{"mode": "observe", "allow": ["a.example"], "deny": ["b.example"]}"#);
+    assert_eq!(policy.decide(target("a.example"), 443, Seen::Tls).reason, Reason::Rule);
+    assert_eq!(policy.decide(target("c.example"), 1, Seen::Tcp).reason, Reason::Observe);
+    assert_eq!(policy.decide(target("b.example"), 1, Seen::Tcp).reason, Reason::Denied);
+}
+
+#[test]
+fn wrong_rules_are_named() {
+    for rule in [
+        r#""""#,
+        r#""https://pypi.org/""#,
+        r#""pypi.org/simple""#,
+        r#""pypi.org:""#,
+        r#""pypi.org:0""#,
+        r#""pypi.org:65536""#,
+        r#""pypi.org:+80""#,
+        r#""pypi.org:90-80""#,
+        r#""pypi.org:80/sctp""#,
+        r#""a.*.example""#,
+        r#""**""#,
+        r#""*example.com""#,
+        r#""evil.example\u0000.pypi.org""#,
+        r#""10.0.0.0/33""#,
+        r#""127.1""#,
+        r#""[2001:db8::1""#,
+        r#"{}"#,
+        r#"{"host": "a.example", "cidr": "192.0.2.1"}"#,
+        r#"{"host": "192.0.2.1"}"#,
+        r#"{"cidr": "a.example"}"#,
+        r#"{"host": "a.example", "ports": [0]}"#,
+        r#"{"host": "a.example", "methods": ["GET"]}"#,
+        r#"{"host": "a.example", "paths": ["/"], "protocol": "https"}"#,
+        r#"{"host": "a.example", "paths": ["api"], "protocol": "http"}"#,
+        r#"{"host": "a.example", "paths": ["/a?b"], "protocol": "http"}"#,
+        r#"{"host": "a.example", "methods": ["G T"], "protocol": "http"}"#,
+    ] {
+        let policy: NetworkPolicy = serde_json::from_str(&format!(r#"{{"allow": ["a.example", {rule}]}}"#)).unwrap();
+        let error = CompiledPolicy::compile(&policy).expect_err(rule);
+        assert!(matches!(error, EgressError::Rule { .. }), "{rule}: {error}");
+    }
+    let many = NetworkPolicy { allow: vec!["a.example".into(); MAX_RULES + 1], ..NetworkPolicy::default() };
+    assert!(matches!(CompiledPolicy::compile(&many), Err(EgressError::TooManyRules { .. })));
+}
+
+#[test]
+fn ports_of_named_tcp_are_known() {
+    let policy =
+        compile(r#"{"allow": ["a.test:22,20-30/tcp", "*.b.test:31/tcp", "c.test/tcp", "10.0.0.0/8:99/tcp", "d.test:98"]}"#);
+    assert_eq!(*policy.named_tcp, [(20, 31), (80, 80), (443, 443)]);
+    for (port, expected) in [(19, false), (20, true), (31, true), (32, false), (443, true), (98, false), (99, false)] {
+        assert_eq!(policy.has_named_tcp(port), expected, "{port}");
+    }
+    assert!(compile(r#"{"allow": ["*:*/tcp", "a.test:1/tcp"]}"#).has_named_tcp(u16::MAX));
+}
+
+/// A generator that needs no crate (xorshift).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, most: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 % most as u64).unwrap()
+    }
+
+    fn choose<'a>(&mut self, list: &[&'a str]) -> &'a str {
+        list[self.below(list.len())]
+    }
+
+    fn name(&mut self) -> String {
+        let labels = 1 + self.below(3);
+        (0..labels).map(|_| self.choose(&["a", "b", "c"])).collect::<Vec<_>>().join(".")
+    }
+
+    fn rule(&mut self) -> String {
+        let host = match self.below(4) {
+            0 => self.name(),
+            1 => format!("*.{}", self.name()),
+            2 => format!("10.{}.0.0/{}", self.below(4), 8 + self.below(25)),
+            _ => self.choose(&["*", "10.1.2.3", "a.b"]).to_owned(),
+        };
+        let ports = self.choose(&["", ":443", ":80,22", ":20-100", ":*"]);
+        format!("{host}{ports}{}", self.choose(&["", "/tcp", "/udp", "/http", "/https"]))
+    }
+}
+
+/// One rule as the documentation explains it, by comparing texts.
+fn naive_match(rule: &str, is_deny: bool, host: &str, port: u16, seen: Seen<'_>) -> bool {
+    let protocol = ["tcp", "udp", "https", "http"].into_iter().find(|p| rule.ends_with(&format!("/{p}")));
+    let rest = rule.strip_suffix(&protocol.map(|p| format!("/{p}")).unwrap_or_default()).unwrap();
+    let (pattern, ports) = rest.split_once(':').unwrap_or((rest, if is_deny { "*" } else { "80,443" }));
+    let has_port = ports == "*"
+        || ports.split(',').any(|p| {
+            let (first, last) = p.split_once('-').unwrap_or((p, p));
+            (first.parse::<u16>().unwrap()..=last.parse().unwrap()).contains(&port)
+        });
+    let address: Option<std::net::IpAddr> = host.parse().ok();
+    let net: Option<IpNet> = pattern.parse().ok().or(pattern.parse::<std::net::IpAddr>().ok().map(IpNet::from));
+    let has_host = match (address, net) {
+        (Some(address), Some(net)) => net.trunc().contains(&address),
+        (None, None) => match pattern.strip_prefix('*') {
+            Some("") => true,
+            Some(suffix) => host.ends_with(suffix),
+            None => host == pattern,
+        },
+        _ => false,
+    };
+    let has_protocol = match protocol {
+        None => matches!(seen, Seen::Tls | Seen::Http { .. }) || is_deny || (net.is_some() && seen == Seen::Tcp),
+        Some("tcp") => seen != Seen::Udp,
+        Some("udp") => seen == Seen::Udp,
+        Some("http") => matches!(seen, Seen::Http { .. }),
+        Some(_) => seen == Seen::Tls,
+    };
+    has_port && has_host && has_protocol
+}
+
+#[test]
+fn compiled_policies_agree_with_a_plain_reading() {
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut allowed = 0;
+    for _ in 0..400 {
+        let allow: Vec<String> = (0..random.below(12)).map(|_| random.rule()).collect();
+        let deny: Vec<String> = (0..random.below(4)).map(|_| random.rule()).collect();
+        let rules = |list: &[String]| list.iter().map(|r| NetworkRule::Text(r.clone())).collect();
+        let policy = NetworkPolicy { allow: rules(&allow), deny: rules(&deny), ..NetworkPolicy::default() };
+        let compiled = CompiledPolicy::compile(&policy).unwrap();
+        for _ in 0..50 {
+            let host = if random.below(2) == 0 {
+                random.name()
+            } else {
+                format!("10.{}.{}.{}", random.below(4), random.below(4), random.below(5))
+            };
+            let port = [22, 53, 80, 100, 443, 8080][random.below(6)];
+            let seen = [Seen::Tls, GET, Seen::Tcp, Seen::Udp][random.below(4)];
+            let any = |list: &[String], is_deny| list.iter().any(|rule| naive_match(rule, is_deny, &host, port, seen));
+            let expected = any(&allow, false) && !any(&deny, true);
+            assert_eq!(
+                compiled.decide(target(&host), port, seen).allowed,
+                expected,
+                "{host}:{port} {seen:?} allow {allow:?} deny {deny:?}"
+            );
+            allowed += usize::from(expected);
+        }
+    }
+    assert!((1_000..19_000).contains(&allowed), "both answers have to occur: {allowed}");
+}
+
+#[test]
+fn ten_thousand_rules_are_as_fast_as_ten() {
+    let mut allow: Vec<NetworkRule> = (0..5_000).map(|n| NetworkRule::Text(format!("host-{n}.example"))).collect();
+    allow.extend((0..2_500).map(|n| NetworkRule::Text(format!("*.below-{n}.example"))));
+    allow.extend((0..2_500).map(|n| NetworkRule::Text(format!("11.{}.{}.0/24", n / 250, n % 250))));
+    let policy = CompiledPolicy::compile(&NetworkPolicy { allow, ..NetworkPolicy::default() }).unwrap();
+    let start = std::time::Instant::now();
+    for n in 0..2_500 {
+        assert!(policy.decide(Target::Name(&format!("a.b.c.below-{n}.example")), 443, Seen::Tls).allowed);
+        assert!(!policy.decide(Target::Name(&format!("a.b.c.host-{n}.example")), 443, Seen::Tls).allowed);
+        assert!(policy.decide(target(&format!("11.{}.{}.7", n / 250, n % 250)), 443, Seen::Tcp).allowed);
+    }
+    // A scan would compare 75 million rules.
+    assert!(start.elapsed().as_millis() < 1_000, "{:?}", start.elapsed());
+}
+
+#[test]
+fn the_suggestion_allows_what_was_seen_and_no_more() {
+    let seen = |name: Option<&str>, address: Option<&str>, port, protocol| Observed {
+        name: name.map(str::to_owned),
+        address: address.map(|a| a.parse().unwrap()),
+        port,
+        protocol,
+    };
+    let observed = [
+        seen(Some("pypi.org"), Some("192.0.2.1"), 443, Protocol::Tls),
+        seen(Some("pypi.org"), Some("192.0.2.1"), 443, Protocol::Tls),
+        seen(Some("deb.example"), None, 80, Protocol::Http),
+        seen(Some("deb.example"), None, 443, Protocol::Tls),
+        seen(Some("git.example"), Some("192.0.2.2"), 22, Protocol::Tcp),
+        seen(Some("git.example"), Some("192.0.2.2"), 443, Protocol::Tls),
+        seen(Some("only.resolved.example"), None, 53, Protocol::Dns),
+        seen(None, Some("192.0.2.9"), 9418, Protocol::Tcp),
+    ];
+    let rules = suggest(&observed);
+    assert_eq!(
+        rules,
+        [
+            "192.0.2.9:9418".into(),
+            "deb.example".into(),
+            "git.example:443".into(),
+            "git.example:22/tcp".into(),
+            "pypi.org:443".into()
+        ] as [NetworkRule; 5]
+    );
+    CompiledPolicy::compile(&NetworkPolicy { allow: rules, ..NetworkPolicy::default() }).unwrap();
+}

@@ -1,0 +1,128 @@
+//! The process: listeners, and the tasks for what they accept.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener as StdTcpListener, UdpSocket as StdUdpSocket};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::{Resource, getrlimit};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinSet;
+
+use crate::closed::ClosedRanges;
+use crate::connection::Shared;
+use crate::control::{ANSWERS, follow, report};
+use crate::dial::Dialer;
+use crate::dns::{DnsServer, Lookup, PolicedAnswers, Resolvers};
+use crate::error::EgressError;
+use crate::events::Events;
+use crate::original::OriginalDestination;
+use crate::sandbox::Sandboxes;
+
+/// Maximum number of connections of all sandboxes.
+const MAX_CONNECTIONS: usize = 16_384;
+/// Descriptors for queries and the process itself.
+const RESERVED_DESCRIPTORS: u64 = 2_048;
+/// Each connection has one to the client and one to the server.
+const DESCRIPTORS: u64 = 2;
+/// Pause after a failure to accept (for example without free descriptors), so as not to spin.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What the proxy needs of the host.
+pub struct EgressConfig {
+    /// To which TCP of sandboxes is redirected.
+    pub tcp: StdTcpListener,
+    /// To which DNS of sandboxes is redirected, by UDP and TCP.
+    pub dns_udp: StdUdpSocket,
+    pub dns_tcp: StdTcpListener,
+    pub closed: ClosedRanges,
+    /// None: the host's, read again when they change.
+    pub resolvers: Option<Vec<SocketAddr>>,
+    /// [`Conntrack`](crate::Conntrack), except in tests.
+    pub destinations: Arc<dyn OriginalDestination>,
+}
+
+/// Serves sandboxes until the server ends: `input` has its messages, and `output` gets events and answers. All connections end
+/// with it.
+pub async fn serve(
+    config: EgressConfig,
+    input: impl AsyncRead + Unpin,
+    output: impl AsyncWrite + Unpin,
+) -> Result<(), EgressError> {
+    let EgressConfig { tcp, dns_udp, dns_tcp, closed, resolvers, destinations } = config;
+    let listen = |what| move |source| EgressError::Listen { what, source };
+    let tcp = tcp_listener(tcp).map_err(listen("accept connections"))?;
+    let dns_tcp = tcp_listener(dns_tcp).map_err(listen("accept connections for names"))?;
+    let dns_udp = udp_socket(dns_udp).map_err(listen("receive queries"))?;
+
+    let sandboxes = Arc::new(Sandboxes::default());
+    let (events, queue) = Events::channel();
+    let lookup = Arc::new(Lookup::new(Resolvers::new(resolvers), Arc::new(closed)));
+    let answers = PolicedAnswers { sandboxes: sandboxes.clone(), lookup: lookup.clone(), events: events.clone() };
+    let dns = DnsServer::start(dns_udp, dns_tcp, Arc::new(answers));
+    let shared =
+        Arc::new(Shared { sandboxes: sandboxes.clone(), dialer: Dialer::new(lookup), events: events.clone(), destinations });
+
+    let (answer, answers) = mpsc::channel(ANSWERS);
+    let result = tokio::select! {
+        result = follow(input, &sandboxes, answer) => result,
+        () = report(output, events, queue, answers) => Ok(()),
+        () = accept(tcp, shared) => Ok(()),
+    };
+    dns.stop().await;
+    result
+}
+
+/// Never ends. The connections end with it.
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    let permits = Arc::new(Semaphore::new(connection_limit()));
+    let mut running = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(_) = running.join_next() => continue,
+        };
+        let (stream, from) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::debug!(%error, "no connection could be accepted");
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+        };
+        match permits.clone().try_acquire_owned() {
+            Ok(permit) => {
+                let shared = shared.clone();
+                running.spawn(async move {
+                    let _permit = permit;
+                    shared.handle(stream, from).await;
+                });
+            }
+            Err(_) => refuse(&stream, from),
+        }
+    }
+}
+
+fn refuse(stream: &TcpStream, from: SocketAddr) {
+    tracing::debug!(%from, "too many connections");
+    crate::client::reset_on_close(stream, true);
+}
+
+/// What the process's descriptors allow, up to the limit.
+fn connection_limit() -> usize {
+    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let reserved = RESERVED_DESCRIPTORS.min(descriptors / 2);
+    usize::try_from((descriptors - reserved) / DESCRIPTORS).unwrap_or(usize::MAX).min(MAX_CONNECTIONS)
+}
+
+fn tcp_listener(listener: StdTcpListener) -> io::Result<TcpListener> {
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}
+
+fn udp_socket(socket: StdUdpSocket) -> io::Result<UdpSocket> {
+    socket.set_nonblocking(true)?;
+    UdpSocket::from_std(socket)
+}

@@ -1,0 +1,115 @@
+//! Policies that change while sandboxes work.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::JoinSet;
+use tokio::time::interval;
+
+use crate::harness::{Connector, Proxy, SANDBOX, SERVER, is_reset, read_exactly};
+use crate::hello::client_hello;
+
+/// Whether the server answered.
+async fn reaches(connector: Connector, server: SocketAddr, hello: &[u8]) -> bool {
+    let mut stream = connector.connect(SANDBOX, server).await;
+    let mut answer = vec![0; hello.len()];
+    stream.write_all(hello).await.is_ok() && stream.read_exact(&mut answer).await.is_ok()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changes_under_load_drop_and_pass_nothing_wrong() {
+    let mut proxy = Proxy::start().await;
+    let server = proxy.echo(SERVER, 0, "").await;
+    let port = server.port();
+    let with_both = format!(r#"{{"allow": ["kept.test:{port}", "dropped.test:{port}"]}}"#);
+    let with_one = format!(r#"{{"allow": ["kept.test:{port}"], "deny": ["other.test"]}}"#);
+    proxy.set(&with_both, false).await;
+    proxy.resolver.name("kept.test", &[SERVER]);
+    proxy.resolver.name("dropped.test", &[SERVER]);
+    let (kept, dropped) = (Arc::new(client_hello("kept.test")), Arc::new(client_hello("dropped.test")));
+
+    let connector = proxy.connector();
+    let is_denied = Arc::new(AtomicBool::new(false));
+    let passed = Arc::new(AtomicUsize::new(0));
+    let denied = is_denied.clone();
+    let count = passed.clone();
+    let load = tokio::spawn(async move {
+        let mut requests = JoinSet::new();
+        // 200 a second, for a second: half of them for what both policies allow.
+        let mut ticks = interval(Duration::from_millis(10));
+        for _ in 0..100 {
+            ticks.tick().await;
+            let (connector, kept) = (connector.clone(), kept.clone());
+            let other = connector.clone();
+            requests.spawn(async move { assert!(reaches(connector, server, &kept).await, "what both allow was dropped") });
+            let (dropped, denied, count) = (dropped.clone(), denied.clone(), count.clone());
+            requests.spawn(async move {
+                let was_denied = denied.load(Ordering::SeqCst);
+                if reaches(other, server, &dropped).await {
+                    // Allowed again meanwhile is right, too.
+                    assert!(!was_denied || !denied.load(Ordering::SeqCst), "what is denied passed");
+                    count.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+        requests.join_all().await;
+    });
+    for _ in 0..10 {
+        proxy.set(&with_one, false).await;
+        is_denied.store(true, Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_millis(60)).await;
+        is_denied.store(false, Ordering::SeqCst);
+        proxy.set(&with_both, false).await;
+        tokio::time::sleep(Duration::from_millis(40)).await;
+    }
+    load.await.unwrap();
+    let passed = passed.load(Ordering::SeqCst);
+    assert!((10..90).contains(&passed), "both answers have to occur: {passed}");
+}
+
+#[tokio::test]
+async fn open_connections_are_closed_by_choice() {
+    let mut proxy = Proxy::start().await;
+    let server = proxy.echo(SERVER, 0, "").await;
+    let port = server.port();
+    proxy.set(&format!(r#"{{"allow": ["a.test:{port}", "b.test:{port}", "127.1.0.1:{port}/http"]}}"#), false).await;
+    let mut clients = Vec::new();
+    for name in ["a.test", "b.test"] {
+        proxy.resolver.name(name, &[SERVER]);
+        let mut client = proxy.connect(server).await;
+        let hello = client_hello(name);
+        client.write_all(&hello).await.unwrap();
+        read_exactly(&mut client, hello.len()).await;
+        clients.push(client);
+    }
+    let [mut a, mut b] = <[_; 2]>::try_from(clients).unwrap();
+    let only_a = format!(r#"{{"allow": ["a.test:{port}"]}}"#);
+    proxy.set(&only_a, false).await;
+    b.write_all(b"more").await.unwrap();
+    assert_eq!(read_exactly(&mut b, 4).await, b"more", "open connections stay");
+    proxy.set(&only_a, true).await;
+    assert!(is_reset(&mut b).await);
+    a.write_all(b"more").await.unwrap();
+    assert_eq!(read_exactly(&mut a, 4).await, b"more");
+    let end = proxy.event(|event| event.name.as_deref() == Some("b.test") && event.bytes_sent > 0).await;
+    assert!(end.allowed);
+}
+
+#[tokio::test]
+async fn a_connection_that_is_being_made_is_decided_again() {
+    let mut proxy = Proxy::start().await;
+    let server = proxy.echo(SERVER, 0, "").await;
+    let port = server.port();
+    proxy.set(&format!(r#"{{"allow": ["a.test:{port}"]}}"#), false).await;
+    proxy.resolver.name("a.test", &[SERVER]);
+    let hello = client_hello("a.test");
+    let mut client = proxy.connect(server).await;
+    client.write_all(&hello[..100]).await.unwrap();
+    // The proxy waits for the rest of the message.
+    proxy.set("{}", false).await;
+    client.write_all(&hello[100..]).await.unwrap();
+    assert!(is_reset(&mut client).await);
+}
