@@ -4,6 +4,7 @@ mod events;
 mod explore;
 mod groups;
 mod list;
+mod network;
 mod node;
 mod quarantine;
 mod rag;
@@ -32,6 +33,7 @@ pub(crate) use events::{
 pub(crate) use explore::ExploreArgs;
 pub(crate) use groups::{GroupCommand, GroupCreateArgs, GroupLsArgs, GroupRenewArgs, GroupRmArgs};
 pub(crate) use list::LsArgs;
+pub(crate) use network::{NetworkCommand, NetworkSetArgs, NetworkShowArgs, NetworkSuggestArgs};
 pub(crate) use node::{NodeCommand, NodeDrainArgs, NodeLsArgs, NodeUncordonArgs};
 pub(crate) use quarantine::{QuarantineAdoptArgs, QuarantineCommand, QuarantineLsArgs, QuarantineRmArgs};
 pub(crate) use rag::{
@@ -152,6 +154,9 @@ pub(crate) enum Command {
     /// Manage volumes: storage that outlives sandboxes
     #[command(subcommand)]
     Volume(VolumeCommand),
+    /// Show and change what a sandbox may reach
+    #[command(subcommand)]
+    Network(NetworkCommand),
     /// Show and drain the nodes of a cluster
     #[command(subcommand)]
     Node(NodeCommand),
@@ -313,6 +318,12 @@ pub(crate) struct CreateArgs {
     /// Network access
     #[arg(long, value_enum)]
     pub(crate) network: Option<Network>,
+    /// Name, address or network that it may reach, such as pypi.org or '*.github.com:443'; all others are refused
+    #[arg(long, value_name = "RULE")]
+    pub(crate) allow: Vec<String>,
+    /// What it may not reach, although --allow or --network observe includes it
+    #[arg(long, value_name = "RULE")]
+    pub(crate) deny: Vec<String>,
     /// What isolates it: namespace, gvisor, or machine for an image with a VM [default: the server's]
     #[arg(long, value_name = "TIER")]
     pub(crate) tier: Option<Tier>,
@@ -381,6 +392,10 @@ pub(crate) fn cores(text: &str) -> Result<u32, String> {
 pub(crate) enum Network {
     /// Loopback only
     None,
+    /// What --allow names, and nothing else
+    Allowlist,
+    /// The public internet over TCP, recorded; see 'arenite network suggest'
+    Observe,
     /// The public internet, but not metadata addresses, private ranges or the host
     Open,
 }

@@ -32,6 +32,7 @@ fn main() -> ExitCode {
         Some("guest") => return guest(),
         Some("launcher") => arenite_isolation::launcher::main(),
         Some("spawner") => arenite_isolation::spawner::main(),
+        Some("egress") => return arenite_engine::egress_main(),
         _ => {}
     }
     let matches = Cli::command().get_matches();
@@ -103,6 +104,7 @@ fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
         Command::Resume(args) => on_runtime(commands::sandbox::resume(args)),
         Command::Start(args) => on_runtime(commands::sandbox::start(args)),
         Command::Volume(command) => on_runtime(commands::volumes::run(command)),
+        Command::Network(command) => on_runtime(commands::network::run(command)),
         Command::Node(command) => on_runtime(commands::node::run(command)),
         Command::Quarantine(command) => on_runtime(commands::quarantine::run(command)),
         Command::Tenant(command) => on_runtime(commands::tenants::tenant(command)),

@@ -35,7 +35,7 @@ pub(crate) struct Create {
     #[serde(skip_serializing_if = "Resources::is_empty")]
     pub(crate) resources: Resources,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) network: Option<&'static str>,
+    pub(crate) network: Option<serde_json::Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) tier: Option<Tier>,
     #[serde(skip_serializing_if = "Vec::is_empty")]

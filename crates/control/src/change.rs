@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use arenite_model::{IdlePolicy, SandboxName, SandboxState, SpecError};
+use arenite_model::{IdlePolicy, NetworkPolicy, SandboxName, SandboxState, SpecError};
 use jiff::Timestamp;
 
 use crate::children::over;
@@ -34,6 +34,10 @@ pub struct SandboxChange {
     pub idle_policy: Option<IdlePolicy>,
     /// In seconds; 0: a frozen sandbox stays frozen.
     pub disk_after_seconds: Option<u64>,
+    /// None in it: all that an open network allows.
+    pub network_policy: Option<Option<NetworkPolicy>>,
+    /// Closes connections that the new policy refuses.
+    pub close_open: bool,
     /// The versions that it may have before the change (see [`Sandbox::version`]); none: any.
     pub versions: Option<Vec<String>>,
 }
@@ -132,6 +136,13 @@ impl Control {
             after.spec.disk_after_seconds = (seconds > 0).then_some(seconds);
         }
         after.spec.idle_policy = change.idle_policy.unwrap_or(after.spec.idle_policy);
+        if let Some(policy) = &change.network_policy {
+            if caller.inside.is_some() {
+                return Err(ControlError::OutOfBounds { name: name() });
+            }
+            after.spec.network_policy.clone_from(policy);
+            self.check_network_policy(&after.spec)?;
+        }
         self.check_pauses_of(&after.spec)?;
         if change.concerns_times() {
             // Else a change could be acknowledged, and an idle sandbox be gone right after.
@@ -147,6 +158,13 @@ impl Control {
             // A database may write a failed update later, and its last one counts.
             let _ = self.store.update(&before).await;
             return Err(ControlError::store("remember a change of a sandbox")(error));
+        }
+        if after.spec.network_policy != before.spec.network_policy {
+            let policy = after.spec.network_policy.clone();
+            if let Err(error) = self.engine.set_network_policy(&entry.id, policy, change.close_open).await {
+                let _ = self.store.update(&before).await;
+                return Err(error.into());
+            }
         }
         if let Err(error) = self.engine.update_row(&memo::row(&after)).await {
             // The next start compares the two.

@@ -188,6 +188,14 @@ impl Control {
             }
             spec.network = NetworkMode::None;
         }
+        if let Some(policy) = &parent.spec.network_policy
+            && spec.network != NetworkMode::None
+        {
+            if request.spec.network_policy.as_ref().is_some_and(|own| own != policy) {
+                return refuse("the network policy of the one that creates it applies to it");
+            }
+            spec.network_policy = Some(policy.clone());
+        }
         let is_parents = |volume: &arenite_model::VolumeMount| parent.spec.volumes.iter().any(|theirs| volume.is_within(theirs));
         if !spec.volumes.iter().all(is_parents) {
             return refuse("it has volumes or directories of the host that the one that creates it lacks");

@@ -269,6 +269,7 @@ impl Control {
         let (template, mut spec) = self.start_spec(tenant, request)?;
         request.spec.lay_over(&mut spec);
         spec.check()?;
+        self.check_network_policy(&spec)?;
         if spec.checkpoint.is_auto() {
             self.engine.check_states()?;
         }
@@ -280,6 +281,16 @@ impl Control {
             }));
         }
         Ok((template, spec))
+    }
+
+    /// Refuses a network policy that could not be enforced.
+    pub(crate) fn check_network_policy(&self, spec: &SandboxSpec) -> Result<(), ControlError> {
+        let Some(policy) = &spec.network_policy else { return Ok(()) };
+        if spec.network != NetworkMode::Open {
+            let reason = "a sandbox without a network has no policy for it".to_owned();
+            return Err(SpecError::Invalid { field: "network", reason }.into());
+        }
+        Ok(self.engine.check_network_policy(policy)?)
     }
 
     /// The spec that a request's parts are laid over.

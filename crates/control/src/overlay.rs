@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use arenite_model::{CheckpointPolicy, IdlePolicy, ImageName, NetworkMode, Resources, SandboxSpec, Tier, VolumeMount};
+use arenite_model::{
+    CheckpointPolicy, IdlePolicy, ImageName, NetworkMode, NetworkPolicy, Resources, SandboxSpec, Tier, VolumeMount,
+};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -17,7 +19,9 @@ pub struct SpecOverlay {
     pub workdir: Option<String>,
     pub hostname: Option<String>,
     pub resources: ResourcesOverlay,
+    /// Without a policy, it also ends the policy of a template.
     pub network: Option<NetworkMode>,
+    pub network_policy: Option<NetworkPolicy>,
     pub tier: Option<Tier>,
     pub volumes: Option<Vec<VolumeMount>>,
     pub ports: Option<Vec<u16>>,
@@ -50,6 +54,9 @@ impl SpecOverlay {
         set(&mut spec.args, &self.args);
         set(&mut spec.image_command, &self.image_command);
         set(&mut spec.network, &self.network);
+        if self.network.is_some() || self.network_policy.is_some() {
+            spec.network_policy.clone_from(&self.network_policy);
+        }
         set(&mut spec.volumes, &self.volumes);
         set(&mut spec.ports, &self.ports);
         set(&mut spec.idle_policy, &self.idle_policy);

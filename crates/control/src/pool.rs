@@ -29,6 +29,7 @@ fn fixed_part(spec: &SandboxSpec) -> SandboxSpec {
         image_owner: spec.image_owner.clone(),
         resources: spec.resources.clone(),
         network: spec.network,
+        network_policy: spec.network_policy.clone(),
         volumes: spec.volumes.clone(),
         // Pools hold what an image has without gVisor, which can't be assigned later.
         tier: spec.tier.filter(|tier| *tier == Tier::Gvisor),

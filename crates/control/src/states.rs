@@ -16,7 +16,8 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use arenite_engine::{
-    AutoSealed, Comparison, DiskState, EngineError, History, Return, Returned, Seal, SealTime, Sealed, SealedState, StateKind,
+    AutoSealed, Comparison, DiskState, EngineError, History, NetworkLog, Return, Returned, Seal, SealTime, Sealed, SealedState,
+    StateKind,
 };
 use arenite_model::{
     Death, DeathReason, ImageName, NodeName, SandboxName, SandboxSpec, SandboxState, SnapshotName, StateId, TenantId, Tier,
@@ -218,6 +219,11 @@ impl Control {
             control.bounded("sealing the disk", &entry.name, sealed).await
         })
         .await
+    }
+
+    /// What the egress proxy decided for a sandbox.
+    pub fn network_log(&self, sandbox: &Sandbox) -> NetworkLog {
+        self.engine.network_log(&sandbox.id)
     }
 
     /// A sandbox's checkpoints.

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arenite_model::{Death, ErrorCode, SandboxId, SandboxName, SandboxSpec, StateId, TenantId, Tier};
+use arenite_model::{Death, ErrorCode, NetworkPolicy, SandboxId, SandboxName, SandboxSpec, StateId, TenantId, Tier};
 use async_trait::async_trait;
 use jiff::Timestamp;
 use serde::Serialize;
@@ -27,9 +27,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::broadcast;
 use utoipa::ToSchema;
 
+pub use arenite_egress::{EgressError, EgressEvent};
 pub use file_tree::FileTreeError;
 pub use guest_request::{GuestAnswer, request_guest};
 pub use kubernetes::KubernetesConfig;
+pub use namespace::network::{NetworkLog, egress_main, suggest_rules};
 pub use namespace::storage::{Storage, StorageError, StorageKind};
 pub use stages::Stages;
 pub use states::{
@@ -104,6 +106,31 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Opens a connection to the guest's HTTP server.
     async fn dial(&self, id: &SandboxId) -> Result<Box<dyn Connection>, EngineError>;
+
+    /// Refuses a network policy that it can't enforce.
+    ///
+    /// # Errors
+    /// [`EngineError::Unsupported`], or [`EngineError::NetworkPolicy`] if a rule is wrong.
+    fn check_network_policy(&self, _policy: &NetworkPolicy) -> Result<(), EngineError> {
+        let reason = format!("the engine {} has no egress proxy", self.name());
+        Err(EngineError::Unsupported { what: "a network policy".to_owned(), reason })
+    }
+
+    /// Replaces the network policy of a sandbox with an open network. When it returns, the policy is in effect for new connections,
+    /// and for open ones if `close_open` is set.
+    async fn set_network_policy(
+        &self,
+        _id: &SandboxId,
+        policy: Option<NetworkPolicy>,
+        _close_open: bool,
+    ) -> Result<(), EngineError> {
+        policy.map_or(Ok(()), |policy| self.check_network_policy(&policy))
+    }
+
+    /// What the egress proxy decided for a sandbox.
+    fn network_log(&self, _id: &SandboxId) -> NetworkLog {
+        NetworkLog::default()
+    }
 
     /// Whether it can seal states of disks, or why not.
     ///
@@ -378,6 +405,8 @@ pub enum EngineError {
     Unsupported { what: String, reason: String },
     #[error("the state {id} is of another image, or of other layers of it")]
     OtherLayers { id: StateId },
+    #[error(transparent)]
+    NetworkPolicy(#[from] EgressError),
     #[error("sandboxes' disks can't be sealed here: {reason}")]
     NoStates { reason: String },
     #[error("the engine {engine} can't pause a sandbox to its disk")]
@@ -417,7 +446,7 @@ impl EngineError {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::NoImage { .. } | Self::NotFound { .. } | Self::NoState { .. } => ErrorCode::NotFound,
-            Self::NoVolume { .. } => ErrorCode::InvalidRequest,
+            Self::NoVolume { .. } | Self::NetworkPolicy(_) => ErrorCode::InvalidRequest,
             Self::SubPath { source, .. } => source.code(),
             Self::Unsupported { .. } | Self::NoPauseToDisk { .. } | Self::NoTier { .. } | Self::NoStates { .. } => {
                 ErrorCode::Unsupported

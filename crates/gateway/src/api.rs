@@ -28,6 +28,7 @@ use crate::gateway::{Context, Gateway};
 use crate::idempotency::{self, Begun};
 use crate::lifecycle::{self, Change, LifecycleAnswer, LifecycleCall};
 use crate::lists::PageQuery;
+use crate::network::NetworkRequest;
 use crate::path::query_pairs;
 use crate::proxy::{self, InternalAnswer};
 use crate::refusal::{Refusal, json_response};
@@ -59,6 +60,8 @@ impl CreateSandbox {
                 "client_tag is not valid: use 1 to {MAX_TAG} characters, and no control characters"
             )));
         }
+        let network = self.network.map(NetworkRequest::read).transpose()?;
+        let (network, network_policy) = network.map_or((None, None), |(mode, policy)| (Some(mode), policy));
         Ok(CreateRequest {
             name: self.name,
             template: self.template,
@@ -71,7 +74,8 @@ impl CreateSandbox {
                 workdir: self.workdir,
                 hostname: self.hostname,
                 resources: self.resources.unwrap_or_default(),
-                network: self.network,
+                network,
+                network_policy,
                 tier: self.tier,
                 volumes: self.volumes,
                 ports: self.ports,
@@ -103,7 +107,7 @@ fn is_tag(text: &str) -> bool {
 /// What there is, for a path that leads to nothing.
 pub(crate) async fn unknown(exchange: &mut Exchange) -> Answered {
     Err(Refusal::not_found(format!("there is no {}", exchange.path.decoded)).hint(
-        "there are info, me, events, webhooks, usage, usage/live, templates, templates/{name}, images, images/pull, images/pulls, images/{name}, registries, registries/{host}, corpora, workers, nodes, nodes/{name}/{drain,uncordon}, quarantine, tenants, keys, audit, groups, groups/{name}/renew, snapshots, snapshots/{name}, volumes, volumes/{name}/{copy,files,content}, sandboxes and sandboxes/{name}/{extend,pause,resume,start,checkpoints,history,rollback,reset,diff,fork,usage,logs,steps}",
+        "there are info, me, events, webhooks, usage, usage/live, templates, templates/{name}, images, images/pull, images/pulls, images/{name}, registries, registries/{host}, corpora, workers, nodes, nodes/{name}/{drain,uncordon}, quarantine, tenants, keys, audit, groups, groups/{name}/renew, snapshots, snapshots/{name}, volumes, volumes/{name}/{copy,files,content}, sandboxes and sandboxes/{name}/{extend,pause,resume,start,checkpoints,history,rollback,reset,diff,fork,network,usage,logs,steps}",
     ))
 }
 

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use arenite_control::{ControlError, Sandbox, SandboxChange, TimeoutChange};
-use arenite_model::IdlePolicy;
+use arenite_model::{IdlePolicy, NetworkMode};
 use axum::body::Body;
 use http::header::{ETAG, IF_MATCH};
 use http::request::Parts;
@@ -20,6 +20,7 @@ use utoipa::ToSchema;
 use crate::api::{self, DIALECT, PATH};
 use crate::exchange::{Answered, Exchange};
 use crate::lifecycle::{self, Change, LifecycleCall};
+use crate::network::NetworkRequest;
 use crate::refusal::{Refusal, json_response};
 
 /// The most versions in one `If-Match`.
@@ -52,6 +53,10 @@ pub(crate) struct ChangeSandbox {
     #[serde(deserialize_with = "given")]
     #[schema(value_type = Option<u64>)]
     disk_after_seconds: Option<Option<u64>>,
+    /// What it may reach. A network can't be added or taken away: `none` is refused.
+    network: Option<NetworkRequest>,
+    /// Closes connections that the new `network` refuses. Others go on until they end.
+    close_open: bool,
 }
 
 /// Adds to the life time of a sandbox.
@@ -81,12 +86,23 @@ impl ChangeSandbox {
         if timeouts.next().is_some() {
             return Err(Refusal::bad_request("timeout_seconds, expires_in_seconds and expires_at exclude each other"));
         }
+        let network_policy = match self.network.map(NetworkRequest::read).transpose()? {
+            Some((NetworkMode::Open, policy)) => Some(policy),
+            Some(_) => {
+                return Err(Refusal::bad_request(
+                    "network is none, and a sandbox keeps its network; use an allowlist without rules",
+                ));
+            }
+            None => None,
+        };
         Ok(SandboxChange {
             labels: self.labels,
             timeout,
             idle_timeout_seconds: self.idle_timeout_seconds.map(Option::unwrap_or_default),
             idle_policy: self.idle_policy,
             disk_after_seconds: self.disk_after_seconds.map(Option::unwrap_or_default),
+            network_policy,
+            close_open: self.close_open,
             versions,
         })
     }

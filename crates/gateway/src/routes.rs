@@ -38,6 +38,7 @@ use crate::guard::HostKind;
 use crate::health::{Health, Ready};
 use crate::images::{ImageDetails, PullImage, PullList, RemovedImage};
 use crate::lists::MAX_PAGE;
+use crate::network::NetworkInfo;
 use crate::operation::{Operation, SchemaOf, schema_of};
 use crate::path::is_under;
 use crate::problem::{PROBLEM_JSON, Problem};
@@ -51,8 +52,8 @@ use crate::webhooks::{
     CreateWebhook, DeliveryInfo, DeliveryPage, NewWebhookInfo, RemovedWebhook, WebhookInfo, WebhookList, WebhookTest,
 };
 use crate::{
-    api, auth, builds, changes, corpora, events, groups, health, images, metrics, nodes, pages, problem, proxy, quarantine,
-    registries, sandbox_filter, states, tenants, trajectories, usage, volumes, webhooks,
+    api, auth, builds, changes, corpora, events, groups, health, images, metrics, network, nodes, pages, problem, proxy,
+    quarantine, registries, sandbox_filter, states, tenants, trajectories, usage, volumes, webhooks,
 };
 
 /// Answers a request of a route.
@@ -414,6 +415,8 @@ static ROUTES: &[Route] = &[
         .doc(Operation::new("states", "delete_checkpoint", "Removes a checkpoint, by number or id").answers::<DeletedState>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/sandboxes/{name}/history", |e| Box::pin(states::history(e)))
         .doc(Operation::new("states", "list_checkpoints", "Lists the checkpoints of a sandbox, the oldest first").paged(MAX_PAGE).answers::<HistoryInfo>(200)),
+    Route::new(At::Server, &API, GET, "/api/v2/sandboxes/{name}/network", |e| Box::pin(network::show(e)))
+        .doc(Operation::new("sandboxes", "get_sandbox_network", "Describes what a sandbox may reach, and what it reached, without waking it").answers::<NetworkInfo>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/sandboxes/{name}/rollback", |e| Box::pin(states::roll_back(e)))
         .doc(Operation::new("states", "roll_back_sandbox", "Returns a sandbox to a checkpoint in place; its processes end").takes::<RollBack>().answers::<RolledBack>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/sandboxes/{name}/reset", |e| Box::pin(states::reset(e)))

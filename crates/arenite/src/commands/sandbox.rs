@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::environment;
 use super::pull_bar::PullBar;
-use crate::cli::{CreateArgs, Idle, LsArgs, NamesArgs, Network, Pause, PauseArgs, RmArgs, Server, SetArgs};
+use crate::cli::{CreateArgs, Idle, LsArgs, NamesArgs, Pause, PauseArgs, RmArgs, Server, SetArgs};
 use crate::client::{Client, read_answer};
 use crate::failure::{Failure, Outcome};
 use crate::{output, wire};
@@ -36,10 +36,7 @@ pub(crate) async fn create(args: CreateArgs) -> Outcome {
             disk_bytes: args.disk.map(|s| s.0),
             shm_bytes: args.shm.map(|s| s.0),
         },
-        network: args.network.map(|n| match n {
-            Network::None => "none",
-            Network::Open => "open",
-        }),
+        network: super::network::request(args.network, &args.allow, &args.deny)?,
         tier: args.tier,
         volumes: args.volume.iter().map(|text| volume(text)).collect::<Result<_, _>>()?,
         ports: args.port,

@@ -12,7 +12,9 @@ use arenite_image::{Image, ImageStore};
 use arenite_isolation::mounts::{self, Attributes};
 use arenite_isolation::{Begin, Bind};
 use arenite_model::protocol::{self, Assignment, GuestConfig, hosts_file};
-use arenite_model::{Death, DeathReason, NetworkMode, SandboxId, SandboxName, SandboxSpec, StateId, TenantId, Tier};
+use arenite_model::{
+    Death, DeathReason, NetworkMode, NetworkPolicy, SandboxId, SandboxName, SandboxSpec, StateId, TenantId, Tier,
+};
 use async_trait::async_trait;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
@@ -23,16 +25,18 @@ use super::data_dir::write_shared_file;
 use super::host::failed_storage;
 use super::record::{Record, boot_id};
 use super::recovery::Occupied;
+use super::reset::failed_network;
 use super::slot::{Slot, cgroup, kill, start_time, wait_end};
 use super::states::States;
 use super::storage::Storage;
 use super::{
-    Host, NamespaceConfig, Role, ServerLock, at, ca, command, death, descriptors, gvisor, kvm, lock, recovery, restart, volumes,
+    Host, NamespaceConfig, Role, ServerLock, at, ca, command, death, descriptors, gvisor, kvm, lock, network, recovery, restart,
+    volumes,
 };
 use crate::descriptors::DescriptorCount;
 use crate::{
-    AutoSealed, Comparison, Connection, Created, DiskState, Ended, Engine, EngineError, Found, History, HostCapacity, Recovery,
-    Remains, Return, Returned, Row, Seal, SealTime, Sealed, SealedState, Stages, Usage,
+    AutoSealed, Comparison, Connection, Created, DiskState, Ended, Engine, EngineError, Found, History, HostCapacity, NetworkLog,
+    Recovery, Remains, Return, Returned, Row, Seal, SealTime, Sealed, SealedState, Stages, Usage,
 };
 
 /// Interval between checks for free descriptors, while sandboxes are prepared in advance.
@@ -250,6 +254,21 @@ impl EngineShared {
         });
     }
 
+    /// One without processes gets the policy when it is started.
+    fn change_network_policy(&self, id: &SandboxId, policy: Option<NetworkPolicy>, close_open: bool) -> Result<(), EngineError> {
+        let Some(mut record) = self.state().live.get(id).map(|live| live.record.clone()) else { return Ok(()) };
+        let Some(index) = record.net_index else { return Ok(()) };
+        let network = self.host.network()?;
+        record.network_policy.clone_from(&policy);
+        record.revision += 1;
+        // The record comes first: a start goes by it.
+        self.host.records.write(&record).map_err(|e| at("record", e))?;
+        if let Some(live) = self.state().live.get_mut(id) {
+            live.record = record;
+        }
+        network.police(index, id.as_str(), policy.as_ref(), close_open).map_err(failed_network)
+    }
+
     /// Everything between a prepared slot and a running guest. Without a memo, it is created in advance. Blocks for a few
     /// milliseconds.
     pub(super) fn begin(
@@ -320,6 +339,7 @@ impl EngineShared {
             boot: boot_id().map_err(|e| at("record", e))?,
             uid_index: slot.uid_index,
             net_index: slot.net_index,
+            network_policy: spec.network_policy.clone(),
             image: image.name.to_string(),
             layers: lower,
             pooled: assignment == Assignment::Pooled,
@@ -332,6 +352,9 @@ impl EngineShared {
             revision: slot.kept.as_ref().map_or(0, |kept| kept.revision + 1),
         };
         host.records.write(&record).map_err(|e| at("record", e))?;
+        if let (Some(index), Some(policy)) = (slot.net_index, &spec.network_policy) {
+            host.network()?.police(index, id.as_str(), Some(policy), false).map_err(failed_network)?;
+        }
         // From here on the layer may have content, and the record names its owner.
         host.storage.mark_used(id).map_err(|e| at("writable layer", io::Error::other(e)))?;
         stages.done("record");
@@ -578,6 +601,24 @@ impl Engine for NamespaceEngine {
 
     async fn adopt(&self, row: &Row, spec: &SandboxSpec) -> Result<Created, EngineError> {
         self.give_away(row, spec).await
+    }
+
+    fn check_network_policy(&self, policy: &NetworkPolicy) -> Result<(), EngineError> {
+        Ok(network::check_policy(policy)?)
+    }
+
+    async fn set_network_policy(
+        &self,
+        id: &SandboxId,
+        policy: Option<NetworkPolicy>,
+        close_open: bool,
+    ) -> Result<(), EngineError> {
+        let (shared, id) = (self.shared.clone(), id.clone());
+        blocking(move || shared.change_network_policy(&id, policy, close_open)).await
+    }
+
+    fn network_log(&self, id: &SandboxId) -> NetworkLog {
+        self.shared.host.network().map(|network| network.log(id.as_str())).unwrap_or_default()
     }
 
     fn check_states(&self) -> Result<(), EngineError> {

@@ -17,7 +17,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use arenite_model::{SandboxId, SandboxName, StateId, Tier};
+use arenite_model::{NetworkPolicy, SandboxId, SandboxName, StateId, Tier};
 use jiff::Timestamp;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -47,6 +47,9 @@ pub(super) struct Record {
     pub(super) boot: String,
     pub(super) uid_index: u32,
     pub(super) net_index: Option<u32>,
+    /// What it may reach through the egress proxy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) network_policy: Option<NetworkPolicy>,
     pub(super) image: String,
     /// The directories below its writable layer, which must not be removed while it lives.
     pub(super) layers: Vec<PathBuf>,
@@ -482,6 +485,7 @@ mod tests {
             boot: "b".to_owned(),
             uid_index: 3,
             net_index: Some(5),
+            network_policy: None,
             image: "base".to_owned(),
             layers: vec!["/pool/layers/x/files".into()],
             tier: None,

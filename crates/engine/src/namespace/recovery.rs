@@ -27,6 +27,7 @@ use super::engine::{EngineShared, Live, NamespaceEngine, blocking};
 use super::kvm::has_vm;
 use super::network::Network;
 use super::record::{Reading, Record, Records, boot_id};
+use super::reset::failed_network;
 use super::slot::{IdRanges, start_time, wait_end};
 use super::storage::{LayerUse, StorageError};
 use crate::{EngineError, Found, FoundState, Quarantined, Recovery, Remains, Row};
@@ -454,6 +455,15 @@ impl NamespaceEngine {
         } else {
             network.adopt(&settled.nets).await;
         }
+        let policies: Vec<_> = {
+            let state = self.shared.state();
+            let of_live = |live: &Live| {
+                let record = &live.record;
+                Some((record.net_index?, record.id.to_string(), record.network_policy.clone()?))
+            };
+            state.live.values().filter_map(of_live).collect()
+        };
+        network.restore_policies(&policies).map_err(failed_network)?;
         self.reconnect(network).await;
         for (id, pidfd) in settled.live {
             self.shared.watch(id, pidfd);

@@ -192,7 +192,7 @@ fn host(what: String) -> impl FnOnce(io::Error) -> EngineError {
     move |source| EngineError::Host { what, source }
 }
 
-fn failed_network(error: NetworkError) -> EngineError {
+pub(super) fn failed_network(error: NetworkError) -> EngineError {
     EngineError::Stage { stage: "network".to_owned(), hint: error.hint(), source: io::Error::other(error) }
 }
 

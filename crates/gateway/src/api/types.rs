@@ -8,8 +8,8 @@ use arenite_control::usage::{UsageGroup, UsageRow};
 use arenite_control::{ChildBudget, Deadline, QuarantinedSandbox, ResourcesOverlay, Template};
 use arenite_engine::{ChangedPath, HostCapacity};
 use arenite_model::{
-    CheckpointPolicy, Death, GroupName, IdlePolicy, ImageName, KeyId, NetworkMode, NodeName, PauseKind, Resources, SandboxId,
-    SandboxName, SandboxSpec, SandboxState, SnapshotName, StateId, TenantId, Tier, VolumeMount,
+    CheckpointPolicy, Death, GroupName, IdlePolicy, ImageName, KeyId, NodeName, PauseKind, Resources, SandboxId, SandboxName,
+    SandboxSpec, SandboxState, SnapshotName, StateId, TenantId, Tier, VolumeMount,
 };
 use arenite_synthesis::WorkerInfo;
 use arenite_trajectory::{SessionEvent, Step, Summary};
@@ -19,6 +19,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::config::ImageEntry;
+use crate::network::NetworkRequest;
 use crate::problem::Problem;
 
 /// A request for a sandbox. Fields that it does not have are refused.
@@ -41,7 +42,8 @@ pub(crate) struct CreateSandbox {
     pub(super) hostname: Option<String>,
     pub(super) labels: Option<BTreeMap<String, String>>,
     pub(super) resources: Option<ResourcesOverlay>,
-    pub(super) network: Option<NetworkMode>,
+    /// A mode, such as `open`, or `{"mode": "allowlist", "allow": ["pypi.org"]}`.
+    pub(super) network: Option<NetworkRequest>,
     /// What isolates it. Absent: the server's default, or `machine` if the image has a VM. The create fails if it is not available,
     /// or less than the minimum of the tenant.
     pub(super) tier: Option<Tier>,

@@ -12,6 +12,8 @@
 //! - Each sandbox has its own link to the host. There is no shared segment on which a sandbox could listen to or impersonate
 //!   another. Both ends know each other's hardware address, so there is no ARP.
 //! - Only IPv4 leaves a sandbox. It has `::1` and no other IPv6, and IPv6 packets on its link are dropped.
+//! - A sandbox with a policy reaches only the egress proxy, to which the rules redirect its TCP and DNS. A set in the table has the
+//!   addresses of such sandboxes. It outlives the server, so that they stay closed until the next one has their policies.
 //! - [`NetworkConfig`] says what a sandbox may reach. It never reaches the host or other sandboxes, except the forwarder's port
 //!   53. Refusals are answered, so that a program fails at once instead of waiting.
 //! - Ports of the host's loopback that the operator opens are reached at the gateway's address, under the names of
@@ -24,6 +26,7 @@
 
 mod addresses;
 mod config;
+mod egress;
 mod error;
 mod rtnl;
 mod rules;
@@ -38,12 +41,16 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use arenite_egress::SetPolicy;
 use arenite_isolation::{kernel_file, netns};
+use arenite_model::NetworkPolicy;
 use ipnet::Ipv4Net;
 use tokio::sync::Semaphore;
 
 use self::addresses::Addresses;
 pub use self::config::{DENIED, HOST_NAMES, NetworkConfig};
+use self::egress::Egress;
+pub use self::egress::{NetworkLog, check_policy, egress_main, suggest_rules};
 pub use self::error::NetworkError;
 use self::rtnl::{End, Link, Mac, Rtnl};
 use super::dns::{Forwarder, Resolvers};
@@ -75,6 +82,7 @@ pub struct PreparedNet {
 pub struct Network {
     shared: Arc<Shared>,
     forwarder: Forwarder,
+    egress: Arc<Egress>,
     making: Semaphore,
 }
 
@@ -105,13 +113,15 @@ impl Network {
     pub async fn open(config: NetworkConfig) -> Result<Self> {
         let resolvers = Resolvers::new(config.resolvers.clone());
         let opens_host = !config.host_ports.is_empty();
+        let settings = config.clone();
         let shared = blocking(move || Shared::open(&config)).await?;
         let address = SocketAddr::from((gateway_of(shared.subnet), 53));
         let host = opens_host.then(|| gateway_of(shared.subnet));
         let forwarder = Forwarder::start(address, shared.subnet, resolvers, host)
             .await
             .map_err(|source| NetworkError::Dns { address, source })?;
-        Ok(Self { shared: Arc::new(shared), forwarder, making: Semaphore::new(PREPARED_AT_ONCE) })
+        let egress = Egress::start(gateway_of(shared.subnet), shared.subnet, &settings);
+        Ok(Self { shared: Arc::new(shared), forwarder, egress, making: Semaphore::new(PREPARED_AT_ONCE) })
     }
 
     pub fn subnet(&self) -> Ipv4Net {
@@ -168,7 +178,53 @@ impl Network {
 
     /// Releases the address for reuse, once the namespace is gone.
     pub fn release(&self, index: u32) {
+        let address = address_of(self.shared.subnet, index);
+        if self.egress.has(address) {
+            if let Err(error) = rules::unpolice(&self.shared.tag, address) {
+                // A sandbox that gets it reaches nothing.
+                tracing::warn!(%address, %error, "an address stays closed until the next start");
+                return;
+            }
+            self.egress.remove(address, true);
+        }
         self.shared.addresses().release(index);
+    }
+
+    /// Lets the sandbox with this address reach only what a policy allows; without one, all that its network allows. When this
+    /// returns, it is in effect for new connections, and for open ones if `close_open` is set. Blocks for milliseconds.
+    pub fn police(&self, index: u32, sandbox: &str, policy: Option<&NetworkPolicy>, close_open: bool) -> Result<()> {
+        let address = address_of(self.shared.subnet, index);
+        let Some(policy) = policy else {
+            if self.egress.has(address) {
+                rules::unpolice(&self.shared.tag, address)?;
+                self.egress.remove(address, false);
+            }
+            return Ok(());
+        };
+        // The policy comes first: without it, the redirect refuses everything.
+        let set = SetPolicy { address: address.into(), sandbox: sandbox.to_owned(), policy: policy.clone(), close_open };
+        let in_effect = self.egress.set(set, address);
+        rules::police(&self.shared.tag, address)?;
+        in_effect.wait();
+        Ok(())
+    }
+
+    /// Restores the policies of running sandboxes after a start. Addresses of others become open.
+    pub fn restore_policies(&self, all: &[(u32, String, NetworkPolicy)]) -> Result<()> {
+        let mut addresses = Vec::with_capacity(all.len());
+        for (index, sandbox, policy) in all {
+            let address = address_of(self.shared.subnet, *index);
+            let set = SetPolicy { address: address.into(), sandbox: sandbox.clone(), policy: policy.clone(), close_open: false };
+            // Until it is in effect, the sandbox reaches nothing.
+            let _ = self.egress.set(set, address);
+            addresses.push(address);
+        }
+        rules::replace_policed(&self.shared.tag, &addresses)
+    }
+
+    /// What the egress proxy decided for a sandbox.
+    pub fn log(&self, sandbox: &str) -> NetworkLog {
+        self.egress.log(sandbox)
     }
 
     /// Keeps the addresses of running sandboxes after a start, and removes links that no running sandbox uses. Returns
@@ -278,7 +334,8 @@ impl Shared {
         let claim = subnet::claim(&mut host, found.as_ref(), config.subnet)?;
         let subnet = claim.subnet;
         // The policy is installed before anything can be connected.
-        let counted = rules::install(&rules::Rules { tag: &tag, subnet, config })?;
+        let policed = rules::policed(&tag);
+        let counted = rules::install(&rules::Rules { tag: &tag, subnet, config, policed: &policed })?;
         set_up_gateway(&mut host, &name, found, gateway_of(subnet))?;
         let mut notes = Vec::new();
         if !counted {

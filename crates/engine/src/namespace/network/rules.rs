@@ -5,11 +5,13 @@
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use ipnet::{IpNet, Ipv4Net};
 
+use super::egress::{DNS_PORT, TCP_PORT};
 use super::{NetworkConfig, NetworkError, Result, gateway_name, gateway_of, interface_prefix};
 
 const PROGRAM: &str = "nft";
@@ -28,6 +30,8 @@ pub(super) struct Rules<'a> {
     pub(super) tag: &'a str,
     pub(super) subnet: Ipv4Net,
     pub(super) config: &'a NetworkConfig,
+    /// The sandboxes with a policy.
+    pub(super) policed: &'a [Ipv4Addr],
 }
 
 /// Replaces the table's content with the rules. Returns false if this kernel can't count connections.
@@ -43,7 +47,7 @@ pub(super) fn install(rules: &Rules<'_>) -> Result<bool> {
 
 /// The rules in the syntax of `nft -f`.
 fn text(rules: &Rules<'_>, counted: bool) -> String {
-    let Rules { tag, subnet, config } = *rules;
+    let Rules { tag, subnet, config, policed } = *rules;
     let table = table(tag);
     let sandboxes = format!("\"{}*\"", interface_prefix(tag));
     let bridge = format!("\"{}\"", gateway_name(tag));
@@ -78,6 +82,7 @@ fn text(rules: &Rules<'_>, counted: bool) -> String {
         let elements = if nets.is_empty() { String::new() } else { format!(" elements = {{ {} }};", nets.join(", ")) };
         let _ = writeln!(out, "  set {name} {{ type ipv4_addr; flags interval; auto-merge;{elements} }}");
     }
+    let _ = writeln!(out, "  set policed {{ type ipv4_addr;{} }}", elements(policed));
     let _ = write!(
         out,
         r#"  set connections {{ type ipv4_addr; flags dynamic; size 65535; }}
@@ -103,6 +108,9 @@ fn text(rules: &Rules<'_>, counted: bool) -> String {
 
   chain host_ports {{
     type nat hook prerouting priority dstnat - 10; policy accept;
+    # Sandboxes with a policy reach the egress proxy, and nothing else.
+    iifname {sandboxes} ip saddr @policed meta l4proto {{ tcp, udp }} th dport 53 dnat ip to {gateway}:{DNS_PORT}
+    iifname {sandboxes} ip saddr @policed meta l4proto tcp dnat ip to {gateway}:{TCP_PORT}
     {to_host}
   }}
 
@@ -110,6 +118,7 @@ fn text(rules: &Rules<'_>, counted: bool) -> String {
     type filter hook forward priority filter - 10; policy accept;
     iifname != {sandboxes} accept
     oifname {sandboxes} goto refuse
+    ip saddr @policed goto refuse
     # A port that the host publishes and forwards to a service behind it.
     ct status dnat goto refuse
     ip daddr @allowed goto limited
@@ -132,6 +141,9 @@ fn text(rules: &Rules<'_>, counted: bool) -> String {
 
   chain from_sandbox_to_host {{
     {limit}
+    ip saddr @policed ip daddr {gateway} tcp dport {{ {TCP_PORT}, {DNS_PORT} }} accept
+    ip saddr @policed ip daddr {gateway} udp dport {DNS_PORT} accept
+    ip saddr @policed goto refuse
     ip daddr {gateway} udp dport 53 accept
     ip daddr {gateway} tcp dport 53 accept
     {from_host}
@@ -147,6 +159,52 @@ fn text(rules: &Rules<'_>, counted: bool) -> String {
 "#
     );
     out
+}
+
+/// The elements of a set, in its definition.
+fn elements(addresses: &[Ipv4Addr]) -> String {
+    if addresses.is_empty() {
+        return String::new();
+    }
+    let list: Vec<String> = addresses.iter().map(Ipv4Addr::to_string).collect();
+    format!(" elements = {{ {} }};", list.join(", "))
+}
+
+/// The sandboxes with a policy, from a table that an earlier server left.
+pub(super) fn policed(tag: &str) -> Vec<Ipv4Addr> {
+    let output = command(&["-j", "list", "set", "inet", &table(tag), "policed"]).output();
+    // There is no table yet.
+    let Some(output) = output.ok().filter(|output| output.status.success()) else { return Vec::new() };
+    parse_policed(&output.stdout)
+}
+
+fn parse_policed(json: &[u8]) -> Vec<Ipv4Addr> {
+    let parsed: serde_json::Value = serde_json::from_slice(json).unwrap_or_default();
+    let sets = parsed["nftables"].as_array().into_iter().flatten().filter_map(|entry| entry["set"]["elem"].as_array());
+    sets.flatten().filter_map(|address| address.as_str()?.parse().ok()).collect()
+}
+
+/// Redirects what a sandbox sends to the egress proxy.
+pub(super) fn police(tag: &str, address: Ipv4Addr) -> Result<()> {
+    apply(&format!("add element inet {} policed {{ {address} }}\n", table(tag)))
+}
+
+/// Ends the redirect.
+pub(super) fn unpolice(tag: &str, address: Ipv4Addr) -> Result<()> {
+    let table = table(tag);
+    // `add` first, so that the removal does not fail.
+    apply(&format!("add element inet {table} policed {{ {address} }}\ndelete element inet {table} policed {{ {address} }}\n"))
+}
+
+/// Redirects what these sandboxes send, and no others.
+pub(super) fn replace_policed(tag: &str, addresses: &[Ipv4Addr]) -> Result<()> {
+    let table = table(tag);
+    let mut text = format!("flush set inet {table} policed\n");
+    if !addresses.is_empty() {
+        let list: Vec<String> = addresses.iter().map(Ipv4Addr::to_string).collect();
+        let _ = writeln!(text, "add element inet {table} policed {{ {} }}", list.join(", "));
+    }
+    apply(&text)
 }
 
 fn apply(text: &str) -> Result<()> {
@@ -270,6 +328,15 @@ fn check(output: Output) -> Result<Output> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sandboxes_with_a_policy_are_read_back() {
+        let json = br#"{"nftables": [{"metainfo": {"version": "1"}}, {"set": {"family": "inet", "name": "policed", "table": "arenite_abcd",
+            "type": "ipv4_addr", "handle": 3, "elem": ["10.209.0.7", "10.209.1.1"]}}]}"#;
+        assert_eq!(parse_policed(json), [Ipv4Addr::new(10, 209, 0, 7), Ipv4Addr::new(10, 209, 1, 1)]);
+        assert!(parse_policed(br#"{"nftables": [{"set": {"name": "policed"}}]}"#).is_empty());
+        assert!(parse_policed(b"not json").is_empty());
+    }
 
     #[test]
     fn a_policy_that_drops_forwards_is_found() {

@@ -1,0 +1,342 @@
+//! The egress proxy of an installation: a process of its own, which this file starts, feeds with policies, and replaces.
+//!
+//! ```text
+//!  policies of sandboxes ──► kept here ──stdin──► arenite egress ──stdout──► events, kept per sandbox
+//!                                 └── again, to its successor, when it ended
+//! ```
+//!
+//! It starts with the first policy. It runs without the host's root, since it reads what sandboxes send. While it is away, the
+//! rules lead to a closed port, so its sandboxes reach nothing.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::process::{ExitCode, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
+
+use arenite_egress::{
+    ClosedRanges, CompiledPolicy, Conntrack, EgressConfig, EgressError, EgressEvent, EventKind, FromServer, Observed, Protocol,
+    SetPolicy, ToServer,
+};
+use arenite_model::{NetworkPolicy, NetworkRule};
+use ipnet::{IpNet, Ipv4Net};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, Command};
+use tokio::sync::Notify;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::NetworkConfig;
+
+/// Ports of the gateway, to which the rules redirect.
+pub(super) const TCP_PORT: u16 = 15_001;
+pub(super) const DNS_PORT: u16 = 15_053;
+/// The user that it runs as: nobody.
+const USER: u32 = 65_534;
+/// Time for a policy to take effect.
+const READY_LIMIT: Duration = Duration::from_secs(5);
+/// Pause before an ended process is replaced.
+const PAUSE: Duration = Duration::from_millis(200);
+/// Events that are kept of a sandbox, the newest.
+const MAX_EVENTS: usize = 1_000;
+
+/// The argument of the process. Networks are text, such as `10.0.0.0/8`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Arguments {
+    gateway: Ipv4Addr,
+    denied: Vec<String>,
+    allowed: Vec<String>,
+    subnet: String,
+    resolvers: Option<Vec<SocketAddr>>,
+}
+
+/// What the egress proxy decided for a sandbox.
+#[derive(Debug, Clone, Default)]
+pub struct NetworkLog {
+    /// The newest last.
+    pub events: Vec<EgressEvent>,
+    pub allowed: u64,
+    pub refused: u64,
+}
+
+#[derive(Debug, Default)]
+struct Log {
+    events: VecDeque<EgressEvent>,
+    allowed: u64,
+    refused: u64,
+}
+
+/// The proxy of a network.
+#[derive(Debug)]
+pub(super) struct Egress {
+    arguments: Arguments,
+    state: Mutex<State>,
+    /// Notified when the first policy is there.
+    wanted: Notify,
+    number: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    policies: HashMap<Ipv4Addr, SetPolicy>,
+    /// To the process; none: it is not there.
+    process: Option<UnboundedSender<FromServer>>,
+    waiting: HashMap<u64, mpsc::Sender<()>>,
+    logs: HashMap<String, Log>,
+}
+
+/// A policy that was set.
+#[must_use = "without it, nobody knows when the policy is in effect"]
+pub(super) struct InEffect<'a> {
+    egress: &'a Egress,
+    number: u64,
+    ready: mpsc::Receiver<()>,
+}
+
+impl InEffect<'_> {
+    /// Waits until each new decision is by the policy. Blocks. If the process does not answer, it is replaced, and until then the
+    /// sandbox reaches nothing.
+    pub(super) fn wait(self) {
+        if self.ready.recv_timeout(READY_LIMIT).is_err() {
+            tracing::warn!("the egress proxy does not answer; it is replaced");
+            let mut state = self.egress.state();
+            state.waiting.remove(&self.number);
+            state.process = None;
+        }
+    }
+}
+
+impl Egress {
+    /// Must be called in a runtime, in which the process is watched until the proxy is dropped.
+    pub(super) fn start(gateway: Ipv4Addr, subnet: Ipv4Net, config: &NetworkConfig) -> Arc<Self> {
+        let texts = |nets: &[IpNet]| nets.iter().map(IpNet::to_string).collect();
+        let arguments = Arguments {
+            gateway,
+            denied: texts(&config.denied),
+            allowed: texts(&config.allowed),
+            subnet: subnet.to_string(),
+            resolvers: config.resolvers.clone(),
+        };
+        let egress = Arc::new(Self { arguments, state: Mutex::default(), wanted: Notify::new(), number: AtomicU64::new(0) });
+        tokio::spawn(watch(Arc::downgrade(&egress)));
+        egress
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the policy of the sandbox at an address. Until it is in effect, the sandbox reaches nothing, or what its policy of
+    /// before allowed. With the answer, one waits for that.
+    pub(super) fn set(&self, policy: SetPolicy, address: Ipv4Addr) -> InEffect<'_> {
+        let number = self.number.fetch_add(1, Ordering::Relaxed);
+        let (told, ready) = mpsc::channel();
+        let mut state = self.state();
+        state.policies.insert(address, policy.clone());
+        state.logs.entry(policy.sandbox.clone()).or_default();
+        state.waiting.insert(number, told);
+        if let Some(process) = &state.process {
+            // If it ended, its successor gets all policies, and is asked the same.
+            let _ = process.send(FromServer::Set(policy)).and_then(|()| process.send(FromServer::Ready(number)));
+        }
+        drop(state);
+        self.wanted.notify_one();
+        InEffect { egress: self, number, ready }
+    }
+
+    pub(super) fn remove(&self, address: Ipv4Addr, ended: bool) {
+        let mut state = self.state();
+        let Some(policy) = state.policies.remove(&address) else { return };
+        if ended && !state.policies.values().any(|other| other.sandbox == policy.sandbox) {
+            state.logs.remove(&policy.sandbox);
+        }
+        if let Some(process) = &state.process {
+            // Otherwise it is gone, with all that it knew.
+            let _ = process.send(FromServer::Remove { address: IpAddr::V4(address) });
+        }
+    }
+
+    pub(super) fn has(&self, address: Ipv4Addr) -> bool {
+        self.state().policies.contains_key(&address)
+    }
+
+    pub(super) fn log(&self, sandbox: &str) -> NetworkLog {
+        let state = self.state();
+        state.logs.get(sandbox).map_or_else(NetworkLog::default, |log| NetworkLog {
+            events: log.events.iter().cloned().collect(),
+            allowed: log.allowed,
+            refused: log.refused,
+        })
+    }
+
+    fn note(&self, message: ToServer) {
+        let mut state = self.state();
+        match message {
+            ToServer::Ready(number) => {
+                if let Some(told) = state.waiting.remove(&number) {
+                    // Nobody waits any more.
+                    let _ = told.send(());
+                }
+            }
+            ToServer::Event(event) => {
+                let Some(log) = state.logs.get_mut(&event.sandbox) else { return };
+                if event.kind == EventKind::Decision {
+                    let count = if event.allowed { &mut log.allowed } else { &mut log.refused };
+                    *count += event.count;
+                }
+                if log.events.len() >= MAX_EVENTS {
+                    log.events.pop_front();
+                }
+                log.events.push_back(event);
+            }
+            ToServer::Lost(events) => tracing::warn!(events, "the egress proxy had more events than were read"),
+            ToServer::Refused { address, message, .. } => {
+                tracing::error!(%address, message, "the egress proxy can't use a policy; the sandbox reaches nothing");
+            }
+        }
+    }
+
+    /// The messages for a new process: all policies, and the questions that its predecessor did not answer.
+    fn connect(&self) -> UnboundedReceiver<FromServer> {
+        let (sender, receiver) = unbounded_channel();
+        let mut state = self.state();
+        for policy in state.policies.values() {
+            // The receiver is there.
+            let _ = sender.send(FromServer::Set(policy.clone()));
+        }
+        for number in state.waiting.keys() {
+            let _ = sender.send(FromServer::Ready(*number));
+        }
+        state.process = Some(sender);
+        receiver
+    }
+
+    fn spawn(&self) -> std::io::Result<Child> {
+        let arguments = serde_json::to_string(&self.arguments)?;
+        Command::new("/proc/self/exe")
+            .args(["egress", &arguments])
+            .env_clear()
+            .uid(USER)
+            .gid(USER)
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+    }
+}
+
+async fn watch(egress: std::sync::Weak<Egress>) {
+    loop {
+        let Some(proxy) = egress.upgrade() else { return };
+        if proxy.state().policies.is_empty() {
+            let wanted = proxy.wanted.notified();
+            tokio::select! {
+                () = wanted => {}
+                // Checks whether the proxy is still there.
+                () = tokio::time::sleep(Duration::from_secs(5)) => continue,
+            }
+        }
+        match proxy.spawn() {
+            Ok(child) => {
+                let id = child.id();
+                if let Err(error) = converse(&proxy, child).await {
+                    tracing::warn!(?id, %error, "the egress proxy ended; another one takes its place");
+                }
+            }
+            Err(error) => tracing::error!(%error, "the egress proxy could not be started; sandboxes with a policy reach nothing"),
+        }
+        proxy.state().process = None;
+        drop(proxy);
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+async fn converse(egress: &Egress, mut child: Child) -> std::io::Result<()> {
+    let missing = || std::io::Error::other("it has no pipes");
+    let (mut input, output) = (child.stdin.take().ok_or_else(missing)?, child.stdout.take().ok_or_else(missing)?);
+    let mut output = BufReader::new(output).lines();
+    let mut messages = egress.connect();
+    let write = async {
+        while let Some(message) = messages.recv().await {
+            let mut line = serde_json::to_vec(&message)?;
+            line.push(b'\n');
+            input.write_all(&line).await?;
+        }
+        // The server gave it up.
+        Ok(())
+    };
+    let read = async {
+        while let Some(line) = output.next_line().await? {
+            match serde_json::from_str(&line) {
+                Ok(message) => egress.note(message),
+                Err(error) => tracing::warn!(%error, "a message of the egress proxy can't be read"),
+            }
+        }
+        Err(std::io::ErrorKind::UnexpectedEof.into())
+    };
+    tokio::select! {
+        done = write => done,
+        done = read => done,
+    }
+}
+
+/// Refuses a policy that the proxy could not use.
+pub fn check_policy(policy: &NetworkPolicy) -> Result<(), EgressError> {
+    let most = NetworkPolicy::MAX_RULES;
+    if policy.rule_count() > most {
+        return Err(EgressError::TooManyRules { count: policy.rule_count(), most });
+    }
+    CompiledPolicy::compile(policy).map(drop)
+}
+
+/// The smallest allowlist of what was observed.
+pub fn suggest_rules(events: &[EgressEvent]) -> Vec<NetworkRule> {
+    // A question for a name alone reaches nothing.
+    let is_reached = |event: &&EgressEvent| event.kind == EventKind::Decision && event.allowed && event.protocol != Protocol::Dns;
+    let observed = |event: &EgressEvent| Observed {
+        name: event.name.clone(),
+        address: event.address,
+        port: event.port,
+        protocol: event.protocol,
+    };
+    arenite_egress::suggest(&events.iter().filter(is_reached).map(observed).collect::<Vec<_>>())
+}
+
+/// The process. Its argument and its standard input and output are those of [`Egress`].
+pub fn egress_main() -> ExitCode {
+    let run = || -> Result<(), String> {
+        let arguments = std::env::args().nth(2).ok_or("it is started by the server")?;
+        let arguments: Arguments = serde_json::from_str(&arguments).map_err(|error| error.to_string())?;
+        let Arguments { gateway, denied, allowed, subnet, resolvers } = arguments;
+        let failed = |error: std::io::Error| error.to_string();
+        let parse = |text: &String| text.parse::<IpNet>().map_err(|error| format!("{text:?} is not a network: {error}"));
+        let closed = ClosedRanges {
+            denied: denied.iter().map(parse).collect::<Result<_, _>>()?,
+            allowed: allowed.iter().map(parse).collect::<Result<_, _>>()?,
+            always: vec![parse(&subnet)?],
+            allow_own: false,
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().map_err(failed)?;
+        let dns = SocketAddr::from((gateway, DNS_PORT));
+        let config = EgressConfig {
+            tcp: TcpListener::bind((gateway, TCP_PORT)).map_err(failed)?,
+            dns_udp: UdpSocket::bind(dns).map_err(failed)?,
+            dns_tcp: TcpListener::bind(dns).map_err(failed)?,
+            closed,
+            resolvers,
+            destinations: Arc::new(Conntrack),
+        };
+        let served = runtime.block_on(arenite_egress::serve(config, tokio::io::stdin(), tokio::io::stdout()));
+        runtime.shutdown_background();
+        served.map_err(|error| error.to_string())
+    };
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: the egress proxy could not run: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
