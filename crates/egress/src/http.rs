@@ -344,3 +344,6 @@ fn text(status: StatusCode, message: String) -> Response<Body> {
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     response
 }
+
+#[cfg(test)]
+mod tests;

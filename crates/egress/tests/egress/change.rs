@@ -103,13 +103,24 @@ async fn a_connection_that_is_being_made_is_decided_again() {
     let mut proxy = Proxy::start().await;
     let server = proxy.echo(SERVER, 0, "").await;
     let port = server.port();
-    proxy.set(&format!(r#"{{"allow": ["a.test:{port}"]}}"#), false).await;
-    proxy.resolver.name("a.test", &[SERVER]);
-    let hello = client_hello("a.test");
-    let mut client = proxy.connect(server).await;
-    client.write_all(&hello[..100]).await.unwrap();
-    // The proxy waits for the rest of the message.
-    proxy.set("{}", false).await;
-    client.write_all(&hello[100..]).await.unwrap();
-    assert!(is_reset(&mut client).await);
+    for (name, request) in
+        [("a.test", client_hello("a.test")), ("b.test", b"GET / HTTP/1.1\r\nHost: b.test\r\nConnection: close\r\n\r\n".to_vec())]
+    {
+        proxy.set(&format!(r#"{{"allow": ["*.test:{port}"]}}"#), false).await;
+        proxy.resolver.name(name, &[SERVER]);
+        proxy.resolver.hold(true);
+        let mut client = proxy.connect(server).await;
+        client.write_all(&request).await.unwrap();
+        // It is allowed, and its name is being resolved.
+        while !proxy.resolver.asked().iter().any(|(asked, _)| asked == name) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        proxy.set("{}", false).await;
+        proxy.resolver.hold(false);
+        let mut answer = Vec::new();
+        let end = client.read_to_end(&mut answer).await;
+        assert!(end.is_err() || answer.starts_with(b"HTTP/1.1 403"), "{}", String::from_utf8_lossy(&answer));
+        let refusal = proxy.refusal().await;
+        assert_eq!((refusal.name.as_deref(), refusal.reason), (Some(name), arenite_egress::Reason::NoRule));
+    }
 }
