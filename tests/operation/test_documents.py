@@ -55,6 +55,7 @@ ELSEWHERE = {
     "sudo arenite image save base code": "loads into another data directory; operation/test_images.py does both",
     "sudo arenite image build NAME PATH": "forms, not commands; operation/test_dockerfiles.py uses them",
     '{\n  "runtimes"': "an entry of Docker's configuration; engines/test_docker_gvisor.py has a daemon with it",
+    '{\n  "mode": "allowlist"': "a network policy; a test of crates/egress compiles it",
     'engine = "docker"': "settings, not a command; engines/test_conformance.py has a server with Docker",
     "sudo arenite image pull": "needs a registry; operation/test_images_oci.py has one, and pulls from it",
     "sudo arenite image push": "needs a registry; operation/test_images_oci.py has one, and pushes to it",

@@ -123,20 +123,20 @@ pub(crate) struct Traffic {
 
 /// Takes events without ever waiting. What does not fit is counted.
 #[derive(Debug)]
-pub struct Events {
+pub(crate) struct Events {
     sender: mpsc::Sender<EgressEvent>,
     lost: AtomicU64,
     refusals: Refusals,
 }
 
 impl Events {
-    pub fn channel() -> (Arc<Self>, mpsc::Receiver<EgressEvent>) {
+    pub(crate) fn channel() -> (Arc<Self>, mpsc::Receiver<EgressEvent>) {
         let (sender, receiver) = mpsc::channel(QUEUE);
         (Arc::new(Self { sender, lost: AtomicU64::new(0), refusals: Refusals::default() }), receiver)
     }
 
     /// The number of events that were lost since the last call.
-    pub fn take_lost(&self) -> u64 {
+    pub(crate) fn take_lost(&self) -> u64 {
         self.lost.swap(0, Ordering::Relaxed)
     }
 

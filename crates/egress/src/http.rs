@@ -16,14 +16,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, EXPECT};
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
-use http_body_util::{BodyExt, Either, Full};
+use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::SendRequest;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
 
 use self::headers::{is_websocket, keep_end_to_end, upgrade_again};
 use self::target::RequestTarget;
@@ -43,9 +42,6 @@ const HEAD: Duration = Duration::from_secs(90);
 const IDLE: Duration = Duration::from_secs(15 * 60);
 /// Buffer of a direction, and the largest head of a request or answer.
 const BUFFER: usize = 64 << 10;
-/// How much of a refused request's body is read, so that the client gets to read the refusal.
-const DRAINED: usize = 256 << 10;
-const DRAIN: Duration = Duration::from_secs(1);
 
 type Body = Either<Incoming, Full<Bytes>>;
 
@@ -132,7 +128,7 @@ impl HttpConnection {
             Ok(target) => target,
             Err(reason) => {
                 self.note(None, &method, &path, &Decision::refused(reason));
-                return self.refuse(request, None, reason).await;
+                return self.refusal(None, reason);
             }
         };
         let seen_path = plain_path(&path);
@@ -140,7 +136,7 @@ impl HttpConnection {
         let (target, decision) = self.decide(target, &method, &path, seen_path.as_deref());
         if !decision.allowed {
             self.note(Some(&target), &method, &path, &decision);
-            return self.refuse(request, Some(&target), decision.reason).await;
+            return self.refusal(Some(&target), decision.reason);
         }
         let spoken = Spoken::Http { method: method.as_str().into(), path: seen_path.unwrap_or(path.clone()).into() };
         let upgrades = is_websocket(&request);
@@ -288,21 +284,6 @@ impl HttpConnection {
     }
 
     /// The answer to a request that is not passed on.
-    async fn refuse(&self, mut request: Request<Incoming>, target: Option<&RequestTarget>, reason: Reason) -> Response<Body> {
-        if !request.headers().contains_key(EXPECT) {
-            let drain = async {
-                let mut left = DRAINED;
-                while let Some(Ok(frame)) = request.body_mut().frame().await {
-                    let Some(rest) = left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) else { break };
-                    left = rest;
-                }
-            };
-            // Best effort: what is left makes hyper end the connection.
-            let _ = timeout(DRAIN, drain).await;
-        }
-        self.refusal(target, reason)
-    }
-
     fn refusal(&self, target: Option<&RequestTarget>, reason: Reason) -> Response<Body> {
         let status = match reason {
             Reason::MalformedHttp => StatusCode::BAD_REQUEST,
@@ -344,3 +325,6 @@ fn text(status: StatusCode, message: String) -> Response<Body> {
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     response
 }
+
+#[cfg(test)]
+mod tests;

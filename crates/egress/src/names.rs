@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 /// Names, and pairs of an address and a name.
 const MOST: usize = 4_096;
+/// How many are forgotten at that limit.
+const FORGOTTEN: usize = MOST / 8;
 /// How long a name is known beyond the lifetime of its record: programs connect some time after they resolved.
 const GRACE: Duration = Duration::from_secs(60);
 
@@ -26,12 +28,8 @@ impl Names {
             None => name.into(),
         };
         if !self.addresses.contains_key(&name) && self.addresses.len() >= MOST {
-            self.addresses.retain(|_, (_, expires)| *expires > now);
-            if self.addresses.len() >= MOST
-                && let Some(first) = self.addresses.iter().min_by_key(|(_, (_, expires))| *expires).map(|(name, _)| name.clone())
-            {
-                self.addresses.remove(&first);
-            }
+            let limit = first_to_expire(self.addresses.values().map(|(_, expires)| *expires), now);
+            self.addresses.retain(|_, (_, expires)| *expires > limit);
         }
         self.addresses.insert(name.clone(), (addresses.to_vec(), expires));
         for address in addresses {
@@ -48,10 +46,8 @@ impl Names {
         if self.pins.len() < MOST {
             return;
         }
-        let mut ended: Vec<_> = self.pins.iter().filter(|(_, expires)| **expires <= now).map(|(pin, _)| pin.clone()).collect();
-        if ended.is_empty() {
-            ended.extend(self.pins.iter().min_by_key(|(_, expires)| **expires).map(|(pin, _)| pin.clone()));
-        }
+        let limit = first_to_expire(self.pins.values().copied(), now);
+        let ended: Vec<_> = self.pins.iter().filter(|(_, expires)| **expires <= limit).map(|(pin, _)| pin.clone()).collect();
         for pin in ended {
             self.pins.remove(&pin);
             let (address, name) = pin;
@@ -73,6 +69,13 @@ impl Names {
         let names = self.by_address.get(&address).into_iter().flatten();
         names.filter(|name| self.pins.get(&(address, (*name).clone())).is_some_and(|expires| *expires > now)).cloned().collect()
     }
+}
+
+/// What expires until then is forgotten: all that has, and some more, so that not each further name has to look for the next one.
+fn first_to_expire(expires: impl Iterator<Item = Instant>, now: Instant) -> Instant {
+    let mut expires: Vec<Instant> = expires.collect();
+    let (_, limit, _) = expires.select_nth_unstable(FORGOTTEN);
+    now.max(*limit)
 }
 
 #[cfg(test)]

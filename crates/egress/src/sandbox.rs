@@ -20,13 +20,13 @@ const MAX_CONNECTIONS: usize = 1_024;
 
 /// All sandboxes with a policy.
 #[derive(Debug, Default)]
-pub struct Sandboxes {
+pub(crate) struct Sandboxes {
     table: RwLock<HashMap<IpAddr, Arc<Sandbox>>>,
 }
 
 /// One sandbox at one address.
 #[derive(Debug)]
-pub struct Sandbox {
+pub(crate) struct Sandbox {
     id: Arc<str>,
     state: Mutex<State>,
     names: Mutex<Names>,
@@ -85,13 +85,13 @@ impl Admission {
 }
 
 impl Sandboxes {
-    pub fn find(&self, address: IpAddr) -> Option<Arc<Sandbox>> {
+    pub(crate) fn find(&self, address: IpAddr) -> Option<Arc<Sandbox>> {
         self.table.read().unwrap_or_else(PoisonError::into_inner).get(&address.to_canonical()).cloned()
     }
 
     /// Gives the sandbox at an address its policy. Another sandbox that had the address is removed. With `close_open`, connections
     /// are closed that the new policy refuses.
-    pub fn set(&self, address: IpAddr, id: &str, policy: CompiledPolicy, close_open: bool) {
+    pub(crate) fn set(&self, address: IpAddr, id: &str, policy: CompiledPolicy, close_open: bool) {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         let policy = Arc::new(policy);
         let known = table.get(&address.to_canonical()).filter(|known| *known.id == *id);
@@ -108,7 +108,7 @@ impl Sandboxes {
     }
 
     /// Closes the connections of the sandbox at an address and forgets it.
-    pub fn remove(&self, address: IpAddr) {
+    pub(crate) fn remove(&self, address: IpAddr) {
         let removed = self.table.write().unwrap_or_else(PoisonError::into_inner).remove(&address.to_canonical());
         if let Some(removed) = removed {
             removed.close();
@@ -117,7 +117,7 @@ impl Sandboxes {
 }
 
 impl Sandbox {
-    pub fn id(&self) -> &str {
+    pub(crate) fn id(&self) -> &str {
         &self.id
     }
 

@@ -88,6 +88,21 @@ fn rules_allow_what_they_say() {
 }
 
 #[test]
+fn the_examples_of_the_documentation_are_rules() {
+    let document = include_str!("../../../../docs/EGRESS.md");
+    let (_, after) = document.split_once("```json\n").unwrap();
+    let (example, rest) = after.split_once("```").unwrap();
+    let policy = compile(example);
+    assert!(policy.decide(target("api.github.com"), 443, Seen::Tls).allowed);
+    assert!(!policy.decide(target("gist.github.com"), 443, Seen::Tls).allowed);
+    let (_, table) = rest.split_once("| text | allows |\n| --- | --- |\n").unwrap();
+    let rules: Vec<NetworkRule> =
+        table.lines().map_while(|line| line.strip_prefix("| `")?.split('`').next()).map(NetworkRule::from).collect();
+    assert_eq!(rules.len(), 9);
+    CompiledPolicy::compile(&NetworkPolicy { allow: rules, ..NetworkPolicy::default() }).unwrap();
+}
+
+#[test]
 fn deny_wins() {
     let policy = compile(
         r#"{"allow": ["*", "*.example.com", "192.0.2.0/24"], "deny": ["bad.example.com", "*.ads.example:80", "192.0.2.7"]}"#,

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::interval;
 
@@ -103,13 +104,66 @@ async fn a_connection_that_is_being_made_is_decided_again() {
     let mut proxy = Proxy::start().await;
     let server = proxy.echo(SERVER, 0, "").await;
     let port = server.port();
-    proxy.set(&format!(r#"{{"allow": ["a.test:{port}"]}}"#), false).await;
+    for (name, request) in
+        [("a.test", client_hello("a.test")), ("b.test", b"GET / HTTP/1.1\r\nHost: b.test\r\nConnection: close\r\n\r\n".to_vec())]
+    {
+        proxy.set(&format!(r#"{{"allow": ["*.test:{port}"]}}"#), false).await;
+        proxy.resolver.name(name, &[SERVER]);
+        proxy.resolver.hold(true);
+        let mut client = proxy.connect(server).await;
+        client.write_all(&request).await.unwrap();
+        // It is allowed, and its name is being resolved.
+        while !proxy.resolver.asked().iter().any(|(asked, _)| asked == name) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        proxy.set("{}", false).await;
+        proxy.resolver.hold(false);
+        let mut answer = Vec::new();
+        let end = client.read_to_end(&mut answer).await;
+        assert!(end.is_err() || answer.starts_with(b"HTTP/1.1 403"), "{}", String::from_utf8_lossy(&answer));
+        let refusal = proxy.refusal().await;
+        assert_eq!((refusal.name.as_deref(), refusal.reason), (Some(name), arenite_egress::Reason::NoRule));
+    }
+}
+
+#[tokio::test]
+async fn a_policy_counts_until_the_server_is_connected() {
+    let mut proxy = Proxy::start().await;
+    // A full queue makes the kernel drop further requests to connect, until one is accepted.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((SERVER, 0).into()).unwrap();
+    let listener = socket.listen(0).unwrap();
+    let server = listener.local_addr().unwrap();
+    let _filler = TcpStream::connect(server).await.unwrap();
+    proxy.set(&format!(r#"{{"allow": ["*.test:{}"]}}"#, server.port()), false).await;
     proxy.resolver.name("a.test", &[SERVER]);
-    let hello = client_hello("a.test");
-    let mut client = proxy.connect(server).await;
-    client.write_all(&hello[..100]).await.unwrap();
-    // The proxy waits for the rest of the message.
+    let mut clients = Vec::new();
+    for request in [client_hello("a.test"), b"GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n".to_vec()] {
+        let mut client = proxy.connect(server).await;
+        client.write_all(&request).await.unwrap();
+        clients.push(client);
+    }
+    while proxy.resolver.asked().is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
     proxy.set("{}", false).await;
-    client.write_all(&hello[100..]).await.unwrap();
-    assert!(is_reset(&mut client).await);
+    let bytes = Arc::new(AtomicUsize::new(0));
+    let received = bytes.clone();
+    proxy.spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let received = received.clone();
+            tokio::spawn(async move {
+                let mut buffer = [0; 4096];
+                while let Ok(length @ 1..) = stream.read(&mut buffer).await {
+                    received.fetch_add(length, Ordering::SeqCst);
+                }
+            });
+        }
+    });
+    let [mut tls, mut http] = <[_; 2]>::try_from(clients).unwrap();
+    assert!(is_reset(&mut tls).await);
+    assert!(crate::harness::read_text(&mut http).await.starts_with("HTTP/1.1 403"));
+    assert_eq!(bytes.load(Ordering::SeqCst), 0);
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, UdpSocket};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 pub(crate) const A: u16 = 1;
@@ -31,6 +32,7 @@ struct Zone {
 pub(crate) struct FakeResolver {
     pub(crate) address: SocketAddr,
     zone: Arc<Mutex<Zone>>,
+    is_held: watch::Sender<bool>,
     _tasks: JoinSet<()>,
 }
 
@@ -46,11 +48,14 @@ impl FakeResolver {
         let address = udp.local_addr().unwrap();
         let mut tasks = JoinSet::new();
         let known = zone.clone();
+        let is_held = watch::Sender::new(false);
+        let mut held = is_held.subscribe();
         tasks.spawn(async move {
             let mut buffer = [0; 4096];
             loop {
                 let (length, from) = udp.recv_from(&mut buffer).await.unwrap();
                 let mut answer = known.lock().unwrap().answer(&buffer[..length]);
+                held.wait_for(|held| !held).await.unwrap();
                 if known.lock().unwrap().is_truncating {
                     answer[2] |= 2;
                     answer[7] = 0;
@@ -71,7 +76,7 @@ impl FakeResolver {
                 stream.write_all(&answer).await.unwrap();
             }
         });
-        Self { address, zone, _tasks: tasks }
+        Self { address, zone, is_held, _tasks: tasks }
     }
 
     /// Sets the addresses of a name, with a lifetime of a minute.
@@ -86,6 +91,11 @@ impl FakeResolver {
 
     pub(crate) fn truncate(&self) {
         self.zone.lock().unwrap().is_truncating = true;
+    }
+
+    /// Whether answers wait.
+    pub(crate) fn hold(&self, held: bool) {
+        self.is_held.send_replace(held);
     }
 
     /// What it was asked for so far.

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use arenite_egress::{ClosedRanges, EgressConfig, EgressError, EgressEvent, EventKind, ToServer, serve};
+use arenite_egress::{ClosedRanges, EgressConfig, EgressError, EgressEvent, EventKind, OriginalDestination, ToServer, serve};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream, WriteHalf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc;
@@ -30,24 +30,29 @@ pub(crate) struct Proxy {
     input: Option<WriteHalf<DuplexStream>>,
     messages: mpsc::Receiver<ToServer>,
     seen: Vec<EgressEvent>,
-    running: JoinHandle<Result<(), EgressError>>,
+    running: AbortOnDrop,
     tasks: JoinSet<()>,
     barriers: u64,
 }
 
 impl Proxy {
     pub(crate) async fn start() -> Self {
-        let resolver = FakeResolver::start().await;
         let destinations: Arc<Mutex<HashMap<SocketAddr, SocketAddr>>> = Arc::default();
-        let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = tcp.local_addr().unwrap();
-        let (dns_udp, dns_tcp) = dns_sockets();
-        let dns = dns_udp.local_addr().unwrap();
         let known = destinations.clone();
         let lookup = move |stream: &TcpStream| {
             let peer = stream.peer_addr()?;
             known.lock().unwrap().remove(&peer).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
         };
+        let proxy = Self::start_with(Arc::new(lookup)).await;
+        Self { destinations, ..proxy }
+    }
+
+    pub(crate) async fn start_with(lookup: Arc<dyn OriginalDestination>) -> Self {
+        let resolver = FakeResolver::start().await;
+        let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = tcp.local_addr().unwrap();
+        let (dns_udp, dns_tcp) = dns_sockets();
+        let dns = dns_udp.local_addr().unwrap();
         let nets = |list: &[&str]| list.iter().map(|net| net.parse().unwrap()).collect();
         let config = EgressConfig {
             tcp,
@@ -60,11 +65,11 @@ impl Proxy {
                 allow_own: true,
             },
             resolvers: Some(vec![resolver.address]),
-            destinations: Arc::new(lookup),
+            destinations: lookup,
         };
         let (ours, theirs) = tokio::io::duplex(1 << 20);
         let (their_input, their_output) = tokio::io::split(theirs);
-        let running = tokio::spawn(serve(config, their_input, their_output));
+        let running = AbortOnDrop(tokio::spawn(serve(config, their_input, their_output)));
         let (output, input) = tokio::io::split(ours);
         let (sender, messages) = mpsc::channel(10_000);
         let mut tasks = JoinSet::new();
@@ -78,7 +83,18 @@ impl Proxy {
             }
         });
         let input = Some(input);
-        Self { address, dns, resolver, destinations, input, messages, seen: Vec::new(), running, tasks, barriers: 0 }
+        Self {
+            address,
+            dns,
+            resolver,
+            destinations: Arc::default(),
+            input,
+            messages,
+            seen: Vec::new(),
+            running,
+            tasks,
+            barriers: 0,
+        }
     }
 
     /// A proxy with a policy for [`SANDBOX`].
@@ -144,7 +160,7 @@ impl Proxy {
     pub(crate) async fn end_server(&mut self) -> Result<(), EgressError> {
         let mut input = self.input.take().unwrap();
         input.shutdown().await.unwrap();
-        timeout(LIMIT, &mut self.running).await.unwrap().unwrap()
+        timeout(LIMIT, &mut self.running.0).await.unwrap().unwrap()
     }
 
     /// A connection of [`SANDBOX`] to an address, as it looks after the redirect.
@@ -187,9 +203,11 @@ impl Proxy {
     }
 }
 
-impl Drop for Proxy {
+struct AbortOnDrop(JoinHandle<Result<(), EgressError>>);
+
+impl Drop for AbortOnDrop {
     fn drop(&mut self) {
-        self.running.abort();
+        self.0.abort();
     }
 }
 

@@ -1,4 +1,5 @@
-//! The proxy as a whole, on loopback and without root: real connections, real servers, and a resolver of the tests.
+//! The proxy as a whole: real connections, real servers, and a resolver of the tests. On loopback and without root, except for
+//! the redirect.
 
 mod change;
 mod connections;
@@ -6,4 +7,5 @@ mod fake_resolver;
 mod harness;
 mod hello;
 mod names;
+mod redirect;
 mod requests;

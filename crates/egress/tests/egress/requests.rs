@@ -178,7 +178,10 @@ async fn raw_server(proxy: &mut Proxy) -> (SocketAddr, Arc<Mutex<String>>) {
                 let mut buffer = [0; 4096];
                 while let Ok(length @ 1..) = stream.read(&mut buffer).await {
                     log.lock().unwrap().push_str(&String::from_utf8_lossy(&buffer[..length]));
-                    let is_whole = log.lock().unwrap().ends_with("\r\n\r\n") || log.lock().unwrap().ends_with("END");
+                    let is_whole = {
+                        let log = log.lock().unwrap();
+                        log.ends_with("END") || (log.ends_with("\r\n\r\n") && !log.contains("Content-Length: 3"))
+                    };
                     if is_whole {
                         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await.unwrap();
                     }
@@ -345,6 +348,27 @@ async fn answers_without_a_body_keep_their_length() {
     drop(upstream);
     assert!(read_head(&mut client).await.to_lowercase().contains("transfer-encoding: chunked"));
     assert_eq!(read_exactly(&mut client, 13).await, b"3\r\nall\r\n0\r\n\r\n");
+}
+
+#[tokio::test]
+async fn bodies_are_asked_for_once_they_are_allowed() {
+    let mut proxy = Proxy::start().await;
+    let (server, log) = raw_server(&mut proxy).await;
+    proxy.set(&format!(r#"{{"allow": ["a.test:{}"]}}"#, server.port()), false).await;
+    proxy.resolver.name("a.test", &[SERVER]);
+    let head = |host| {
+        format!("POST / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n")
+    };
+    let mut client = proxy.connect(server).await;
+    client.write_all(head("b.test").as_bytes()).await.unwrap();
+    assert!(read_head(&mut client).await.starts_with("HTTP/1.1 403"));
+    let mut client = proxy.connect(server).await;
+    client.write_all(head("a.test").as_bytes()).await.unwrap();
+    assert!(read_head(&mut client).await.starts_with("HTTP/1.1 100"));
+    client.write_all(b"END").await.unwrap();
+    assert!(read_head(&mut client).await.starts_with("HTTP/1.1 200"));
+    let seen = log.lock().unwrap().to_lowercase();
+    assert!(seen.ends_with("\r\n\r\nend") && !seen.contains("expect"), "{seen}");
 }
 
 #[tokio::test]
