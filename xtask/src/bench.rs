@@ -8,6 +8,7 @@ mod code;
 mod floor;
 mod http;
 mod images;
+mod kept;
 mod mcp;
 mod memory;
 mod nodes;
@@ -28,7 +29,7 @@ use clap::Args;
 use crate::binary::Profile;
 use crate::command::{self, program, target_dir};
 use crate::failure::{Attempt, Failure, Outcome};
-use crate::{binary, host, image, server};
+use crate::{binary, go, host, image, server};
 
 use http::Connection;
 use report::{Report, Row};
@@ -62,7 +63,7 @@ pub(crate) struct BenchArgs {
 }
 
 /// Accepted values of `--only`, in the order of measurement.
-const GROUPS: [&str; 20] = [
+const GROUPS: [&str; 21] = [
     "create",
     "exec",
     "claim",
@@ -79,6 +80,7 @@ const GROUPS: [&str; 20] = [
     "auth",
     "nodes",
     "state",
+    "kept",
     "reset",
     "image-create",
     "image-load",
@@ -121,6 +123,9 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     }
     if wanted(args, "agentflow") {
         arguments.extend(["--agentflow-config".to_owned(), agentflow::configuration(&work)?.display().to_string()]);
+    }
+    if wanted(args, "kept") {
+        arguments.extend(["--runsc".to_owned(), go::RUNSC.ensure()?.display().to_string()]);
     }
     server::start(&arenite, args.port, &arguments, &work.join("server.log"))?;
     let mut report = Report::of_this_host()?;
@@ -219,6 +224,10 @@ fn measure(
         api = Connection::open(args.port)?;
         // Each round of 10 GB takes seconds in all.
         states::measure(args.rounds.min(40), data_dir, &mut api, report)?;
+    }
+    if wanted("kept") {
+        api = Connection::open(args.port)?;
+        kept::measure(args.rounds, &mut api, report)?;
     }
     if wanted("reset") {
         states::resets(args.port, report)?;

@@ -283,7 +283,10 @@ impl Control {
     fn start_spec(&self, tenant: &TenantId, request: &CreateRequest) -> Result<(Option<String>, SandboxSpec), ControlError> {
         let of_state = match &request.start {
             StartState::Image => None,
-            StartState::Snapshot(name) => Some(self.spec_of_snapshot(tenant, name)?),
+            StartState::Snapshot { name, restart_processes } => {
+                let spec = self.spec_of_snapshot(tenant, name)?;
+                Some(SandboxSpec { restart_processes: *restart_processes, ..spec })
+            }
             StartState::Fork(spec) => return Ok((request.template.clone(), SandboxSpec::clone(spec))),
         };
         if of_state.is_some() && request.spec.image.is_some() {
@@ -308,8 +311,8 @@ impl Control {
         Ok((
             template,
             match of_state {
-                Some(SandboxSpec { image, image_owner, state, tier, .. }) => {
-                    SandboxSpec { image, image_owner, state, tier, ..spec }
+                Some(SandboxSpec { image, image_owner, state, restart_processes, tier, .. }) => {
+                    SandboxSpec { image, image_owner, state, restart_processes, tier, ..spec }
                 }
                 None => spec,
             },

@@ -33,7 +33,8 @@ pub use kubernetes::KubernetesConfig;
 pub use namespace::storage::{Storage, StorageError, StorageKind};
 pub use stages::Stages;
 pub use states::{
-    ChangedPath, Comparison, DiskState, History, PathChange, PathKind, Return, Returned, Seal, Sealed, SealedState, StateKind,
+    AfterReturn, ChangedPath, Comparison, DiskState, History, PathChange, PathKind, ProcessFate, Return, Returned, Seal, Sealed,
+    SealedState, StateKind,
 };
 
 /// A connection to a guest.
@@ -368,6 +369,8 @@ pub enum EngineError {
     OtherLayers { id: StateId },
     #[error("sandboxes' disks can't be sealed here: {reason}")]
     NoStates { reason: String },
+    #[error("the processes can't be kept: {reason}")]
+    NoProcesses { reason: String },
     #[error("the engine {engine} can't pause a sandbox to its disk")]
     NoPauseToDisk { engine: &'static str },
     /// A tier is not available for this image or on this host.
@@ -407,9 +410,11 @@ impl EngineError {
             Self::NoImage { .. } | Self::NotFound { .. } | Self::NoState { .. } => ErrorCode::NotFound,
             Self::NoVolume { .. } => ErrorCode::InvalidRequest,
             Self::SubPath { source, .. } => source.code(),
-            Self::Unsupported { .. } | Self::NoPauseToDisk { .. } | Self::NoTier { .. } | Self::NoStates { .. } => {
-                ErrorCode::Unsupported
-            }
+            Self::Unsupported { .. }
+            | Self::NoPauseToDisk { .. }
+            | Self::NoTier { .. }
+            | Self::NoStates { .. }
+            | Self::NoProcesses { .. } => ErrorCode::Unsupported,
             Self::Timeout { .. } => ErrorCode::Timeout,
             Self::OtherLayers { .. } => ErrorCode::Conflict,
             Self::Busy { .. } => ErrorCode::Exhausted,
@@ -447,6 +452,9 @@ impl EngineError {
             Self::Stage { hint, .. } | Self::Storage { hint, .. } => hint.clone(),
             Self::NoStates { .. } => {
                 Some("create another sandbox instead; docs/STATE.md has what states of disks need".to_owned())
+            }
+            Self::NoProcesses { .. } => {
+                Some("leave the processes out to use the disk alone; docs/STATE.md has what can be kept where".to_owned())
             }
             Self::NoVolume { known, .. } if known.is_empty() => {
                 Some("create it with: arenite volume create NAME; see which there are: arenite volume ls".to_owned())
