@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,7 +15,6 @@ import pytest
 from arenite_server import Server
 from commands import run
 from engine_servers import path_of_runsc
-from operation.conftest import own_server  # noqa: F401
 from sandboxes import LiveSandbox
 from small import within
 
@@ -197,12 +194,14 @@ class TestKept:
 
     def test_the_command_line(self, server: Server, gvisor: Callable[..., LiveSandbox]) -> None:
         gvisor("lined").bash("sleep 1000 & disown")
-        own = ["--url", server.url]
-        assert run("checkpoint", "lined", "--keep-processes", *own).stdout.strip() == "1"
-        assert "MiB" in run("history", "lined", *own).stdout
-        assert "kept" in run("rollback", "lined", "1", *own).stderr
+        sealed = run(server, "checkpoint", "lined", "--keep-processes")
+        assert sealed.stdout.strip() == "1" and "with its processes (" in sealed.stderr, sealed
+        assert "memory" in run(server, "history", "lined").stdout
+        back = run(server, "rollback", "lined", "1")
+        assert "its processes: kept" in back.stderr, back
         assert LiveSandbox(server.url, "lined").output("pgrep -c sleep") == "1"
-        assert "restarted" in run("rollback", "lined", "1", "--restart", *own).stderr
+        back = run(server, "rollback", "lined", "1", "--restart")
+        assert "its processes: restarted" in back.stderr, back
 
 
 @pytest.mark.timeout(300)
@@ -255,4 +254,4 @@ class TestRefused:
         state.write_bytes(whole)
         call(server, "POST", f"{API}/damaged/rollback", to=1)
         assert box.output("pgrep -c sleep") == "1"
-        leaks.gone(before, server) if hasattr(leaks, "gone") else None
+        leaks.settle(before, server)

@@ -343,7 +343,7 @@ impl Control {
     ) -> Result<Snapshot, ControlError> {
         check_labels(&request.labels)?;
         check_note(request.note.as_ref())?;
-        self.with_disk(tenant, sandbox, |control, entry| async move {
+        self.with_disk(tenant, sandbox, move |control, entry| async move {
             let SnapshotRequest { name, labels, note, keep_processes } = request;
             let _change = control.snapshots.change.lock().await;
             let id = RecordId { kind: RecordKind::Snapshot, tenant: entry.tenant.clone(), key: name.to_string() };

@@ -404,7 +404,7 @@ fn begin_with(begin: &Begin, given: Vec<OwnedFd>, staged: Prepared) -> Staged<Gi
 
 /// Starts gVisor in these namespaces, and reduces this process to its keeper.
 fn begin_container(begin: &Begin, container: &Container, given: Vec<OwnedFd>, staged: Prepared) -> Staged<Kept> {
-    let images = usize::from(container.restore.is_some());
+    let images = usize::from(container.restore);
     if given.len() != begin.layers + 2 + begin.given.len() + begin.binds.len() + images {
         return Err(invalid());
     }
@@ -441,7 +441,7 @@ fn begin_container(begin: &Begin, container: &Container, given: Vec<OwnedFd>, st
     check(unsafe { libc::syscall(libc::SYS_keyctl, 1, std::ptr::null::<libc::c_char>()) }).at("keyring")?;
     let mut for_guest: Named = named.into_iter().collect();
     // A restored guest learns it in another way, and another time.
-    let once = config.filter(|_| container.restore.is_none()).map(|config| (CONFIG.to_owned(), config));
+    let once = config.filter(|_| !container.restore).map(|config| (CONFIG.to_owned(), config));
     let count = for_guest.len();
     for_guest.extend(once);
     let socket = keeper::start(container, &staged.spawner, &for_guest)?;

@@ -23,12 +23,9 @@ pub fn set_hostname(process: BorrowedFd<'_>, hostname: &str) -> io::Result<()> {
     Ok(set?)
 }
 
-/// Sets the host name of this process's own UTS namespace.
-///
-/// # Errors
-/// `EPERM` without `CAP_SYS_ADMIN`; `EINVAL` for a name of more than 64 bytes.
-pub fn set_own_hostname(hostname: &str) -> io::Result<()> {
-    Ok(rustix::system::sethostname(hostname.as_bytes())?)
+/// Whether this process has the host name.
+pub fn has_hostname(hostname: &str) -> bool {
+    rustix::system::uname().nodename().to_bytes() == hostname.as_bytes()
 }
 
 #[cfg(test)]

@@ -163,7 +163,7 @@ pub struct Become {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Restored {
     pub config: GuestConfig,
-    /// Its host name, which the engine has already set.
+    /// Its host name, which its kernel has already.
     pub hostname: String,
     /// The content of `/etc/resolv.conf`.
     pub resolver: String,

@@ -32,7 +32,8 @@ pub(super) fn measure(rounds: usize, api: &mut Connection, report: &mut Report) 
         returns.push(begun.elapsed());
         same(api, NAME, &session, &sum)?;
         let begun = Instant::now();
-        let made = api.post(&format!("{PARENT}/fork"), &json!({ "count": FORKS, "name": "bench-fork", "keep_processes": true }))?;
+        let made =
+            api.post(&format!("{PARENT}/fork"), &json!({ "count": FORKS, "name": "bench-fork", "keep_processes": true }))?;
         forks.push(begun.elapsed());
         for fork in made["sandboxes"].as_array().into_iter().flatten().filter_map(|fork| fork["name"].as_str()) {
             same(api, fork, &session, &sum)?;
@@ -61,5 +62,9 @@ fn run(api: &mut Connection, sandbox: &str, session: Option<&str>, code: &str) -
 
 fn same(api: &mut Connection, sandbox: &str, session: &str, sum: &str) -> Outcome {
     let (_, found) = run(api, sandbox, Some(session), SUM)?;
-    if found == sum { Ok(()) } else { Err(Failure::new(format!("the data in {sandbox} has the hash {found:?}, and not {sum:?}"))) }
+    if found == sum {
+        Ok(())
+    } else {
+        Err(Failure::new(format!("the data in {sandbox} has the hash {found:?}, and not {sum:?}")))
+    }
 }

@@ -338,9 +338,8 @@ impl EngineShared {
             Some(Tier::Gvisor) => {
                 let volumes: Vec<(Bind, bool)> =
                     binds.iter().zip(&spec.volumes).map(|((bind, _), volume)| (bind.clone(), volume.read_only)).collect();
-                let restore = slot.is_restored().then(|| kept::restore(&hostname));
-                let container =
-                    gvisor::container(&hostname, spec, command.as_deref(), &volumes, host.config.open_files, restore);
+                let files = host.config.open_files;
+                let container = gvisor::container(&hostname, spec, command.as_deref(), &volumes, files, slot.is_restored());
                 (Some(host.runsc()?), Some(container))
             }
             _ if slot.is_restored() => {

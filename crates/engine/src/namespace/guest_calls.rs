@@ -19,7 +19,13 @@ pub(super) enum Guest<'a> {
 }
 
 /// Calls a guest, and waits for its answer, which has to be a success.
-pub(super) async fn ask(guest: Guest<'_>, method: &str, path: &str, body: Vec<u8>, limit: Duration) -> io::Result<KeptAnswer<UnixStream>> {
+pub(super) async fn ask(
+    guest: Guest<'_>,
+    method: &str,
+    path: &str,
+    body: Vec<u8>,
+    limit: Duration,
+) -> io::Result<KeptAnswer<UnixStream>> {
     let asked = async {
         let connection = match guest {
             Guest::Socket(socket) => UnixStream::connect(socket).await?,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use arenite_image::Image;
 use arenite_isolation::Bind;
-use arenite_isolation::keeper::{self, Container, Restore};
+use arenite_isolation::keeper::{self, Container};
 use arenite_model::{SandboxSpec, Tier};
 use serde_json::json;
 
@@ -17,7 +17,7 @@ use crate::EngineError;
 
 const PROGRAM: &str = "runsc";
 /// Where the guest's program is in the sandbox. At the path of `aio`, it would be that command: its path is also its name.
-pub(super) const GUEST: &str = "/run/.arenite-guest";
+const GUEST: &str = "/run/.arenite-guest";
 const INSTALL: &str = "install gVisor's runsc in PATH, or name it with the setting runsc; arenite doctor says what was found";
 
 /// Flags of runsc.
@@ -119,7 +119,7 @@ pub(super) fn container(
     command: Option<&str>,
     binds: &[(Bind, bool)],
     open_files: u64,
-    restore: Option<Restore>,
+    restore: bool,
 ) -> Container {
     let mut mounts = vec![
         json!({"destination": "/proc", "type": "proc", "source": "proc"}),

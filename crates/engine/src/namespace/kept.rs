@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use arenite_isolation::keeper::{Restore, Saving};
+use arenite_isolation::keeper::Saving;
 use arenite_isolation::mounts::{self, Attributes};
 use arenite_model::protocol::{RESTORED_PATH, Restored};
 use arenite_model::{SandboxSpec, StateId, Tier};
@@ -22,7 +22,6 @@ use serde::{Deserialize, Serialize};
 
 use super::at;
 use super::engine::EngineShared;
-use super::gvisor::GUEST;
 use super::guest_calls::{self, Guest};
 use super::record::Record;
 use super::slot::{Slot, cgroup, resolver};
@@ -160,11 +159,6 @@ impl EngineShared {
         let runtime = tokio::runtime::Handle::try_current().map_err(|e| failed(io::Error::other(e)))?;
         runtime.block_on(told).map(drop).map_err(failed)
     }
-}
-
-/// How the processes of an image go on as a sandbox of this host name.
-pub(super) fn restore(hostname: &str) -> Restore {
-    Restore { rename: [GUEST, "guest", "hostname", hostname].map(str::to_owned).into() }
 }
 
 /// Whether a sandbox that starts with a state gets its processes.

@@ -93,13 +93,7 @@ impl EngineShared {
     ///
     /// # Errors
     /// Processes were asked for that the state does not have, or that can't be restored. Nothing has changed then.
-    fn stage(
-        &self,
-        id: &SandboxId,
-        slot: &mut Slot,
-        back: &Return,
-        image: &Image,
-    ) -> Result<(Record, ProcessFate), EngineError> {
+    fn stage(&self, id: &SandboxId, slot: &mut Slot, back: &Return, image: &Image) -> Result<(Record, ProcessFate), EngineError> {
         let record = self.record_of(id)?;
         let storage = &self.host.storage;
         let manifest = self.sealed(&record, &back.to)?;

@@ -75,11 +75,15 @@ async fn become_sandbox(State(guest): State<SharedGuest>, Json(told): Json<Becom
 
 /// Makes this guest that of the sandbox that was restored. Its processes go on, so nothing is started.
 async fn restored(guest: SharedGuest, steps: InsideSteps, told: Restored) -> Reply<()> {
+    let failed = |reason| ApiError::new(http::StatusCode::INTERNAL_SERVER_ERROR, reason);
+    if !arenite_isolation::uts::has_hostname(&told.hostname) {
+        return Err(failed("this runsc keeps the host name of before; install one of 2026 or newer".to_owned()));
+    }
     // They are of the sandbox that was saved, which reports them itself.
     steps.forget();
     name_files(&told.hostname)
         .and_then(|()| std::fs::write("/etc/resolv.conf", told.resolver))
-        .map_err(|error| ApiError::new(http::StatusCode::INTERNAL_SERVER_ERROR, format!("could not write /etc: {error}")))?;
+        .map_err(|error| failed(format!("could not write /etc: {error}")))?;
     guest.reassign(told.config);
     guest.agent.begin(&guest.runtime).await;
     ok(())

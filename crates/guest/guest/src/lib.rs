@@ -60,9 +60,6 @@ use arenite_isolation::counters::Counters;
 use arenite_isolation::{self as isolation, FirstProcess};
 use arenite_model::protocol::{self, GuestConfig};
 
-/// `arenite guest hostname NAME` sets the host name. Under gVisor, the keeper runs it, with the right to do so, after a restore.
-const HOSTNAME_ARGUMENT: &str = "hostname";
-
 /// Runs `arenite guest`: the server of a sandbox or of a container, one step of an image build, or a reader of untrusted input for
 /// the server. Call it in a process with one thread.
 pub fn main() -> std::io::Result<()> {
@@ -72,9 +69,6 @@ pub fn main() -> std::io::Result<()> {
             let given = isolation::container::begin()?;
             log::start();
             return server::run(server::Start::from_given(given)?);
-        }
-        Some(argument) if argument == HOSTNAME_ARGUMENT => {
-            return isolation::uts::set_own_hostname(&std::env::args().nth(3).unwrap_or_default());
         }
         Some(argument) if argument == standalone::ARGUMENT => return standalone::main(),
         Some(argument) if argument == pod::INSTALL_ARGUMENT => return pod::install(std::env::args_os().nth(3)),

@@ -222,10 +222,13 @@ fn internal(guest: &SharedGuest, services: Services, steps: InsideSteps, started
     Router::new()
         .route(protocol::SHUTDOWN_PATH, post(move || std::future::ready(shutdown(&ending))))
         .route(protocol::HELLO_PATH, get(hello))
-        .route(protocol::INSIDE_STEPS_PATH, get({
-            let steps = steps.clone();
-            move || std::future::ready(steps.stream())
-        }))
+        .route(
+            protocol::INSIDE_STEPS_PATH,
+            get({
+                let steps = steps.clone();
+                move || std::future::ready(steps.stream())
+            }),
+        )
         .merge(ports::router(guest))
         .merge(activity::router(guest))
         .merge(agent::router(guest))

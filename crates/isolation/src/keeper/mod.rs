@@ -51,8 +51,6 @@ const IMAGE: &str = "/image";
 const START_LIMIT: Timespec = Timespec { tv_sec: 25, tv_nsec: 0 };
 /// Time until it tries to accept again.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(50);
-/// Time to set the host name of restored processes.
-const RENAME_LIMIT: Duration = Duration::from_secs(10);
 /// Time for the guest to take its descriptors.
 const HAND_LIMIT: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 /// Messages to the guest: with a connection of the host; and before a save, to close all that is the host's. [`Handed`] is one, too.
@@ -74,14 +72,7 @@ pub struct Container {
     /// Flags of runsc, before its command.
     pub flags: Vec<String>,
     /// Restores saved processes instead of starting the program. A mount of their image's directory follows runsc's file.
-    pub restore: Option<Restore>,
-}
-
-/// How saved processes go on.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Restore {
-    /// The command inside that sets the host name, with the right to do so: gVisor's kernel has the name of before.
-    pub rename: Vec<String>,
+    pub restore: bool,
 }
 
 /// What the spawner becomes instead of serving requests. Its descriptor is the guest's end of the keeper's socket.
@@ -159,9 +150,9 @@ pub(crate) fn start(container: &Container, spawner: &OwnedFd, for_guest: &Named)
     let mut argv = vec!["runsc".to_owned()];
     argv.extend(runsc::general(LOG));
     argv.extend(container.flags.iter().cloned());
-    argv.push(if container.restore.is_some() { "restore" } else { "run" }.to_owned());
+    argv.push(if container.restore { "restore" } else { "run" }.to_owned());
     argv.extend(["--detach".to_owned(), format!("--bundle={BUNDLE}")]);
-    argv.extend(container.restore.iter().map(|_| format!("--image-path={IMAGE}")));
+    argv.extend(container.restore.then(|| format!("--image-path={IMAGE}")));
     argv.push(runsc::NAME.to_owned());
     let run = serde_json::to_vec(&Run { argv }).unwrap_or_default();
     descriptors::send(spawner.as_fd(), &run, &[theirs.as_fd()]).at("spawner")?;
@@ -169,8 +160,8 @@ pub(crate) fn start(container: &Container, spawner: &OwnedFd, for_guest: &Named)
     if !answers(&ours, &START_LIMIT, RUNS).at("gVisor")? {
         return Err(failure());
     }
-    if let Some(restore) = &container.restore {
-        finish_restore(restore, &container.flags)?;
+    if container.restore {
+        detach(IMAGE).at("image of processes")?;
     }
     Ok(ours)
 }
@@ -188,15 +179,6 @@ fn answers(guest: &OwnedFd, limit: &Timespec, wanted: &[u8]) -> io::Result<bool>
     let ready = rustix::io::retry_on_intr(|| poll(&mut waiting, Some(limit)))?;
     let mut answer = [0; 16];
     Ok(ready > 0 && matches!(descriptors::receive(guest.as_fd(), &mut answer), Ok((length, _)) if answer[..length] == *wanted))
-}
-
-/// Sets the host name of restored processes, and takes their image away.
-fn finish_restore(restore: &Restore, flags: &[String]) -> Staged<()> {
-    let mut command = vec!["exec", "--user=0:0", "--cwd=/", "--cap=CAP_SYS_ADMIN", runsc::NAME];
-    command.extend(restore.rename.iter().map(String::as_str));
-    runsc::run(flags, &command, None, RENAME_LIMIT)
-        .map_err(|reason| Failure { stage: format!("gVisor's host name ({reason})"), errno: libc::EPROTO })?;
-    detach(IMAGE).at("image of processes")
 }
 
 /// The guest's side: takes its socket, if it runs under gVisor. It is its standard input, since those descriptors are the only ones

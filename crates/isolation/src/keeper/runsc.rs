@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -11,14 +11,15 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Deserialize;
 
+use super::RUNSC;
 use crate::first_process::check;
 
-const RUNSC: &str = super::RUNSC;
 /// The sandbox's name in runsc's own records, of which it is the only one.
 pub(super) const NAME: &str = "sandbox";
 /// Where a command finds the directory that it was given.
-pub(super) const GIVEN: &str = "/proc/self/fd/3";
-const GIVEN_FD: i32 = 3;
+pub(super) const GIVEN: &str = "/proc/self/fd/100";
+/// Above what starting a program uses.
+const GIVEN_FD: i32 = 100;
 /// The log of one command.
 const LOG: &str = "/run/runsc-command.log";
 /// Largest part of gVisor's log in an error, in characters.
@@ -33,15 +34,11 @@ pub(super) fn general(log: &str) -> [String; 2] {
 /// its log.
 ///
 /// Call it in a process with one thread.
-pub(super) fn run(
-    flags: &[String],
-    arguments: &[&str],
-    given: Option<BorrowedFd<'_>>,
-    limit: Duration,
-) -> Result<(), String> {
+pub(super) fn run(flags: &[String], arguments: &[&str], given: Option<BorrowedFd<'_>>, limit: Duration) -> Result<(), String> {
     // What an earlier one wrote.
     let _ = fs::remove_file(LOG);
-    let ended = Reaping::begin().and_then(|_reaping| {
+    let ended = (|| {
+        let _reaping = Reaping::begin();
         let mut command = Command::new(RUNSC);
         command.args(general(LOG)).args(flags).args(arguments).env_clear().env("PATH", "/bin").current_dir("/");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -59,7 +56,7 @@ pub(super) fn run(
             unsafe { command.pre_exec(place) };
         }
         wait(command.spawn()?, limit)
-    });
+    })();
     match ended {
         Ok(true) => Ok(()),
         Ok(false) => Err(reason(&fs::read_to_string(LOG).unwrap_or_default())),
@@ -86,9 +83,9 @@ fn wait(mut child: Child, limit: Duration) -> io::Result<bool> {
 struct Reaping;
 
 impl Reaping {
-    fn begin() -> io::Result<Self> {
+    fn begin() -> Self {
         set_reaping(libc::SIG_DFL);
-        Ok(Self)
+        Self
     }
 }
 
