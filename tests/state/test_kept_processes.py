@@ -52,6 +52,13 @@ class Kernel:
         return "".join(output.get("text") or "" for output in answer["data"]["outputs"]).strip()
 
 
+def shell(box: LiveSandbox, command: str, **more: Any) -> Any:
+    """A command in a terminal with a lasting bash."""
+    answer = box.client.shell.exec_command(command=command, **more)
+    assert answer.success is True, answer
+    return answer.data
+
+
 class Work:
     """A sandbox with a kernel of 50 MB, a shell with a job and variables, and an open file."""
 
@@ -61,19 +68,18 @@ class Work:
         self.sum = self.kernel.run(FILL)
         self.kernel.run("open_file = open('/home/gem/notes', 'w+'); open_file.write('half a '); open_file.flush()")
         self.kernel.run("gone = open('/home/gem/gone', 'w+'); gone.write('deleted'); gone.flush(); import os; os.remove('/home/gem/gone')")
-        self.shell = box.bash("VALUE=kept; cd /tmp; (while :; do date +%s%N > /home/gem/ticks; sleep 0.05; done) & echo $!")
-        self.session = self.shell.session_id
-        self.job = self.shell.stdout.strip()
+        begun = shell(box, "VALUE=kept; cd /tmp; (while :; do date +%s%N > /home/gem/ticks; sleep 0.05; done) & echo job $!")
+        self.session, self.job = begun.session_id, begun.output.split("job ")[1].strip()
         within(20, "the job runs", lambda: box.output("cat /home/gem/ticks 2>/dev/null || true"))
 
     def check(self, box: LiveSandbox) -> None:
         """All of it goes on in this sandbox."""
         kernel = Kernel(box, self.kernel.session)
         assert kernel.run(SUM) == self.sum
-        assert kernel.run("open_file.write('sentence'); open_file.flush(); print(open('/home/gem/notes').read())") == "half a sentence"
+        write = "open_file.seek(7); open_file.write('sentence'); open_file.flush(); print(open('/home/gem/notes').read())"
+        assert kernel.run(write) == "half a sentence"
         assert kernel.run("gone.seek(0); print(gone.read())") == "deleted"
-        shell = box.bash("echo $VALUE; pwd; jobs -pr", session_id=self.session)
-        assert shell.stdout.split() == ["kept", "/tmp", self.job]
+        assert shell(box, "echo $VALUE; pwd; jobs -pr", id=self.session).output.split() == ["kept", "/tmp", self.job]
         before = box.output("cat /home/gem/ticks")
         within(20, "the job goes on", lambda: box.output("cat /home/gem/ticks") not in ("", before))
 
@@ -125,7 +131,7 @@ class TestKept:
         # The other ways to return to the same state.
         back = call(server, "POST", f"{API}/kept/rollback", to=1, processes="restart")
         assert back["processes"] == "restarted" and box.output("pgrep -c ipykernel || true") == "0"
-        assert box.output("cat /home/gem/notes") == "half a"
+        assert box.output("cat /home/gem/notes") == "half a "
         assert call(server, "POST", f"{API}/kept/rollback", to=1, processes="end")["processes"] == "ended"
         assert call(server, "POST", f"{API}/kept/rollback", to=1, processes="keep")["processes"] == "kept"
         work.check(box)
@@ -196,7 +202,7 @@ class TestKept:
         gvisor("lined").bash("sleep 1000 & disown")
         sealed = run(server, "checkpoint", "lined", "--keep-processes")
         assert sealed.stdout.strip() == "1" and "with its processes (" in sealed.stderr, sealed
-        assert "memory" in run(server, "history", "lined").stdout
+        assert "MEMORY" in run(server, "history", "lined").stdout
         back = run(server, "rollback", "lined", "1")
         assert "its processes: kept" in back.stderr, back
         assert LiveSandbox(server.url, "lined").output("pgrep -c sleep") == "1"

@@ -191,8 +191,9 @@ impl EngineShared {
     fn remove_former(&self, record: &Record, slot: &SandboxId) {
         self.host.end_processes(record.slot_id());
         let removed = self.host.remove_cgroups(record.slot_id()).map_err(io::Error::other);
-        let dropped = self.host.storage.drop_staged(slot).map_err(io::Error::other);
-        if let Err(error) = removed.and(dropped) {
+        // The slot's own layer is empty, or what was staged.
+        let dropped = self.host.storage.drop_staged(slot).and_then(|()| self.host.storage.delete_layer(slot));
+        if let Err(error) = removed.and(dropped.map_err(io::Error::other)) {
             tracing::warn!(id = %record.id, %error, "what a rollback replaced could not be removed; the next start tries again");
         }
         self.host.release_ids(record.uid_index, record.net_index);
