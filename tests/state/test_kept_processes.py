@@ -16,7 +16,7 @@ from arenite_server import Server
 from commands import run
 from engine_servers import path_of_runsc
 from sandboxes import LiveSandbox
-from small import within
+from small import MIB, SmallServer, small_server, within
 
 API = "/api/v2/sandboxes"
 SNAPSHOTS = "/api/v2/snapshots"
@@ -198,6 +198,51 @@ class TestKept:
         call(server, "POST", f"{API}/serving/rollback", to=1)
         within(30, "it serves again", lambda: httpx.get(f"{box.url}/proxy/3000/", timeout=20).text.strip() == "seen")
 
+    def test_a_call_in_progress_breaks_off_and_its_command_goes_on(self, server: Server, gvisor: Callable[..., LiveSandbox]) -> None:
+        box = gvisor("busy")
+        # It waits for a file and not for a time: that has passed for restored processes.
+        command = "touch ~/begun; until [ -e ~/go ]; do sleep 0.1; done; echo done > ~/done"
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(box.http.post, "/v1/bash/exec", json={"command": command})
+            within(30, "it runs", lambda: box.output("ls ~").split() == ["begun"])
+            call(server, "POST", f"{API}/busy/checkpoints", 201, keep_processes=True)
+            assert waiting.result().status_code == 502
+        for _ in range(2):
+            assert "done" not in box.output("touch ~/go; ls ~")
+            within(30, "the command has ended", lambda: "done" in box.output("ls ~"))
+            call(server, "POST", f"{API}/busy/rollback", to=1)
+
+    def test_what_was_used_before_is_not_idle_afterwards(self, server: Server, gvisor: Callable[..., LiveSandbox]) -> None:
+        box = gvisor("long-ago")
+        session = {"session_id": "brief", "max_idle_time": 5}
+        box.http.post("/v1/nodejs/sessions", json=session).raise_for_status()
+        run_js = {"session_id": "brief", "code": "globalThis.seen = 41"}
+        assert box.http.post("/v1/nodejs/execute", json=run_js, timeout=60).json()["success"]
+        call(server, "POST", f"{API}/long-ago/checkpoints", 201, keep_processes=True)
+        sessions = lambda: "brief" in str(box.http.get("/v1/nodejs/sessions").json()["data"])  # noqa: E731
+        within(30, "it ends, as nobody uses it", lambda: not sessions())
+        call(server, "POST", f"{API}/long-ago/rollback", to=1)
+        answer = box.http.post("/v1/nodejs/execute", json={"session_id": "brief", "code": "console.log(seen + 1)"}, timeout=60).json()
+        assert "42" in str(answer["data"]), answer
+
+    def test_open_files_of_volumes(self, server: Server, gvisor: Callable[..., LiveSandbox]) -> None:
+        call(server, "POST", "/api/v2/volumes", 201, name="kept-volume")
+        box = gvisor("with-volume", volumes=[{"name": "kept-volume", "path": "/data"}])
+        kernel = Kernel(box)
+        kernel.run("file = open('/data/file', 'w+'); file.write('one'); file.flush()")
+        call(server, "POST", f"{API}/with-volume/checkpoints", 201, keep_processes=True)
+        kernel.run("file.write(' two'); file.flush()")
+        call(server, "POST", f"{API}/with-volume/rollback", to=1)
+        kernel = Kernel(box, kernel.session)
+        # The volume is not part of the state, and the file's position is.
+        assert kernel.run("print(open('/data/file').read(), file.tell())") == "one two 3"
+        box.output("rm /data/file")
+        failed = httpx.post(f"{server.url}{API}/with-volume/rollback", json={"to": 1}, timeout=120)
+        print(failed.text)
+        assert failed.status_code >= 500
+        box.delete()
+        call(server, "DELETE", "/api/v2/volumes/kept-volume")
+
     def test_the_command_line(self, server: Server, gvisor: Callable[..., LiveSandbox]) -> None:
         gvisor("lined").bash("sleep 1000 & disown")
         sealed = run(server, "checkpoint", "lined", "--keep-processes")
@@ -237,11 +282,11 @@ class TestRefused:
         call(server, "POST", f"{API}/paused/checkpoints", 201)
 
     def test_a_damaged_image(self, server: Server, gvisor: Callable[..., LiveSandbox]) -> None:
+        before = leaks.steady(server)
         box = gvisor("damaged")
         box.bash("sleep 1000 & disown")
         sealed = call(server, "POST", f"{API}/damaged/checkpoints", 201, keep_processes=True)
         folder = server.data_dir / "pool" / "processes" / sealed["id"]
-        before = leaks.steady(server)
         for path in sorted(folder.iterdir()):
             whole = path.read_bytes()
             # Cut short, it is refused before anything ends.
@@ -260,4 +305,50 @@ class TestRefused:
         state.write_bytes(whole)
         call(server, "POST", f"{API}/damaged/rollback", to=1)
         assert box.output("pgrep -c sleep") == "1"
+        # A create fails as a whole.
+        made = call(server, "POST", SNAPSHOTS, 201, name="damaged-work", sandbox="damaged", keep_processes=True)
+        (server.data_dir / "pool" / "processes" / made["state"] / "pages_meta.img").write_bytes(b"")
+        refused = call(server, "POST", API, 501, name="never", snapshot="damaged-work")
+        assert "damaged" in refused["detail"]
+        call(server, "DELETE", f"{SNAPSHOTS}/damaged-work")
+        box.delete()
         leaks.settle(before, server)
+        assert images(server) == set()
+
+    def test_a_fork_that_is_too_small(self, server: Server, gvisor: Callable[..., LiveSandbox]) -> None:
+        before = leaks.steady(server)
+        box = gvisor("large")
+        kernel = Kernel(box)
+        kernel.run("data = b'x' * (400 << 20)")
+        for resources in ({"memory_bytes": 256 << 20}, {"shm_bytes": 32 << 20}):
+            body = {"name": "small", "keep_processes": True, "resources": resources}
+            failed = httpx.post(f"{server.url}{API}/large/fork", json=body, timeout=120)
+            assert failed.status_code >= 500, failed.text
+            print(failed.text)
+        assert kernel.run("print(len(data) >> 20)") == "400", "its parent goes on"
+        box.delete()
+        leaks.settle(before, server)
+        assert images(server) == set()
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory, runsc: str) -> Iterator[SmallServer]:
+    with small_server(tmp_path_factory.mktemp("full"), args=("--runsc", runsc)) as server:
+        yield server
+
+
+@pytest.mark.timeout(300)
+def test_a_full_disk(small: SmallServer) -> None:
+    box = small.create("full", tier="gvisor")
+    box.bash("sleep 1000 & disown; echo one > /root/file")
+    small.fill(leave=24 * MIB)
+    refused = httpx.post(f"{small.url}{API}/full/checkpoints", json={"keep_processes": True}, timeout=120)
+    assert refused.status_code >= 500, refused.text
+    assert not list((small.in_pool() / "processes").glob("*")) and box.output("cat /root/file") == "one"
+    small.empty()
+    within(60, "the storage takes writes again", lambda: httpx.get(f"{small.url}/ready").status_code == 200)
+    call(small, "POST", f"{API}/full/checkpoints", 201, keep_processes=True)
+    assert call(small, "POST", f"{API}/full/rollback", to=1)["processes"] == "kept"
+    assert box.output("cat /root/file") == "one"
+    box.delete()
+    assert not list((small.in_pool() / "processes").glob("*"))

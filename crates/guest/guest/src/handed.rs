@@ -14,6 +14,8 @@ use axum::serve::Listener;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 
+use arenite_guest_runtime::saved;
+
 use crate::severable::{Connections, Severable};
 
 /// Pause after a failure, such as a lack of descriptors.
@@ -74,11 +76,13 @@ impl HandedConnections {
                 }
                 // Only the first process saves and restores.
                 (Ok(Ok(Told::Sever)), None) => {
+                    saved::begin();
                     self.connections.sever();
                     self.counters.replace(&mut BTreeMap::new());
                     keeper::answer_severed(self.socket.get_ref().as_fd())?;
                 }
                 (Ok(Ok(Told::Handed(named))), None) => {
+                    saved::end();
                     self.counters.replace(&mut named.into_iter().collect());
                     keeper::answer_handed(self.socket.get_ref().as_fd())?;
                 }

@@ -34,9 +34,9 @@ const SEVER_LIMIT: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 /// Time for a command that only tells gVisor something.
 const TELL_LIMIT: Duration = Duration::from_secs(20);
 /// Time to write an image. A gigabyte takes a few seconds.
-const WRITE_LIMIT: Duration = Duration::from_secs(240);
-/// Time for all of it: the server's patience.
-const SAVE_LIMIT: Duration = Duration::from_secs(300);
+const WRITE_LIMIT: Duration = Duration::from_secs(75);
+/// Time for all of it: less than control waits for the engine.
+const SAVE_LIMIT: Duration = Duration::from_secs(110);
 /// Time that the server has to seal the disk. Then the processes run on.
 const SEAL_LIMIT: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 /// Largest message between the two.
