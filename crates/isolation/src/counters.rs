@@ -133,7 +133,8 @@ impl Counters {
 
     /// None where nothing was inherited.
     pub fn read(&self) -> Option<Figures> {
-        (!self.files().is_empty()).then(|| Figures::parse(|counter| self.text(counter)))
+        let has_files = !self.files().is_empty();
+        has_files.then(|| Figures::parse(|counter| self.text(counter)))
     }
 }
 

@@ -32,6 +32,8 @@ use crate::EngineError;
 const RESTORED_LIMIT: Duration = Duration::from_secs(10);
 /// What an image needs beyond the memory that the sandbox uses, in bytes.
 const HEADROOM: u64 = 64 << 20;
+/// Threads that gVisor may start to save itself.
+const SPARE_PIDS: u64 = 32;
 /// Files of an image; runsc writes three.
 const MAX_FILES: usize = 16;
 
@@ -71,6 +73,11 @@ impl EngineShared {
                 return Err(refused("the sandbox is frozen; resume it first"));
             }
             Some(_) => {}
+        }
+        // Without them, gVisor would end while it saves.
+        let spare = self.host.cgroups.spare_pids(record.slot_id()).map_err(cgroup)?;
+        if spare < SPARE_PIDS {
+            return Err(refused(format!("it takes up to {SPARE_PIDS} processes, and the sandbox's limit leaves {spare}")));
         }
         let memory = self.host.cgroups.counts(record.slot_id()).map_err(cgroup)?.memory_bytes;
         let (free, _) = self.host.storage.free().map_err(|e| at("storage", io::Error::other(e)))?;
