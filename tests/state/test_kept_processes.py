@@ -153,6 +153,8 @@ class TestKept:
         after = names_of(box)
         assert after[:2] == ("second", "second") and after[2] != before[2]
         assert box.output("echo $OWN") == "second"
+        refused = call(server, "POST", API, 400, name="third", snapshot="frozen-work", args=["sleep", "1000"])
+        assert "args" in refused["message"], refused
         third = call(server, "POST", API, 201, name="third", snapshot="frozen-work", restart_processes=True)
         gvisor.adopt("third")  # type: ignore[attr-defined]
         assert third["processes"] == "restarted"

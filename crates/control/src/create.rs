@@ -269,6 +269,14 @@ impl Control {
         let (template, mut spec) = self.start_spec(tenant, request)?;
         request.spec.lay_over(&mut spec);
         spec.check()?;
+        let wants_command =
+            request.spec.args.as_ref().is_some_and(|args| !args.is_empty()) || request.spec.image_command == Some(true);
+        if wants_command && self.keeps_processes(&spec) == Some(true) {
+            return Err(ControlError::Spec(SpecError::Invalid {
+                field: "args",
+                reason: "the processes of the state go on, and no main command is started; leave one of the two out".to_owned(),
+            }));
+        }
         self.check_pauses_of(&spec)?;
         if spec.network == NetworkMode::Host {
             return Err(ControlError::Spec(SpecError::Invalid {
