@@ -110,6 +110,8 @@ def gvisor(server: Server, runsc: str) -> Iterator[Callable[..., LiveSandbox]]:
     yield create
     for name in made:
         httpx.delete(f"{server.url}{API}/{name}", timeout=60)
+    for snapshot in call(server, "GET", SNAPSHOTS)["snapshots"]:
+        call(server, "DELETE", f"{SNAPSHOTS}/{snapshot['name']}")
 
 
 @pytest.mark.timeout(600)
@@ -135,7 +137,13 @@ class TestKept:
         assert call(server, "POST", f"{API}/kept/rollback", to=1, processes="end")["processes"] == "ended"
         assert call(server, "POST", f"{API}/kept/rollback", to=1, processes="keep")["processes"] == "kept"
         work.check(box)
-        call(server, "DELETE", f"{API}/kept/checkpoints/1")
+        # Those that go on can be sealed again.
+        again = call(server, "POST", f"{API}/kept/checkpoints", 201, keep_processes=True)
+        assert (again["number"], again["parent"]) == (2, sealed["id"])
+        assert call(server, "POST", f"{API}/kept/rollback", to=2)["processes"] == "kept"
+        work.check(box)
+        for number in (1, 2):
+            call(server, "DELETE", f"{API}/kept/checkpoints/{number}")
         assert images(server) == set()
 
     def test_another_sandbox_continues_what_was_deleted(self, server: Server, gvisor: Callable[..., LiveSandbox]) -> None:
