@@ -292,6 +292,19 @@ class TestRefused:
             call(server, "POST", f"{API}/paused/checkpoints", 501, keep_processes=True)
         call(server, "POST", f"{API}/paused/checkpoints", 201)
 
+    def test_a_guest_that_does_not_answer(self, server: Server, gvisor: Callable[..., LiveSandbox]) -> None:
+        box = gvisor("stopped")
+        box.bash("sudo sh -c '(sleep 13; kill -CONT 1) & kill -STOP 1'", async_mode=True)
+        time.sleep(1)
+        failed = httpx.post(f"{server.url}{API}/stopped/checkpoints", json={"keep_processes": True}, timeout=60)
+        assert failed.status_code == 502 and "did not close its connections" in failed.json()["message"], failed.text
+        assert images(server) == set()
+        # It goes on, and its late answer does no harm.
+        within(30, "it answers again", lambda: box.http.get("/v1/sandbox", timeout=20).status_code == 200)
+        time.sleep(1)
+        call(server, "POST", f"{API}/stopped/checkpoints", 201, keep_processes=True)
+        assert call(server, "POST", f"{API}/stopped/rollback", to=1)["processes"] == "kept"
+
     def test_a_damaged_image(self, server: Server, gvisor: Callable[..., LiveSandbox]) -> None:
         before = leaks.steady(server)
         box = gvisor("damaged")

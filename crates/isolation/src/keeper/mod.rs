@@ -22,7 +22,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
@@ -48,11 +48,9 @@ const LOG: &str = "/run/runsc.log";
 /// Where an image of processes is while they are restored.
 const IMAGE: &str = "/image";
 /// Time for gVisor to start and the guest to answer in it. It needs a third of a second.
-const START_LIMIT: Timespec = Timespec { tv_sec: 25, tv_nsec: 0 };
+const START_LIMIT: Duration = Duration::from_secs(25);
 /// Time until it tries to accept again.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(50);
-/// Time for the guest to take its descriptors.
-const HAND_LIMIT: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 /// Messages to the guest: with a connection of the host; and before a save, to close all that is the host's. [`Handed`] is one, too.
 const CONNECTION: &[u8] = b"c";
 const SEVER: &[u8] = b"s";
@@ -157,7 +155,7 @@ pub(crate) fn start(container: &Container, spawner: &OwnedFd, for_guest: &Named)
     let run = serde_json::to_vec(&Run { argv }).unwrap_or_default();
     descriptors::send(spawner.as_fd(), &run, &[theirs.as_fd()]).at("spawner")?;
     drop(theirs);
-    if !answers(&ours, &START_LIMIT, RUNS).at("gVisor")? {
+    if !answers(&ours, START_LIMIT, RUNS).at("gVisor")? {
         return Err(failure());
     }
     if container.restore {
@@ -173,12 +171,30 @@ fn hand(guest: &OwnedFd, named: &Named) -> io::Result<()> {
     descriptors::send(guest.as_fd(), &serde_json::to_vec(&handed)?, &given)
 }
 
-/// Waits for an answer of the guest. False: it gave another one, ended, or did not answer in time.
-fn answers(guest: &OwnedFd, limit: &Timespec, wanted: &[u8]) -> io::Result<bool> {
-    let mut waiting = [PollFd::new(guest, PollFlags::IN)];
-    let ready = rustix::io::retry_on_intr(|| poll(&mut waiting, Some(limit)))?;
+/// Waits for an answer of the guest, and ignores late ones to other messages. False: it ended, or did not answer in time.
+fn answers(guest: &OwnedFd, limit: Duration, wanted: &[u8]) -> io::Result<bool> {
+    let until = Instant::now() + limit;
+    loop {
+        let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).map_err(io::Error::other)?;
+        let mut waiting = [PollFd::new(guest, PollFlags::IN)];
+        if rustix::io::retry_on_intr(|| poll(&mut waiting, Some(&left)))? == 0 {
+            return Ok(false);
+        }
+        match next_answer(guest) {
+            Some(answer) if answer == wanted => return Ok(true),
+            Some(_) => {}
+            None => return Ok(false),
+        }
+    }
+}
+
+/// An answer of the guest. None: it ended, or sent what is none.
+fn next_answer(guest: &OwnedFd) -> Option<Vec<u8>> {
     let mut answer = [0; 16];
-    Ok(ready > 0 && matches!(descriptors::receive(guest.as_fd(), &mut answer), Ok((length, _)) if answer[..length] == *wanted))
+    match descriptors::receive(guest.as_fd(), &mut answer) {
+        Ok((length @ 1.., _)) => Some(answer[..length].to_vec()),
+        _ => None,
+    }
 }
 
 /// The guest's side: takes its socket, if it runs under gVisor. It is its standard input, since those descriptors are the only ones
@@ -292,9 +308,14 @@ pub(crate) fn keep(kept: &Kept, flags: &[String]) -> ! {
         if rustix::io::retry_on_intr(|| poll(&mut waiting, None)).is_err() {
             std::process::exit(1);
         }
-        // The guest sends nothing by itself, so this is its end.
         if !waiting[1].revents().is_empty() {
-            std::process::exit(0);
+            match next_answer(socket) {
+                // Too late for a save: it closed what it has, and goes on with the same.
+                Some(answer) if answer == SEVERED && hand(socket, &kept.for_guest).is_ok() => {}
+                Some(answer) if answer == RUNS => {}
+                _ => std::process::exit(0),
+            }
+            continue;
         }
         if let (Some(listener), Some(polled)) = (saves, waiting.get(2))
             && !polled.revents().is_empty()
