@@ -9,6 +9,7 @@ mod explore;
 mod floor;
 mod http;
 mod images;
+mod kept;
 mod mcp;
 mod memory;
 mod nodes;
@@ -29,7 +30,7 @@ use clap::Args;
 use crate::binary::Profile;
 use crate::command::{self, program, target_dir};
 use crate::failure::{Attempt, Failure, Outcome};
-use crate::{binary, host, image, server};
+use crate::{binary, go, host, image, server};
 
 use http::Connection;
 use report::{Report, Row};
@@ -80,6 +81,7 @@ const GROUPS: [&str; 21] = [
     "auth",
     "nodes",
     "state",
+    "kept",
     "reset",
     "explore",
     "image-create",
@@ -123,6 +125,9 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     }
     if wanted(args, "agentflow") {
         arguments.extend(["--agentflow-config".to_owned(), agentflow::configuration(&work)?.display().to_string()]);
+    }
+    if wanted(args, "kept") {
+        arguments.extend(["--runsc".to_owned(), go::RUNSC.ensure()?.display().to_string()]);
     }
     server::start(&arenite, args.port, &arguments, &work.join("server.log"))?;
     let mut report = Report::of_this_host()?;
@@ -221,6 +226,10 @@ fn measure(
         api = Connection::open(args.port)?;
         // Each round of 10 GB takes seconds in all.
         states::measure(args.rounds.min(40), data_dir, &mut api, report)?;
+    }
+    if wanted("kept") {
+        api = Connection::open(args.port)?;
+        kept::measure(args.rounds, &mut api, report)?;
     }
     if wanted("reset") {
         states::resets(args.port, report)?;

@@ -91,7 +91,7 @@ export interface SandboxBatch {
 
 /** How a sandbox returns to an earlier state. */
 export interface ReturnOptions {
-  /** Start its main command again; true by default. */
+  /** True starts its main command again, and false nothing. By default, processes that the state keeps go on, or it starts again. */
   restart?: boolean;
 }
 
@@ -219,9 +219,10 @@ export class Sandbox {
     await this.client.request("DELETE", this.#api);
   }
 
-  /** Seals its disk as a checkpoint of its history, without waking it. */
-  checkpoint(note?: string): Promise<CheckpointInfo> {
-    return this.client.request("POST", `${this.#api}/checkpoints`, { json: note === undefined ? {} : { note } });
+  /** Seals its disk as a checkpoint of its history, without waking it. Only the tier `gvisor` can keep its processes, too. */
+  checkpoint(note?: string, options: { keep_processes?: boolean } = {}): Promise<CheckpointInfo> {
+    const json = { ...(note === undefined ? {} : { note }), ...options };
+    return this.client.request("POST", `${this.#api}/checkpoints`, { json });
   }
 
   /** Its checkpoints, the oldest first. */
@@ -258,7 +259,10 @@ export class Sandbox {
   }
 
   /** Seals its disk as a snapshot, from which sandboxes are created with `snapshot` in their spec. */
-  snapshot(name: string, options: { labels?: Record<string, string>; note?: string } = {}): Promise<SnapshotInfo> {
+  snapshot(
+    name: string,
+    options: { labels?: Record<string, string>; note?: string; keep_processes?: boolean } = {},
+  ): Promise<SnapshotInfo> {
     return this.client.snapshots.create(name, this.name, options);
   }
 
@@ -287,7 +291,7 @@ export class Sandbox {
   }
 
   async #return(action: string, json: Record<string, unknown>, options: ReturnOptions): Promise<RolledBack> {
-    const processes = options.restart === false ? "end" : "restart";
+    const processes = options.restart === undefined ? undefined : options.restart ? "restart" : "end";
     const path = `${this.#api}/${action}`;
     const returned = await this.client.request<RolledBack>("POST", path, { json: { ...json, processes } });
     this.info = returned.sandbox;

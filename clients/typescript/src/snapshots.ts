@@ -15,7 +15,7 @@ export class Snapshots {
   create(
     name: string,
     sandbox: string,
-    options: { labels?: Record<string, string>; note?: string } = {},
+    options: { labels?: Record<string, string>; note?: string; keep_processes?: boolean } = {},
   ): Promise<SnapshotInfo> {
     return this.#client.request("POST", "/api/v2/snapshots", { json: { name, sandbox, ...options } });
   }

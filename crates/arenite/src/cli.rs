@@ -294,6 +294,9 @@ pub(crate) struct CreateArgs {
     /// Snapshot to start as, instead of an image
     #[arg(long, value_name = "SNAPSHOT", conflicts_with = "image")]
     pub(crate) snapshot: Option<SnapshotName>,
+    /// Start the main command, also if the snapshot has processes that could go on
+    #[arg(long, requires = "snapshot")]
+    pub(crate) restart_processes: bool,
     /// Template to start from
     #[arg(long, short, value_name = "TEMPLATE")]
     pub(crate) template: Option<String>,

@@ -20,6 +20,8 @@ pub(crate) struct Create {
     pub(crate) image: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) snapshot: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) restart_processes: Option<bool>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) env: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -551,6 +553,7 @@ pub(crate) struct Checkpoint {
     pub(crate) parent: Option<String>,
     pub(crate) note: Option<String>,
     pub(crate) disk_bytes: Option<u64>,
+    pub(crate) memory_bytes: Option<u64>,
     pub(crate) created_at: jiff::Timestamp,
     pub(crate) frozen_ms: Option<f64>,
     #[serde(default)]
@@ -588,6 +591,7 @@ pub(crate) struct Snapshot {
     pub(crate) sandbox: String,
     pub(crate) image: String,
     pub(crate) disk_bytes: Option<u64>,
+    pub(crate) memory_bytes: Option<u64>,
     pub(crate) created_at: jiff::Timestamp,
     pub(crate) note: Option<String>,
 }

@@ -272,6 +272,18 @@ impl Control {
         self.check_network_policy(&spec)?;
         if spec.checkpoint.is_auto() {
             self.engine.check_states()?;
+            if spec.tier == Some(Tier::Gvisor) {
+                let reason = "under gVisor, only states with processes can be sealed while a sandbox runs".to_owned();
+                return Err(SpecError::Invalid { field: "checkpoint", reason }.into());
+            }
+        }
+        let wants_command =
+            request.spec.args.as_ref().is_some_and(|args| !args.is_empty()) || request.spec.image_command == Some(true);
+        if wants_command && self.keeps_processes(&spec) == Some(true) {
+            return Err(ControlError::Spec(SpecError::Invalid {
+                field: "args",
+                reason: "the processes of the state go on, and no main command is started; leave one of the two out".to_owned(),
+            }));
         }
         self.check_pauses_of(&spec)?;
         if spec.network == NetworkMode::Host {
@@ -297,7 +309,10 @@ impl Control {
     fn start_spec(&self, tenant: &TenantId, request: &CreateRequest) -> Result<(Option<String>, SandboxSpec), ControlError> {
         let of_state = match &request.start {
             StartState::Image => None,
-            StartState::Snapshot(name) => Some(self.spec_of_snapshot(tenant, name)?),
+            StartState::Snapshot { name, restart_processes } => {
+                let spec = self.spec_of_snapshot(tenant, name)?;
+                Some(SandboxSpec { restart_processes: *restart_processes, ..spec })
+            }
             StartState::Fork(spec) => return Ok((request.template.clone(), SandboxSpec::clone(spec))),
         };
         if of_state.is_some() && request.spec.image.is_some() {
@@ -322,8 +337,8 @@ impl Control {
         Ok((
             template,
             match of_state {
-                Some(SandboxSpec { image, image_owner, state, tier, .. }) => {
-                    SandboxSpec { image, image_owner, state, tier, ..spec }
+                Some(SandboxSpec { image, image_owner, state, restart_processes, tier, .. }) => {
+                    SandboxSpec { image, image_owner, state, restart_processes, tier, ..spec }
                 }
                 None => spec,
             },

@@ -35,8 +35,8 @@ pub struct CreateRequest {
 pub enum StartState {
     #[default]
     Image,
-    /// A snapshot of the tenant. It names the image, too.
-    Snapshot(SnapshotName),
+    /// A snapshot of the tenant. It names the image, too. Its processes go on, if it has any and they are not to be restarted.
+    Snapshot { name: SnapshotName, restart_processes: bool },
     /// The state of another sandbox, with the spec that the new one gets (see `Control::begin_fork`).
     Fork(Box<SandboxSpec>),
 }

@@ -50,6 +50,9 @@ pub struct Snapshot {
     pub note: Option<String>,
     /// The size of the disk, in bytes; none if the storage can't tell.
     pub disk_bytes: Option<u64>,
+    /// The size of the image of its processes, in bytes; none: it has none.
+    #[serde(default)]
+    pub memory_bytes: Option<u64>,
     pub created_at: Timestamp,
     /// The node that has it; none: the server is not one of a cluster.
     pub node: Option<NodeName>,
@@ -61,6 +64,8 @@ pub struct SnapshotRequest {
     pub name: SnapshotName,
     pub labels: BTreeMap<String, String>,
     pub note: Option<String>,
+    /// Keeps the processes, too.
+    pub keep_processes: bool,
 }
 
 impl Snapshot {
@@ -100,6 +105,7 @@ impl Named {
             labels: self.labels,
             note: state.note,
             disk_bytes: state.disk_bytes,
+            memory_bytes: state.memory_bytes,
             created_at: state.created_at,
             node: self.node,
         }
@@ -194,18 +200,34 @@ impl Control {
         .await
     }
 
-    /// Seals the disk of a sandbox as a checkpoint of its history. It is not woken.
-    pub async fn checkpoint(&self, tenant: &TenantId, name: &SandboxName, note: Option<String>) -> Result<Sealed, ControlError> {
+    /// Seals the disk of a sandbox as a checkpoint of its history, maybe with its processes. It is not woken.
+    pub async fn checkpoint(
+        &self,
+        tenant: &TenantId,
+        name: &SandboxName,
+        note: Option<String>,
+        keep_processes: bool,
+    ) -> Result<Sealed, ControlError> {
         check_note(note.as_ref())?;
-        self.with_disk(tenant, name, |control, entry| async move {
-            control.seal(&entry, Seal { kind: StateKind::Checkpoint, note, memo: None, image_owner: None }).await
+        self.with_disk(tenant, name, move |control, entry| async move {
+            let seal = Seal { kind: StateKind::Checkpoint, note, memo: None, image_owner: None, keep_processes };
+            control.seal(&entry, seal).await
         })
         .await
     }
 
     async fn seal(&self, entry: &Entry, seal: Seal) -> Result<Sealed, ControlError> {
         let seal = Seal { image_owner: entry.sandbox().spec.image_owner.clone(), ..seal };
-        self.bounded("sealing the disk", &entry.name, self.engine.seal(&entry.id, seal)).await
+        // Connections end when processes are saved, so calls that arrive meanwhile wait.
+        let is_closed = seal.keep_processes && entry.sandbox().state == SandboxState::Running;
+        if is_closed {
+            entry.close();
+        }
+        let sealed = self.bounded("sealing the disk", &entry.name, self.engine.seal(&entry.id, seal)).await;
+        if is_closed && entry.sandbox().state == SandboxState::Running {
+            entry.open();
+        }
+        sealed
     }
 
     /// Seals the disk of a sandbox around a step, unless nothing changed since the last automatic checkpoint.
@@ -342,8 +364,8 @@ impl Control {
     ) -> Result<Snapshot, ControlError> {
         check_labels(&request.labels)?;
         check_note(request.note.as_ref())?;
-        self.with_disk(tenant, sandbox, |control, entry| async move {
-            let SnapshotRequest { name, labels, note } = request;
+        self.with_disk(tenant, sandbox, move |control, entry| async move {
+            let SnapshotRequest { name, labels, note, keep_processes } = request;
             let _change = control.snapshots.change.lock().await;
             let id = RecordId { kind: RecordKind::Snapshot, tenant: entry.tenant.clone(), key: name.to_string() };
             let failed = ControlError::store("remember a snapshot");
@@ -358,7 +380,7 @@ impl Control {
             let named =
                 Named { tenant: entry.tenant.clone(), name, sandbox: entry.name.clone(), labels, node: control.own_node() };
             let memo = Some(crate::store::to_json(&named).map_err(&failed)?);
-            let seal = Seal { kind: StateKind::Snapshot, note, memo, image_owner: None };
+            let seal = Seal { kind: StateKind::Snapshot, note, memo, image_owner: None, keep_processes };
             let state = control.seal(&entry, seal).await?.state;
             let id = state.id.clone();
             let snapshot = named.snapshot(state);
@@ -407,24 +429,31 @@ impl Control {
         Ok(spec_of_state(&state))
     }
 
-    /// The state that forks of a sandbox start as: a checkpoint of it, or its disk, which is sealed for them. Then
-    /// [`Control::end_fork`] gives the state up.
+    /// The state that forks of a sandbox start as: a checkpoint of it, or its disk, which is sealed for them, maybe with its
+    /// processes. Then [`Control::end_fork`] gives the state up.
     pub async fn begin_fork(
         &self,
         tenant: &TenantId,
         name: &SandboxName,
         checkpoint: Option<StateId>,
+        keep_processes: bool,
     ) -> Result<(Sandbox, StateId), ControlError> {
-        self.with_disk(tenant, name, |control, entry| async move {
+        self.with_disk(tenant, name, move |control, entry| async move {
             if let Some(checkpoint) = checkpoint {
                 control.own_checkpoint(&entry, &checkpoint)?;
                 return Ok((entry.current(), checkpoint));
             }
-            let sealed =
-                control.seal(&entry, Seal { kind: StateKind::Snapshot, note: None, memo: None, image_owner: None }).await?;
+            let seal = Seal { kind: StateKind::Snapshot, note: None, memo: None, image_owner: None, keep_processes };
+            let sealed = control.seal(&entry, seal).await?;
             Ok((entry.current(), sealed.state.id))
         })
         .await
+    }
+
+    /// Whether a sandbox of this spec started with the processes of a state. None: it did not start as a state.
+    pub fn keeps_processes(&self, spec: &SandboxSpec) -> Option<bool> {
+        let state = self.engine.state(spec.state.as_ref()?);
+        Some(!spec.restart_processes && state.is_some_and(|state| state.memory_bytes.is_some()))
     }
 
     /// Gives up the state of forks: it stays as long as one of them exists.

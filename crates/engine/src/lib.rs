@@ -35,7 +35,8 @@ pub use namespace::network::{NetworkLog, egress_main, suggest_rules};
 pub use namespace::storage::{Storage, StorageError, StorageKind};
 pub use stages::Stages;
 pub use states::{
-    AutoSealed, ChangedPath, Comparison, DiskState, History, PathChange, PathKind, Return, Returned, Seal, SealTime, Sealed,
+    AfterReturn, AutoSealed, ChangedPath, Comparison, DiskState, History, PathChange, PathKind, ProcessFate, Return, Returned, Seal,
+    SealTime, Sealed,
     SealedState, StateKind,
 };
 
@@ -409,6 +410,8 @@ pub enum EngineError {
     NetworkPolicy(#[from] EgressError),
     #[error("sandboxes' disks can't be sealed here: {reason}")]
     NoStates { reason: String },
+    #[error("the processes can't be kept: {reason}")]
+    NoProcesses { reason: String },
     #[error("the engine {engine} can't pause a sandbox to its disk")]
     NoPauseToDisk { engine: &'static str },
     /// A tier is not available for this image or on this host.
@@ -448,9 +451,11 @@ impl EngineError {
             Self::NoImage { .. } | Self::NotFound { .. } | Self::NoState { .. } => ErrorCode::NotFound,
             Self::NoVolume { .. } | Self::NetworkPolicy(_) => ErrorCode::InvalidRequest,
             Self::SubPath { source, .. } => source.code(),
-            Self::Unsupported { .. } | Self::NoPauseToDisk { .. } | Self::NoTier { .. } | Self::NoStates { .. } => {
-                ErrorCode::Unsupported
-            }
+            Self::Unsupported { .. }
+            | Self::NoPauseToDisk { .. }
+            | Self::NoTier { .. }
+            | Self::NoStates { .. }
+            | Self::NoProcesses { .. } => ErrorCode::Unsupported,
             Self::Timeout { .. } => ErrorCode::Timeout,
             Self::OtherLayers { .. } => ErrorCode::Conflict,
             Self::Busy { .. } => ErrorCode::Exhausted,
@@ -488,6 +493,9 @@ impl EngineError {
             Self::Stage { hint, .. } | Self::Storage { hint, .. } => hint.clone(),
             Self::NoStates { .. } => {
                 Some("create another sandbox instead; docs/STATE.md has what states of disks need".to_owned())
+            }
+            Self::NoProcesses { .. } => {
+                Some("leave the processes out to use the disk alone; docs/STATE.md has what can be kept where".to_owned())
             }
             Self::NoVolume { known, .. } if known.is_empty() => {
                 Some("create it with: arenite volume create NAME; see which there are: arenite volume ls".to_owned())

@@ -27,6 +27,8 @@ pub struct Seal {
     pub memo: Option<String>,
     /// The tenant to which the sandbox's image belongs.
     pub image_owner: Option<TenantId>,
+    /// Keeps the processes with the disk: see [`SealedState::memory_bytes`].
+    pub keep_processes: bool,
 }
 
 /// A sealed state. It never changes.
@@ -52,6 +54,9 @@ pub struct SealedState {
     pub memo: Option<String>,
     /// The size of the sandbox's disk at that time, in bytes; none if the storage can't tell.
     pub disk_bytes: Option<u64>,
+    /// The size of the image of its processes, in bytes; none: it is a disk alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
     pub created_at: Timestamp,
     /// It was sealed around a step, and not at a client's request.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -152,8 +157,29 @@ pub struct Comparison {
 #[derive(Debug, Clone)]
 pub struct Return {
     pub to: DiskState,
-    /// Starts the main command and the hooks again. Otherwise, no process but the guest runs.
-    pub restart: bool,
+    /// None: [`AfterReturn::Keep`] if the state has processes, else [`AfterReturn::Restart`].
+    pub processes: Option<AfterReturn>,
+}
+
+/// What runs after a return.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AfterReturn {
+    /// The processes of the state go on.
+    Keep,
+    /// The main command and the hooks start again.
+    Restart,
+    /// No process but the guest runs.
+    End,
+}
+
+/// What became of a sandbox's processes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ProcessFate {
+    /// Those of the state go on.
+    Kept,
+    #[default]
+    Restarted,
+    Ended,
 }
 
 /// What a return ended.
@@ -161,4 +187,5 @@ pub struct Return {
 pub struct Returned {
     /// Names of the processes that it ended, as the processes named themselves; at most 100.
     pub ended: Vec<String>,
+    pub processes: ProcessFate,
 }

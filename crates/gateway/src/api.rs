@@ -65,7 +65,11 @@ impl CreateSandbox {
         Ok(CreateRequest {
             name: self.name,
             template: self.template,
-            start: self.snapshot.map_or(StartState::Image, StartState::Snapshot),
+            start: match (self.snapshot, self.restart_processes) {
+                (Some(name), restart) => StartState::Snapshot { name, restart_processes: restart.unwrap_or_default() },
+                (None, None) => StartState::Image,
+                (None, Some(_)) => return Err(Refusal::bad_request("restart_processes needs a snapshot")),
+            },
             spec: SpecOverlay {
                 image: self.image,
                 args: self.args,
@@ -300,7 +304,7 @@ impl Create {
     async fn run(self, gateway: &Arc<Gateway>, context: &Context) -> Result<LifecycleAnswer, Refusal> {
         let Self { call, request, several, key } = self;
         let (shared, of_caller) = (Arc::clone(gateway), context.clone());
-        let shape = move |sandbox| shape(&shared, &of_caller, sandbox);
+        let shape = move |sandbox| started(&shared, &of_caller, sandbox);
         match several {
             None => {
                 let answer = move |sandbox| (StatusCode::CREATED, shape(sandbox));
@@ -424,6 +428,15 @@ pub(crate) async fn logs(exchange: &mut Exchange) -> Answered {
 pub(crate) fn shape(gateway: &Gateway, context: &Context, sandbox: Sandbox) -> Value {
     // A struct with text keys: always JSON.
     serde_json::to_value(described(gateway, context, sandbox)).unwrap_or_default()
+}
+
+/// The same of a sandbox that was just created: with what became of the processes of the state that it started as.
+pub(crate) fn started(gateway: &Gateway, context: &Context, sandbox: Sandbox) -> Value {
+    let processes = gateway.control.keeps_processes(&sandbox.spec).map(|kept| match kept {
+        true => ProcessesAfter::Kept,
+        false => ProcessesAfter::Restarted,
+    });
+    serde_json::to_value(SandboxInfo { processes, ..described(gateway, context, sandbox) }).unwrap_or_default()
 }
 
 fn described(gateway: &Gateway, context: &Context, sandbox: Sandbox) -> SandboxInfo {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arenite_control::{
     ControlError, CreateRequest, Provenance, Sandbox, Snapshot, SnapshotRequest, SpecOverlay, StartState, check_labels,
 };
-use arenite_engine::{DiskState, Return, Returned, SealedState};
+use arenite_engine::{AfterReturn, DiskState, ProcessFate, Return, Returned, SealedState};
 use arenite_model::{SandboxName, SandboxSpec, SnapshotName};
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -29,8 +29,9 @@ const DEFAULT_PATHS: usize = 1000;
 const MAX_PATHS: usize = 10_000;
 
 fn described(state: SealedState, frozen_ms: Option<f64>) -> CheckpointInfo {
-    let SealedState { id, number, parent, note, disk_bytes, created_at, auto, hash, .. } = state;
-    CheckpointInfo { id, number, parent, note, disk_bytes, created_at, frozen_ms, auto, hash }
+    let SealedState { id, number, parent, note, disk_bytes, memory_bytes, created_at, auto, hash, .. } = state;
+    let processes = if memory_bytes.is_some() { ProcessesAfter::Kept } else { ProcessesAfter::Ended };
+    CheckpointInfo { id, number, parent, note, disk_bytes, memory_bytes, created_at, processes, frozen_ms, auto, hash }
 }
 
 /// Who asks for a change, and how its step is named.
@@ -70,10 +71,11 @@ impl<'a> StateCall<'a> {
         read_state(self.gateway, self.context, sandbox, text).await
     }
 
-    pub(crate) async fn checkpoint(&self, name: SandboxName, note: Option<String>) -> Result<LifecycleAnswer, Refusal> {
+    pub(crate) async fn checkpoint(&self, name: SandboxName, new: NewCheckpoint) -> Result<LifecycleAnswer, Refusal> {
         let ((gateway, context), of) = (self.owned(), name.clone());
         let sealed = async move {
-            let sealed = gateway.control.checkpoint(context.tenant(), &of, note).await?;
+            let NewCheckpoint { note, keep_processes } = new;
+            let sealed = gateway.control.checkpoint(context.tenant(), &of, note, keep_processes).await?;
             let frozen = sealed.frozen.as_secs_f64() * 1e3;
             Ok((StatusCode::CREATED, json!(described(sealed.state, Some(frozen)))))
         };
@@ -86,13 +88,18 @@ impl<'a> StateCall<'a> {
         name: SandboxName,
         to: DiskState,
         snapshot: Option<SnapshotName>,
-        processes: ReturnProcesses,
+        processes: Option<ReturnProcesses>,
     ) -> Result<LifecycleAnswer, Refusal> {
         let ((gateway, context), of) = (self.owned(), name.clone());
         let returned = async move {
-            let back = Return { to, restart: processes == ReturnProcesses::Restart };
+            let processes = processes.map(|processes| match processes {
+                ReturnProcesses::Keep => AfterReturn::Keep,
+                ReturnProcesses::Restart => AfterReturn::Restart,
+                ReturnProcesses::End => AfterReturn::End,
+            });
+            let back = Return { to, processes };
             let (sandbox, returned) = gateway.control.return_to(context.tenant(), &of, back, snapshot).await?;
-            Ok((StatusCode::OK, rolled_back(&gateway, &context, sandbox, processes, returned)))
+            Ok((StatusCode::OK, rolled_back(&gateway, &context, sandbox, returned)))
         };
         self.recorded(&name, "sandbox.rollback", returned).await
     }
@@ -112,13 +119,14 @@ impl<'a> StateCall<'a> {
         let (dialect, action) = (self.dialect, self.action.clone());
         let forked = async move {
             let keeps = checkpoint.is_some();
-            let (parent, state) = gateway.control.begin_fork(context.tenant(), &of, checkpoint).await?;
-            let spec = SandboxSpec { state: Some(state.clone()), ..parent.spec.clone() };
+            let (parent, state) =
+                gateway.control.begin_fork(context.tenant(), &of, checkpoint, fork.keep_processes).await?;
+            let spec = SandboxSpec { state: Some(state.clone()), restart_processes: false, ..parent.spec.clone() };
             let request = fork_request(dialect, fork, &parent, spec);
             let child_call = LifecycleCall { dialect, action, arguments: None };
             let shape = {
                 let (gateway, context) = (Arc::clone(&gateway), context.clone());
-                move |sandbox| api::shape(&gateway, &context, sandbox)
+                move |sandbox| api::started(&gateway, &context, sandbox)
             };
             let created = batch::create(&gateway, &context, child_call, request, several, None, shape).await;
             if !keeps {
@@ -211,9 +219,9 @@ fn answered((status, body): LifecycleAnswer) -> Answered {
 
 pub(crate) async fn checkpoint(exchange: &mut Exchange) -> Answered {
     let name = find(exchange).await?.name;
-    let (NewCheckpoint { note }, arguments) = exchange.json().await?;
+    let (new, arguments) = exchange.json().await?;
     let action = format!("POST {PATH}/sandboxes/{name}/checkpoints");
-    answered(StateCall::of_exchange(exchange, action, Some(arguments)).checkpoint(name, note).await?)
+    answered(StateCall::of_exchange(exchange, action, Some(arguments)).checkpoint(name, new).await?)
 }
 
 pub(crate) async fn history(exchange: &mut Exchange) -> Answered {
@@ -261,10 +269,11 @@ pub(crate) async fn reset(exchange: &mut Exchange) -> Answered {
     answered(call.return_to(sandbox.name, DiskState::Beginning, snapshot, processes).await?)
 }
 
-fn rolled_back(gateway: &Gateway, context: &Context, sandbox: Sandbox, processes: ReturnProcesses, returned: Returned) -> Value {
-    let fate = match processes {
-        ReturnProcesses::Restart => ProcessesAfter::Restarted,
-        ReturnProcesses::End => ProcessesAfter::Ended,
+fn rolled_back(gateway: &Gateway, context: &Context, sandbox: Sandbox, returned: Returned) -> Value {
+    let fate = match returned.processes {
+        ProcessFate::Kept => ProcessesAfter::Kept,
+        ProcessFate::Restarted => ProcessesAfter::Restarted,
+        ProcessFate::Ended => ProcessesAfter::Ended,
     };
     json!({ "sandbox": api::shape(gateway, context, sandbox), "processes": fate, "ended": returned.ended })
 }
@@ -328,8 +337,8 @@ fn fork_request(dialect: &str, fork: ForkSandbox, parent: &Sandbox, spec: Sandbo
 }
 
 fn shown(snapshot: Snapshot) -> SnapshotInfo {
-    let Snapshot { name, state, sandbox, image, tier, labels, note, disk_bytes, created_at, node, .. } = snapshot;
-    SnapshotInfo { name, state, sandbox, image, tier, labels, note, disk_bytes, created_at, node }
+    let Snapshot { name, state, sandbox, image, tier, labels, note, disk_bytes, memory_bytes, created_at, node, .. } = snapshot;
+    SnapshotInfo { name, state, sandbox, image, tier, labels, note, disk_bytes, memory_bytes, created_at, node }
 }
 
 fn snapshot_named(exchange: &Exchange) -> Result<SnapshotName, Refusal> {
@@ -337,11 +346,11 @@ fn snapshot_named(exchange: &Exchange) -> Result<SnapshotName, Refusal> {
 }
 
 pub(crate) async fn create_snapshot(exchange: &mut Exchange) -> Answered {
-    let (CreateSnapshot { name, sandbox, labels, note }, arguments) = exchange.json().await?;
+    let (CreateSnapshot { name, sandbox, labels, note, keep_processes }, arguments) = exchange.json().await?;
     let missing = |field: &str| Refusal::bad_request(format!("{field} is missing"));
     let name = name.ok_or_else(|| missing("name"))?;
     let sandbox = sandbox.ok_or_else(|| missing("sandbox"))?;
-    let request = SnapshotRequest { name, labels: labels.unwrap_or_default(), note };
+    let request = SnapshotRequest { name, labels: labels.unwrap_or_default(), note, keep_processes };
     answered(
         StateCall::of_exchange(exchange, format!("POST {PATH}/snapshots"), Some(arguments)).snapshot(sandbox, request).await?,
     )

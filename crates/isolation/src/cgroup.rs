@@ -294,6 +294,13 @@ impl Cgroups {
         }
     }
 
+    /// How many more processes and threads a sandbox's workload may have.
+    pub fn spare_pids(&self, id: &SandboxId) -> Result<u64, CgroupError> {
+        let work = self.dir("pids", id).join("work");
+        let number = |text: String| text.trim().parse().unwrap_or(u64::MAX);
+        Ok(number(read(&work, "pids.max")?).saturating_sub(number(read(&work, "pids.current")?)))
+    }
+
     /// How often the kernel killed a sandbox's guest for want of memory. None if it can't be read.
     pub fn guest_oom_kills(&self, id: &SandboxId) -> Option<u64> {
         let guest = self.dir("memory", id).join("guest");

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arenite_model::SandboxId;
 
@@ -98,18 +99,31 @@ pub struct Figures {
     pub cpu_throttled_microseconds: Option<u64>,
 }
 
-/// The files of this process's sandbox.
-#[derive(Debug, Default)]
-pub struct Counters(Vec<(Counter, File)>);
+/// The files of this process's sandbox. A copy has the same ones.
+#[derive(Debug, Clone, Default)]
+pub struct Counters(Arc<Mutex<Vec<(Counter, File)>>>);
 
 impl Counters {
     /// Takes the files from a first process's descriptors.
     pub fn take(named: &mut BTreeMap<String, OwnedFd>) -> Self {
-        Self(ALL.iter().filter_map(|counter| Some((*counter, File::from(named.remove(counter.name())?)))).collect())
+        let counters = Self::default();
+        counters.replace(named);
+        counters
+    }
+
+    fn files(&self) -> MutexGuard<'_, Vec<(Counter, File)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Closes the files, and takes others from these descriptors.
+    pub fn replace(&self, named: &mut BTreeMap<String, OwnedFd>) {
+        let files = ALL.iter().filter_map(|counter| Some((*counter, File::from(named.remove(counter.name())?))));
+        *self.files() = files.collect();
     }
 
     fn text(&self, wanted: Counter) -> Option<String> {
-        let (_, file) = self.0.iter().find(|(counter, _)| *counter == wanted)?;
+        let files = self.files();
+        let (_, file) = files.iter().find(|(counter, _)| *counter == wanted)?;
         let mut bytes = vec![0; MAX_BYTES];
         // From the start of the file: each read queries the kernel.
         let read = file.read_at(&mut bytes, 0).ok()?;
@@ -119,7 +133,8 @@ impl Counters {
 
     /// None where nothing was inherited.
     pub fn read(&self) -> Option<Figures> {
-        (!self.0.is_empty()).then(|| Figures::parse(|counter| self.text(counter)))
+        let has_files = !self.files().is_empty();
+        has_files.then(|| Figures::parse(|counter| self.text(counter)))
     }
 }
 
@@ -205,7 +220,7 @@ mod tests {
         let cgroups = Cgroups::open(Layout::of_host().unwrap(), &name).unwrap();
         let id = SandboxId::random();
         drop(cgroups.create(&id, &arenite_model::Resources::default()).unwrap());
-        let counters = Counters(cgroups.counters(&id));
+        let counters = Counters(Arc::new(Mutex::new(cgroups.counters(&id))));
         let figures = counters.read().unwrap();
         assert_eq!(figures.memory_limit_bytes, Some(arenite_model::Resources::default().memory_bytes));
         assert!(figures.oom_kill.is_some() && figures.anon_bytes.is_some() && figures.cpu_periods.is_some(), "{figures:?}");

@@ -20,11 +20,11 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use arenite_model::protocol::{CONNECTIONS, LISTENER};
+use arenite_model::protocol::{CONFIG, CONNECTIONS, KEEPER, LISTENER};
 use serde::{Deserialize, Serialize};
 
 use crate::descriptors::{self, MAX_MESSAGE};
-use crate::keeper::{self, Container};
+use crate::keeper::{self, Container, Kept, Named};
 use crate::launcher::Failure;
 use crate::mounts::{attach, detached_from, leave_old_root, mount, pivot_here, remount_read_only};
 use crate::seccomp::Filters;
@@ -59,7 +59,7 @@ pub struct Begin {
     /// Directories that then get a separate, empty file system, with its size in bytes.
     pub tmpfs: Vec<(String, u64)>,
     /// Runs the program under gVisor. Needs the descriptor named `listener` of [`Begin::given`], which the keeper serves, and a
-    /// mount of runsc's file after all other descriptors.
+    /// mount of runsc's file after all other descriptors. The keeper also serves the one named `keeper`: see [`keeper::Saving`].
     pub container: Option<Container>,
 }
 
@@ -190,10 +190,10 @@ impl FirstProcess {
         or_end(&control, report(&control, &Report::Ready).at("control socket"));
         let (begin, given) = or_end(&control, received(&control));
         if let Some(container) = &begin.container {
-            let (listener, socket) = or_end(&control, begin_container(&begin, container, given, staged));
+            let kept = or_end(&control, begin_container(&begin, container, given, staged));
             or_end(&control, report(&control, &Report::Running).at("control socket"));
             drop(control);
-            keeper::keep(&listener, &socket);
+            keeper::keep(&kept, &container.flags);
         }
         let given = or_end(&control, begin_with(&begin, given, staged));
         or_end(&control, report(&control, &Report::Running).at("control socket"));
@@ -402,27 +402,22 @@ fn begin_with(begin: &Begin, given: Vec<OwnedFd>, staged: Prepared) -> Staged<Gi
     Ok(Given { named, spawner: staged.spawner, work_entrances: staged.work_entrances })
 }
 
-/// Starts gVisor in these namespaces, and reduces this process to its keeper. Returns the server's listener and the socket to the
-/// guest.
-fn begin_container(begin: &Begin, container: &Container, given: Vec<OwnedFd>, staged: Prepared) -> Staged<(OwnedFd, OwnedFd)> {
-    if given.len() != begin.layers + 2 + begin.given.len() + begin.binds.len() {
+/// Starts gVisor in these namespaces, and reduces this process to its keeper.
+fn begin_container(begin: &Begin, container: &Container, given: Vec<OwnedFd>, staged: Prepared) -> Staged<Kept> {
+    let images = usize::from(container.restore);
+    if given.len() != begin.layers + 2 + begin.given.len() + begin.binds.len() + images {
         return Err(invalid());
     }
     let mut given = given.into_iter();
     let layers: Vec<OwnedFd> = given.by_ref().take(begin.layers).collect();
     let upper = given.next().ok_or_else(invalid)?;
-    let (mut names, mut handed, mut listener) = (Vec::new(), Vec::new(), None);
-    for (name, fd) in begin.given.iter().zip(given.by_ref()) {
-        if name == LISTENER {
-            listener = Some(fd);
-        } else {
-            names.push(name.clone());
-            handed.push(fd);
-        }
-    }
-    let listener = listener.ok_or_else(invalid)?;
+    let mut named: BTreeMap<String, OwnedFd> = begin.given.iter().cloned().zip(given.by_ref()).collect();
+    let listener = named.remove(LISTENER).ok_or_else(invalid)?;
+    let saves = named.remove(KEEPER);
+    let config = named.remove(CONFIG);
     let binds: Vec<OwnedFd> = given.by_ref().take(begin.binds.len()).collect();
     let runsc = given.next().ok_or_else(invalid)?;
+    let image = given.next();
 
     fs::create_dir("/stage/keeper").at("keeper's root")?;
     let program = detached_from(staged.program.as_fd()).at("program")?;
@@ -433,27 +428,38 @@ fn begin_container(begin: &Begin, container: &Container, given: Vec<OwnedFd>, st
     pivot_here().at("pivot_root")?;
     leave_old_root(staged.old_root.as_fd()).at("old root")?;
     keeper::place_volumes(&binds, begin.binds.iter().map(|bind| bind.directory)).at("bind")?;
-    keeper::mark_tmp();
+    match &image {
+        Some(image) => keeper::place_image(image).at("image of processes")?,
+        // It would be a change of the disk that the image does not know.
+        None => keeper::mark_tmp(),
+    }
     // SAFETY: a system call on memory that lives during it.
     check(unsafe { libc::sethostname(begin.hostname.as_ptr().cast(), begin.hostname.len()) }.into()).at("hostname")?;
     quiet_stdio().at("stdio")?;
     limit(begin.open_files).at("limits")?;
     // SAFETY: a plain system call: joins a new anonymous session keyring, leaving the host's.
     check(unsafe { libc::syscall(libc::SYS_keyctl, 1, std::ptr::null::<libc::c_char>()) }).at("keyring")?;
-    let lent: Vec<BorrowedFd<'_>> = handed.iter().map(AsFd::as_fd).collect();
-    let socket = keeper::start(container, &staged.spawner, (names, &lent))?;
+    let mut for_guest: Named = named.into_iter().collect();
+    // A restored guest learns it in another way, and another time.
+    let once = config.filter(|_| !container.restore).map(|config| (CONFIG.to_owned(), config));
+    let count = for_guest.len();
+    for_guest.extend(once);
+    let socket = keeper::start(container, &staged.spawner, &for_guest)?;
+    for_guest.truncate(count);
     capabilities::bound().at("capabilities")?;
     staged.filters.install().at("seccomp")?;
     capabilities::reduce().at("capabilities")?;
-    Ok((listener, socket))
+    Ok(Kept { listener, saves, socket, for_guest })
 }
 
 /// The start of the guest in gVisor's kernel, where its rights are already those of the configuration.
 fn begin_contained(socket: OwnedFd) -> io::Result<Given> {
+    // First: what the guest has of the host can't be saved, and a copy in that process would stay.
+    let spawner = spawner::fork_off()?;
     let mut named: BTreeMap<String, OwnedFd> = keeper::receive_handed(&socket)?.into_iter().collect();
     named.insert(CONNECTIONS.to_owned(), socket);
     let _ = fs::remove_dir(format!("/tmp/{}", keeper::TMP_MARK));
-    Ok(Given { named, spawner: spawner::fork_off()?, work_entrances: Vec::new() })
+    Ok(Given { named, spawner, work_entrances: Vec::new() })
 }
 
 /// Mounts the root file system at `target`.

@@ -163,6 +163,14 @@ pub(crate) fn mount(source: &str, target: &str, kind: &str, flags: libc::c_ulong
     Ok(())
 }
 
+/// Takes the mount at `target` away, also while something uses it.
+pub(crate) fn detach(target: &str) -> io::Result<()> {
+    let target = c_path(Path::new(target))?;
+    // SAFETY: a system call on a NUL-terminated path.
+    check(unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) }.into())?;
+    Ok(())
+}
+
 /// Makes the mount at `target` read-only, keeping its other flags as `flags` says (locked ones must be repeated).
 pub(crate) fn remount_read_only(target: &str, flags: libc::c_ulong) -> io::Result<()> {
     mount("", target, "", libc::MS_BIND | libc::MS_REMOUNT | libc::MS_RDONLY | flags, "")

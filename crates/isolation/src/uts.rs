@@ -23,6 +23,11 @@ pub fn set_hostname(process: BorrowedFd<'_>, hostname: &str) -> io::Result<()> {
     Ok(set?)
 }
 
+/// Whether this process has the host name.
+pub fn has_hostname(hostname: &str) -> bool {
+    rustix::system::uname().nodename().to_bytes() == hostname.as_bytes()
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Write;

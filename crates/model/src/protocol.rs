@@ -32,6 +32,8 @@ pub const SHUTDOWN_SECONDS: u64 = 30;
 pub const PREPARE_PATH: &str = "/internal/prepare";
 /// `POST` of a [`Become`], by the engine: assigns a pooled sandbox.
 pub const BECOME_PATH: &str = "/internal/become";
+/// `POST` of a [`Restored`], by the engine: tells a guest that its processes were restored, and which sandbox it is of now.
+pub const RESTORED_PATH: &str = "/internal/restored";
 /// `GET`, by the engine: an [`Activity`].
 pub const ACTIVITY_PATH: &str = "/internal/activity";
 /// Paths that only the gateway may call: the guest answers them on its Unix socket alone.
@@ -114,6 +116,8 @@ pub struct PodUsage {
 
 /// Names of the descriptors that the engine gives to a sandbox's first process. The listener that the host dials.
 pub const LISTENER: &str = "listener";
+/// Under gVisor: the listener on which the server asks the sandbox's first process to save the others.
+pub const KEEPER: &str = "keeper";
 /// Instead of the listener under gVisor: a socket with messages that carry a connection each.
 pub const CONNECTIONS: &str = "connections";
 /// Instead of the listener in a container under gVisor: the proof with which the guest connects to the server for such messages.
@@ -153,6 +157,16 @@ pub struct Become {
     pub config: GuestConfig,
     /// Its host name, which the engine has already set; empty: it was created with its name.
     pub hostname: String,
+}
+
+/// What a guest learns when its processes were restored. Its memory says that it is of the sandbox that was saved.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Restored {
+    pub config: GuestConfig,
+    /// Its host name, which its kernel has already.
+    pub hostname: String,
+    /// The content of `/etc/resolv.conf`.
+    pub resolver: String,
 }
 
 /// Activity in a sandbox without a waiting call.

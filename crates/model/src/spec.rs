@@ -189,6 +189,9 @@ pub struct SandboxSpec {
     /// The sealed state that its disk starts as; absent: the image alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<StateId>,
+    /// Starts the main command, and leaves out the processes that the state keeps.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub restart_processes: bool,
     /// The main command, run by the guest as the sandbox's user with its output kept; empty: none.
     #[serde(default)]
     pub args: Vec<String>,
@@ -259,6 +262,7 @@ impl SandboxSpec {
             image,
             image_owner: None,
             state: None,
+            restart_processes: false,
             args: Vec::new(),
             image_command: false,
             env: BTreeMap::new(),

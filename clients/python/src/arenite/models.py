@@ -331,11 +331,15 @@ class CheckpointInfo(Model):
     frozen_ms: float | None = None
     """How long the sandbox was frozen for it, in milliseconds. Only in the answer to its creation."""
     id: StateId
+    memory_bytes: int | None = None
+    """The size of the image of its processes, in bytes; null: it has none."""
     note: str | None = None
     number: int
     """Its position in the history, from 1."""
     parent: StateId | None = None
     """The checkpoint that the disk came from; null: the beginning."""
+    processes: ProcessesAfter
+    """What became of the processes in the state: kept, or ended. Those of the sandbox go on."""
 
 
 class ChildBudget(Model):
@@ -941,7 +945,9 @@ class SandboxInfo(Model):
     pause_kind: PauseKind | None = None
     """What its pause keeps; null unless it is paused."""
     processes: ProcessesAfter | None = None
-    """What became of its processes. Only in answers to `pause`, `resume`, and `start`."""
+    """What became of its processes. Only in answers to `pause`, `resume`, and `start`, and to creates and forks that
+    start as a state.
+    """
     reason: str | None = None
     """Why it is lost or failed."""
     revision: int
@@ -1000,6 +1006,8 @@ class SandboxSpec(Model):
     ports: list[int] | None = None
     """Ports that the sandbox will serve: shown to people and previews, never opened on the host."""
     resources: Resources | None = None
+    restart_processes: bool | None = None
+    """Starts the main command, and leaves out the processes that the state keeps."""
     state: StateId | None = None
     """The sealed state that its disk starts as; absent: the image alone."""
     tier: Tier | None = None
@@ -1083,6 +1091,8 @@ class SnapshotInfo(Model):
     """The size of the disk at that time; null if the storage can't tell."""
     image: ImageName
     labels: dict[str, str]
+    memory_bytes: int | None = None
+    """The size of the image of its processes, in bytes; null: it has none."""
     name: SnapshotName
     node: NodeName | None = None
     """The node that has it; null without a cluster."""

@@ -41,7 +41,7 @@ NetworkMode: TypeAlias = Literal["none", "open"] | str
 PauseKind: TypeAlias = Literal["freeze", "disk"] | str
 """What a pause keeps of a sandbox."""
 
-ReturnProcesses: TypeAlias = Literal["restart", "end"] | str
+ReturnProcesses: TypeAlias = Literal["keep", "restart", "end"] | str
 """What runs after a return to an earlier state. All processes of before end."""
 
 Role: TypeAlias = Literal["read", "use", "manage", "admin"] | str
@@ -188,6 +188,8 @@ class CreateSandbox(TypedDict, total=False):
     """Labels of the node on which it is created, in a cluster. The create fails if no node has them."""
     ports: list[int] | None
     resources: ResourcesOverlay | None
+    restart_processes: bool | None
+    """Starts the main command, and leaves out the processes that the snapshot keeps."""
     snapshot: SnapshotName | None
     """Its disk starts as this snapshot, over the image that the snapshot has. Excludes `image`."""
     template: str | None
@@ -204,6 +206,10 @@ class CreateSandbox(TypedDict, total=False):
 
 class CreateSnapshot(TypedDict, total=False):
     """A request for a snapshot of a sandbox's disk."""
+    keep_processes: bool
+    """Keeps the processes, too: sandboxes that are created from it continue them. Only with the tier `gvisor`; refused
+    elsewhere. Calls in progress break off.
+    """
     labels: dict[str, str] | None
     name: SnapshotName | None
     note: str | None
@@ -257,6 +263,8 @@ class ForkSandbox(TypedDict, total=False):
     group: GroupName | None
     idle_policy: IdlePolicy | None
     idle_timeout_seconds: int | None
+    keep_processes: bool
+    """Each continues the processes, too. Only with the tier `gvisor`; refused elsewhere. Calls in progress break off."""
     labels: dict[str, str] | None
     """Added to the parent's."""
     min: int | None
@@ -269,6 +277,10 @@ class ForkSandbox(TypedDict, total=False):
 
 class NewCheckpoint(TypedDict, total=False):
     """A checkpoint to seal."""
+    keep_processes: bool
+    """Keeps the processes, too: a rollback to it continues them. Only with the tier `gvisor`; refused elsewhere. Calls
+    in progress break off.
+    """
     note: str | None
     """A comment of at most 1,000 characters."""
 
@@ -297,7 +309,8 @@ class RenewGroup(TypedDict, total=False):
 
 class ResetSandbox(TypedDict, total=False):
     """Returns a sandbox to its beginning, or to a snapshot with the same image. Its name, its id and its labels stay."""
-    processes: ReturnProcesses
+    processes: ReturnProcesses | None
+    """Absent: `keep` if the state has processes, else `restart`."""
     snapshot: SnapshotName | None
     """Absent: its disk as it was created."""
 
@@ -313,7 +326,8 @@ class ResourcesOverlay(TypedDict, total=False):
 
 class RollBack(TypedDict, total=False):
     """Returns a sandbox to a state of its history."""
-    processes: ReturnProcesses
+    processes: ReturnProcesses | None
+    """Absent: `keep` if the state has processes, else `restart`."""
     to: str | None
     """A checkpoint's number or id, or `beginning`."""
 

@@ -13,6 +13,7 @@ A checkpoint takes milliseconds at any size of the disk, and no space until file
 Examples:
   arenite checkpoint demo
   arenite checkpoint demo --note 'before the upgrade'
+  arenite checkpoint demo --keep-processes       with its processes (tier gvisor)
   arenite rollback demo 1")]
 pub(crate) struct CheckpointArgs {
     /// The sandbox
@@ -20,8 +21,11 @@ pub(crate) struct CheckpointArgs {
     /// Comment
     #[arg(long, value_name = "TEXT")]
     pub(crate) note: Option<String>,
+    /// Keep the processes, too: a rollback to it continues them. Only with the tier gvisor
+    #[arg(long)]
+    pub(crate) keep_processes: bool,
     /// Remove this checkpoint instead: its number or id
-    #[arg(long, value_name = "CHECKPOINT", conflicts_with = "note")]
+    #[arg(long, value_name = "CHECKPOINT", conflicts_with_all = ["note", "keep_processes"])]
     pub(crate) rm: Option<String>,
     #[command(flatten)]
     pub(crate) format: Format,
@@ -41,7 +45,8 @@ pub(crate) struct HistoryArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The sandbox keeps its name and its id. All its processes end, and its main command starts again.
+The sandbox keeps its name and its id. All its processes end. If the checkpoint was sealed with --keep-processes, its processes go
+on; otherwise the main command starts again.
 
 Examples:
   arenite rollback demo 3
@@ -52,6 +57,9 @@ pub(crate) struct RollbackArgs {
     pub(crate) sandbox: SandboxName,
     /// A checkpoint's number or id, or beginning
     pub(crate) to: String,
+    /// Start the main command again, also if the checkpoint has processes
+    #[arg(long, conflicts_with = "no_restart")]
+    pub(crate) restart: bool,
     /// Don't start the main command again
     #[arg(long)]
     pub(crate) no_restart: bool,
@@ -96,7 +104,8 @@ command of the sandbox starts in each.
 Examples:
   arenite fork demo
   arenite fork demo --count 8 --name try
-  arenite fork demo --count 8 --min 4 --timeout 10m")]
+  arenite fork demo --count 8 --min 4 --timeout 10m
+  arenite fork demo --keep-processes             each continues the processes (tier gvisor)")]
 pub(crate) struct ForkArgs {
     /// The sandbox
     pub(crate) sandbox: SandboxName,
@@ -112,6 +121,9 @@ pub(crate) struct ForkArgs {
     /// Name them NAME-0 and so on
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<SandboxName>,
+    /// Continue the processes in each, instead of starting the main command. Only with the tier gvisor
+    #[arg(long)]
+    pub(crate) keep_processes: bool,
     /// Environment variable, added to the sandbox's; without =VALUE, pass the current value
     #[arg(long, short, value_name = "KEY[=VALUE]")]
     pub(crate) env: Vec<String>,
@@ -155,6 +167,9 @@ pub(crate) struct SnapshotCreateArgs {
     /// Comment
     #[arg(long, value_name = "TEXT")]
     pub(crate) note: Option<String>,
+    /// Keep the processes, too: creates from it continue them. Only with the tier gvisor
+    #[arg(long)]
+    pub(crate) keep_processes: bool,
     /// Label
     #[arg(long, short, value_name = "KEY=VALUE")]
     pub(crate) label: Vec<String>,

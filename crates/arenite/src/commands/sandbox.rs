@@ -23,6 +23,7 @@ pub(crate) async fn create(args: CreateArgs) -> Outcome {
         template: args.template,
         image: args.image.map(String::from),
         snapshot: args.snapshot.map(String::from),
+        restart_processes: args.restart_processes.then_some(true),
         env: environment(&args.env)?,
         args: args.args,
         image_command: args.image_command,

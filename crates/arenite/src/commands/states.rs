@@ -30,7 +30,7 @@ pub(crate) async fn checkpoint(args: CheckpointArgs) -> Outcome {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let answer: Value = client.post(&path, &json!({ "note": args.note })).await?;
+    let answer: Value = client.post(&path, &json!({ "note": args.note, "keep_processes": args.keep_processes })).await?;
     if args.format.json {
         output::json(&answer);
         return Ok(ExitCode::SUCCESS);
@@ -38,7 +38,11 @@ pub(crate) async fn checkpoint(args: CheckpointArgs) -> Outcome {
     let checkpoint: wire::Checkpoint = read_answer(answer)?;
     output::line(checkpoint.number);
     let frozen = checkpoint.frozen_ms.unwrap_or_default();
-    eprintln!("sealed {}; the sandbox was frozen for {frozen:.1} ms", checkpoint.id);
+    let with = match checkpoint.memory_bytes {
+        Some(bytes) => format!(" with its processes ({})", Size(bytes).short()),
+        None => String::new(),
+    };
+    eprintln!("sealed {}{with}; the sandbox was frozen for {frozen:.1} ms", checkpoint.id);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -55,7 +59,7 @@ pub(crate) async fn history(args: HistoryArgs) -> Outcome {
         return Ok(ExitCode::SUCCESS);
     }
     let now = Timestamp::now();
-    let mut rows = output::table(&["", "checkpoint", "id", "from", "disk", "content", "created", "note"]);
+    let mut rows = output::table(&["", "checkpoint", "id", "from", "disk", "memory", "content", "created", "note"]);
     for checkpoint in &history.checkpoints {
         let number = |id: &String| history.checkpoints.iter().find(|other| other.id == *id).map(|other| other.number.to_string());
         let from =
@@ -65,7 +69,8 @@ pub(crate) async fn history(args: HistoryArgs) -> Outcome {
             checkpoint.number.to_string(),
             checkpoint.id.clone(),
             from,
-            checkpoint.disk_bytes.map_or_else(|| "-".to_owned(), |bytes| Size(bytes).short()),
+            size(checkpoint.disk_bytes),
+            size(checkpoint.memory_bytes),
             checkpoint.hash.as_deref().and_then(|hash| hash.get(..12)).unwrap_or("-").to_owned(),
             format!("{} ago", output::distance(checkpoint.created_at, now)),
             if checkpoint.auto { "auto".to_owned() } else { output::harmless(checkpoint.note.as_deref().unwrap_or_default()) },
@@ -75,9 +80,18 @@ pub(crate) async fn history(args: HistoryArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
+/// A size in a table; none: there is nothing of the kind.
+fn size(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| "-".to_owned(), |bytes| Size(bytes).short())
+}
+
 pub(crate) async fn rollback(args: RollbackArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
-    let processes = if args.no_restart { "end" } else { "restart" };
+    let processes = match (args.restart, args.no_restart) {
+        (true, _) => Some("restart"),
+        (_, true) => Some("end"),
+        _ => None,
+    };
     let request = json!({ "to": args.to, "processes": processes });
     let answer = client.post(&format!("{SANDBOXES}/{}/rollback", args.sandbox), &request).await?;
     show_return(args.format.json, &answer)
@@ -141,6 +155,7 @@ pub(crate) async fn fork(args: ForkArgs) -> Outcome {
         "labels": labels(&args.label)?,
         "timeout_seconds": args.timeout.map(|t| t.0.as_secs()),
         "group": args.group,
+        "keep_processes": args.keep_processes,
     });
     let answer: Value = client.post(&format!("{SANDBOXES}/{}/fork", args.sandbox), &request).await?;
     if args.format.json {
@@ -162,7 +177,13 @@ pub(crate) async fn snapshot(command: SnapshotCommand) -> Outcome {
 
 async fn create(args: SnapshotCreateArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
-    let request = json!({ "name": args.name, "sandbox": args.sandbox, "note": args.note, "labels": labels(&args.label)? });
+    let request = json!({
+        "name": args.name,
+        "sandbox": args.sandbox,
+        "note": args.note,
+        "labels": labels(&args.label)?,
+        "keep_processes": args.keep_processes,
+    });
     let answer: Value = client.post(SNAPSHOTS, &request).await?;
     if args.format.json {
         output::json(&answer);
@@ -186,13 +207,14 @@ async fn ls(args: SnapshotLsArgs) -> Outcome {
         return Ok(ExitCode::SUCCESS);
     }
     let now = Timestamp::now();
-    let mut rows = output::table(&["name", "sandbox", "image", "disk", "created", "note"]);
+    let mut rows = output::table(&["name", "sandbox", "image", "disk", "memory", "created", "note"]);
     for snapshot in &list.snapshots {
         rows.add_row(vec![
             snapshot.name.clone(),
             snapshot.sandbox.clone(),
             snapshot.image.clone(),
-            snapshot.disk_bytes.map_or_else(|| "-".to_owned(), |bytes| Size(bytes).short()),
+            size(snapshot.disk_bytes),
+            size(snapshot.memory_bytes),
             format!("{} ago", output::distance(snapshot.created_at, now)),
             output::harmless(snapshot.note.as_deref().unwrap_or_default()),
         ]);

@@ -13,7 +13,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use arenite_model::{SandboxId, StateId, TenantId};
+use arenite_model::{SandboxId, StateId, TenantId, Tier};
 
 use super::at;
 use super::engine::{EngineShared, NamespaceEngine, blocking};
@@ -67,6 +67,9 @@ impl EngineShared {
         let disk = self.disks.get(id);
         let mut disk = disk.lock().unwrap_or_else(PoisonError::into_inner);
         let record = self.record_of(id)?;
+        if record.tier == Some(Tier::Gvisor) {
+            return Err(EngineError::NoStates { reason: "gVisor keeps writes of a running sandbox in its memory".to_owned() });
+        }
         let subvolume = self.host.storage.layer_subvolume(id).map_err(storage("seal"))?;
         // A rollback replaces the subvolume, and a client can remove a checkpoint.
         disk.last.take_if(|last| last.subvolume != subvolume || self.states.get(&last.state.id).is_none());
@@ -96,7 +99,7 @@ impl EngineShared {
         image_owner: Option<TenantId>,
     ) -> Result<AutoSealed, EngineError> {
         self.make_room_for_checkpoint(&record)?;
-        let seal = Seal { kind: StateKind::Checkpoint, note: None, memo: None, image_owner };
+        let seal = Seal { kind: StateKind::Checkpoint, note: None, memo: None, image_owner, keep_processes: false };
         let mut state = self.new_state(&record, seal)?;
         state.auto = true;
         let (cpu, _) = self.while_frozen(&record, || {
@@ -124,7 +127,7 @@ impl EngineShared {
         };
         let changed = content.is_none() || before.is_some_and(|before| before.hash != content);
         state.hash = content;
-        self.keep_state(record, state.clone())?;
+        self.keep_state(record, state.clone(), None)?;
         disk.last = Some(Last { state: state.clone(), exact, subvolume, transaction, cpu });
         Ok(AutoSealed { state, changed })
     }

@@ -30,7 +30,7 @@ use super::slot::{Slot, cgroup, kill, start_time, wait_end};
 use super::states::States;
 use super::storage::Storage;
 use super::{
-    Host, NamespaceConfig, Role, ServerLock, at, ca, command, death, descriptors, gvisor, kvm, lock, network, recovery, restart,
+    Host, NamespaceConfig, Role, ServerLock, at, ca, command, death, descriptors, gvisor, kept, kvm, lock, network, recovery, restart,
     volumes,
 };
 use crate::descriptors::DescriptorCount;
@@ -296,7 +296,9 @@ impl EngineShared {
         stages.done("limits");
 
         let upper = slot.layer.join("upper");
-        for (name, content) in [("hostname", format!("{hostname}\n")), ("hosts", hosts_file(&hostname))] {
+        let names = [("hostname", format!("{hostname}\n")), ("hosts", hosts_file(&hostname))];
+        // A restored guest writes them itself.
+        for (name, content) in names.into_iter().filter(|_| !slot.is_restored()) {
             match slot.kept {
                 Some(_) => restart::write_etc(&upper, name, content.as_bytes()),
                 None => write_shared_file(&upper.join("etc").join(name), content.as_bytes()),
@@ -327,9 +329,15 @@ impl EngineShared {
         stages.done("layers");
 
         let listener = host.records.bind(id).map_err(|e| at("guest socket", e))?;
-        let config =
-            config_file(&GuestConfig { assignment, ..guest_config(id, name, spec, image, tier, host.config.extra_ca.is_some()) })
-                .map_err(|e| at("guest configuration", e))?;
+        let keeper = match tier {
+            Tier::Gvisor => Some(host.records.bind_keeper(id).map_err(|e| at("keeper's socket", e))?),
+            _ => None,
+        };
+        let guest_config =
+            GuestConfig { assignment, ..guest_config(id, name, spec, image, tier, host.config.extra_ca.is_some()) };
+        let config = config_file(&guest_config).map_err(|e| at("guest configuration", e))?;
+        let processes = slot.kept.as_ref().and_then(|kept| kept.processes.as_deref());
+        let processes = processes.map(|dir| Self::image_mount(dir, slot)).transpose()?;
         let started = start_time(slot.first.pid).map_err(|e| at("first process", e))?;
         let mut record = Record {
             id: id.clone(),
@@ -363,9 +371,12 @@ impl EngineShared {
             Some(Tier::Gvisor) => {
                 let volumes: Vec<(Bind, bool)> =
                     binds.iter().zip(&spec.volumes).map(|((bind, _), volume)| (bind.clone(), volume.read_only)).collect();
-                let (runsc, container) =
-                    (host.runsc()?, gvisor::container(&hostname, spec, command.as_deref(), &volumes, host.config.open_files));
-                (Some(runsc), Some(container))
+                let files = host.config.open_files;
+                let container = gvisor::container(&hostname, spec, command.as_deref(), &volumes, files, slot.is_restored());
+                (Some(host.runsc()?), Some(container))
+            }
+            _ if slot.is_restored() => {
+                return Err(EngineError::NoProcesses { reason: "the sandbox has another tier than gvisor".to_owned() });
             }
             _ => (None, None),
         };
@@ -374,17 +385,19 @@ impl EngineShared {
             .iter()
             .map(|l| l.as_fd())
             .chain([writable.as_fd(), listener.as_fd(), config.as_fd()])
+            .chain(keeper.iter().map(AsFd::as_fd))
             .chain(counters.iter().map(|(_, file)| file.as_fd()))
             .chain(binds.iter().map(|(_, tree)| tree.as_fd()))
             .chain(runsc.iter().map(AsFd::as_fd))
+            .chain(processes.iter().map(AsFd::as_fd))
             .collect();
-        let names = [protocol::LISTENER, protocol::CONFIG].into_iter();
+        let names = [protocol::LISTENER, protocol::CONFIG].into_iter().chain(keeper.iter().map(|_| protocol::KEEPER));
         let names = names.chain(counters.iter().map(|(counter, _)| counter.name())).map(str::to_owned).collect();
         let begin = Begin {
             layers: layers.len(),
             upper: "upper".to_owned(),
             work: "work".to_owned(),
-            hostname,
+            hostname: hostname.clone(),
             shm_bytes: spec.resources.shm_bytes,
             open_files: host.config.open_files,
             given: names,
@@ -395,6 +408,9 @@ impl EngineShared {
             container,
         };
         slot.begin(&begin, &given)?;
+        if slot.is_restored() {
+            self.tell_restored(slot, kept::restored(guest_config, &hostname, slot))?;
+        }
         if record.stopped {
             // Only now: a kill of the server before leaves it paused, and not lost.
             (record.stopped, record.revision) = (false, record.revision + 1);

@@ -17,7 +17,7 @@ use crate::EngineError;
 
 const PROGRAM: &str = "runsc";
 /// Where the guest's program is in the sandbox. At the path of `aio`, it would be that command: its path is also its name.
-const PLACE: &str = "/run/.arenite-guest";
+const GUEST: &str = "/run/.arenite-guest";
 const INSTALL: &str = "install gVisor's runsc in PATH, or name it with the setting runsc; arenite doctor says what was found";
 
 /// Flags of runsc.
@@ -119,6 +119,7 @@ pub(super) fn container(
     command: Option<&str>,
     binds: &[(Bind, bool)],
     open_files: u64,
+    restore: bool,
 ) -> Container {
     let mut mounts = vec![
         json!({"destination": "/proc", "type": "proc", "source": "proc"}),
@@ -129,7 +130,7 @@ pub(super) fn container(
         }),
         json!({"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["ro", "nosuid", "nodev", "noexec"]}),
     ];
-    mounts.extend([Some(PLACE), command].into_iter().flatten().map(|place| {
+    mounts.extend([Some(GUEST), command].into_iter().flatten().map(|place| {
         json!({
             "destination": place, "type": "bind", "source": keeper::PROGRAM,
             "options": ["bind", "ro", "nosuid", "nodev"],
@@ -148,7 +149,7 @@ pub(super) fn container(
         "process": {
             "terminal": false,
             "user": {"uid": 0, "gid": 0},
-            "args": [PLACE, "guest"],
+            "args": [GUEST, "guest"],
             "env": keeper::environment(),
             "cwd": "/",
             "capabilities": capabilities,
@@ -163,7 +164,7 @@ pub(super) fn container(
         "mounts": mounts,
         "linux": {"namespaces": [{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}, {"type": "uts"}]},
     });
-    Container { config: config.to_string(), flags: FLAGS.map(str::to_owned).into() }
+    Container { config: config.to_string(), flags: FLAGS.map(str::to_owned).into(), restore }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! ```text
 //!  data_dir/run/<id>/sandbox.json       the record, and
 //!  data_dir/run/<id>/guest.sock         where its guest listens
+//!  data_dir/run/<id>/keeper.sock        where its first process listens, under gVisor
 //!  data_dir/records/<id>/sandbox.json   a second copy
 //!  data_dir/records/<id>/guest.sock     a hard link of the same socket, which serves connections too
 //!  data_dir/records/<id>/quarantine.json    since when it is in quarantine
@@ -31,6 +32,7 @@ const VERSION: u32 = 1;
 const STEP: &str = "step-";
 const FILE: &str = "sandbox.json";
 const SOCKET: &str = "guest.sock";
+const KEEPER: &str = "keeper.sock";
 const NOTE: &str = "quarantine.json";
 const SEALING: &str = "sealing";
 
@@ -224,10 +226,22 @@ impl Records {
         Ok(listener)
     }
 
-    /// Removes both names of an ended guest's socket.
+    /// The socket on which the first process of a sandbox under gVisor listens.
+    pub(super) fn keeper(&self, id: &SandboxId) -> PathBuf {
+        self.run.join(id.as_str()).join(KEEPER)
+    }
+
+    /// Binds that socket.
+    pub(super) fn bind_keeper(&self, id: &SandboxId) -> io::Result<std::os::unix::net::UnixListener> {
+        fs::create_dir_all(self.run.join(id.as_str()))?;
+        std::os::unix::net::UnixListener::bind(self.keeper(id))
+    }
+
+    /// Removes the sockets of an ended sandbox: both names of its guest's, and its first process's.
     pub(super) fn remove_sockets(&self, id: &SandboxId) -> io::Result<()> {
-        for dir in self.places(id) {
-            match fs::remove_file(dir.join(SOCKET)) {
+        let names = self.places(id).map(|dir| dir.join(SOCKET));
+        for path in names.into_iter().chain([self.keeper(id)]) {
+            match fs::remove_file(path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }

@@ -16,7 +16,7 @@ use super::engine::{END_LIMIT, EngineShared, Live, NamespaceEngine, blocking};
 use super::record::Record;
 use super::slot::{Kept, Slot, kill, wait_end};
 use super::{at, kvm, restart, volumes};
-use crate::{Created, DiskState, EngineError, Return, Returned, Row, Stages};
+use crate::{AfterReturn, Created, DiskState, EngineError, ProcessFate, Return, Returned, Row, Stages};
 
 /// The most processes that an answer names.
 const MAX_NAMED: usize = 100;
@@ -37,13 +37,13 @@ impl NamespaceEngine {
         let mut slot = self.take_slot(spec.network, kvm).await?;
         stages.done("slot");
         let (row, mut spec, owner) = (row.clone(), spec.clone(), shared.clone());
-        if !back.restart {
+        if back.processes == Some(AfterReturn::End) {
             (spec.args, spec.image_command) = (Vec::new(), false);
         }
         let (id, pidfd, tier, returned, stages) = blocking(move || {
             let staged = owner.stage(&row.id, &mut slot, &back, &image);
-            let record = match staged {
-                Ok(record) => record,
+            let (record, fate) = match staged {
+                Ok(staged) => staged,
                 Err(error) => {
                     owner.host.discard(&slot);
                     return Err(error);
@@ -74,7 +74,7 @@ impl NamespaceEngine {
                     state.stopped.remove(&row.id);
                     state.live.insert(row.id.clone(), live);
                     drop(state);
-                    Ok((row.id, pidfd, tier, Returned { ended }, stages.done))
+                    Ok((row.id, pidfd, tier, Returned { ended, processes: fate }, stages.done))
                 }
                 Err(error) => {
                     owner.host.discard(&slot);
@@ -90,10 +90,28 @@ impl NamespaceEngine {
 
 impl EngineShared {
     /// Makes the copy that becomes the disk, and assigns the slot to the sandbox.
-    fn stage(&self, id: &SandboxId, slot: &mut Slot, back: &Return, image: &Image) -> Result<Record, EngineError> {
+    ///
+    /// # Errors
+    /// Processes were asked for that the state does not have, or that can't be restored. Nothing has changed then.
+    fn stage(&self, id: &SandboxId, slot: &mut Slot, back: &Return, image: &Image) -> Result<(Record, ProcessFate), EngineError> {
         let record = self.record_of(id)?;
         let storage = &self.host.storage;
-        let staged = match self.sealed(&record, &back.to)? {
+        let manifest = self.sealed(&record, &back.to)?;
+        let has_processes = manifest.as_ref().is_some_and(|manifest| manifest.processes.is_some());
+        let fate = match back.processes {
+            Some(AfterReturn::Keep) => ProcessFate::Kept,
+            None if has_processes => ProcessFate::Kept,
+            None | Some(AfterReturn::Restart) => ProcessFate::Restarted,
+            Some(AfterReturn::End) => ProcessFate::Ended,
+        };
+        let processes = match (&manifest, fate) {
+            (Some(manifest), ProcessFate::Kept) => Some(self.processes_of(manifest)?),
+            (None, ProcessFate::Kept) => {
+                return Err(EngineError::NoProcesses { reason: "the sandbox began without any".to_owned() });
+            }
+            _ => None,
+        };
+        let staged = match manifest {
             Some(manifest) if manifest.layers != record.layers => {
                 return Err(EngineError::OtherLayers { id: manifest.state.id });
             }
@@ -113,8 +131,9 @@ impl EngineShared {
             source: record.source.clone(),
             head,
             stopped: false,
+            processes,
         }));
-        Ok(record)
+        Ok((record, fate))
     }
 
     /// Ends the processes of a sandbox, and returns their names. On failure it goes on.
@@ -160,7 +179,9 @@ impl EngineShared {
             .exchange_layer(&slot.id, &row.id, spec.resources.disk_bytes)
             .map_err(|e| at("writable layer", io::Error::other(e)))?;
         slot.layer = host.storage.layer_path(&row.id);
-        host.write_resolver(&slot.layer, slot.gateway)?;
+        if !slot.is_restored() {
+            host.write_resolver(&slot.layer, slot.gateway)?;
+        }
         host.records.remove_sockets(&row.id).map_err(|e| at("guest socket", e))?;
         stages.done("exchange");
         self.begin(slot, &row.name, Some(row.memo.clone()), spec, image, stages)
@@ -170,8 +191,9 @@ impl EngineShared {
     fn remove_former(&self, record: &Record, slot: &SandboxId) {
         self.host.end_processes(record.slot_id());
         let removed = self.host.remove_cgroups(record.slot_id()).map_err(io::Error::other);
-        let dropped = self.host.storage.drop_staged(slot).map_err(io::Error::other);
-        if let Err(error) = removed.and(dropped) {
+        // The slot's own layer is empty, or what was staged.
+        let dropped = self.host.storage.drop_staged(slot).and_then(|()| self.host.storage.delete_layer(slot));
+        if let Err(error) = removed.and(dropped.map_err(io::Error::other)) {
             tracing::warn!(id = %record.id, %error, "what a rollback replaced could not be removed; the next start tries again");
         }
         self.host.release_ids(record.uid_index, record.net_index);

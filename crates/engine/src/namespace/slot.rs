@@ -65,6 +65,8 @@ pub(super) struct Kept {
     pub(super) head: Option<StateId>,
     /// It was paused to its disk, and is until the guest has started.
     pub(super) stopped: bool,
+    /// The image of the processes that go on in it. None: its program starts.
+    pub(super) processes: Option<PathBuf>,
 }
 
 /// What a slot is for.
@@ -369,6 +371,11 @@ impl Slot {
     /// The sandbox that it is for.
     pub(super) fn sandbox_id(&self) -> &SandboxId {
         self.sandbox.as_ref().unwrap_or(&self.id)
+    }
+
+    /// Whether processes of an image go on in it.
+    pub(super) fn is_restored(&self) -> bool {
+        self.kept.as_ref().is_some_and(|kept| kept.processes.is_some())
     }
 
     /// Sends the configuration, and waits until the guest runs.

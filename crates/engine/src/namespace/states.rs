@@ -4,6 +4,7 @@
 //!  data_dir/states/<state>.json    the manifest: what the state is, and the layers below it
 //!  data_dir/states/<state>.removed it was given up
 //!  root/snapshots/<state>          the sealed layer (see `storage::states`)
+//!  root/processes/<state>/         the image of its processes, if it keeps them (see `kept`)
 //! ```
 //!
 //! The layer comes first and goes last. So a layer without a manifest was never acknowledged, or its removal was interrupted: a
@@ -24,6 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use super::engine::{EngineShared, NamespaceEngine, blocking};
 use super::host::failed_storage;
+use super::kept::{KeptProcesses, wants_processes};
 use super::record::Record;
 use super::slot::{Kept, Slot};
 use super::{at, storage::StorageError};
@@ -42,6 +44,9 @@ pub(super) struct Manifest {
     pub(super) state: SealedState,
     /// The directories below it, the lowest first.
     pub(super) layers: Vec<PathBuf>,
+    /// The processes that it keeps, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) processes: Option<KeptProcesses>,
     /// Given up: it is only kept as the beginning of sandboxes. On disk it is a file of its name, because a manifest that replaces
     /// another one would have to be flushed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -268,16 +273,30 @@ impl EngineShared {
         host.storage.check_writable().map_err(storage("seal"))?;
         let record = self.record_of(id)?;
         let is_live = self.state().live.contains_key(id);
-        if record.tier == Some(Tier::Gvisor) && is_live {
-            return Err(EngineError::NoStates { reason: "gVisor keeps writes of a running sandbox in its memory".to_owned() });
+        if record.tier == Some(Tier::Gvisor) && is_live && !seal.keep_processes {
+            let reason = "gVisor keeps writes of a running sandbox in its memory; keep its processes, too".to_owned();
+            return Err(EngineError::NoStates { reason });
         }
         if seal.kind == StateKind::Checkpoint {
             self.make_room_for_checkpoint(&record)?;
         }
-        let state = self.new_state(&record, seal)?;
-        let (_, frozen) =
-            self.while_frozen(&record, || host.storage.snapshot(id, state.id.as_str(), true).map_err(storage("seal")))?;
-        self.keep_state(record, state.clone())?;
+        let keeps_processes = seal.keep_processes;
+        let mut state = self.new_state(&record, seal)?;
+        let snapshot = || host.storage.snapshot(id, state.id.as_str(), true).map(drop).map_err(storage("seal"));
+        let (processes, frozen) = match keeps_processes {
+            true => {
+                let sealed = self.while_saved(&record, &state.id, snapshot);
+                if sealed.is_err() {
+                    // The disk may have been sealed before.
+                    host.storage.delete_snapshot(state.id.as_str()).map_err(storage("seal"))?;
+                }
+                let ((), kept, frozen) = sealed?;
+                (Some(kept), frozen)
+            }
+            false => (None, self.while_frozen(&record, snapshot)?.1),
+        };
+        state.memory_bytes = processes.as_ref().map(KeptProcesses::bytes);
+        self.keep_state(record, state.clone(), processes)?;
         Ok(Sealed { state, frozen })
     }
 
@@ -302,6 +321,7 @@ impl EngineShared {
             note: seal.note,
             memo: seal.memo,
             disk_bytes: self.host.storage.usage(&record.id),
+            memory_bytes: None,
             created_at: Timestamp::now(),
             auto: false,
             hash: None,
@@ -323,9 +343,14 @@ impl EngineShared {
         }
     }
 
-    /// Writes the manifest of a state with a sealed layer. If that fails, the layer is removed.
-    pub(super) fn keep_state(&self, record: Record, state: SealedState) -> Result<(), EngineError> {
-        let manifest = Manifest { state, layers: record.layers.clone(), removed: false };
+    /// Writes the manifest of a state with a sealed layer, and maybe with processes. If that fails, they are removed.
+    pub(super) fn keep_state(
+        &self,
+        record: Record,
+        state: SealedState,
+        processes: Option<KeptProcesses>,
+    ) -> Result<(), EngineError> {
+        let manifest = Manifest { state, layers: record.layers.clone(), processes, removed: false };
         let (id, kind) = (manifest.state.id.clone(), manifest.state.kind);
         let noted = self.states.write(&manifest).map_err(|e| at("manifest", e));
         let noted = noted.and_then(|()| match kind {
@@ -350,7 +375,7 @@ impl EngineShared {
         Ok(())
     }
 
-    /// Removes the manifest and the layer of a state.
+    /// Removes the manifest, the image and the layer of a state.
     pub(super) fn delete(&self, state: &StateId) -> Result<(), EngineError> {
         // The manifest comes first: a mark without one says nothing.
         let path = self.states.path(state);
@@ -360,6 +385,7 @@ impl EngineShared {
                 _ => {}
             }
         }
+        self.host.storage.delete_processes(state).map_err(storage("removal of a state"))?;
         self.host.storage.delete_snapshot(state.as_str()).map_err(storage("removal of a state"))
     }
 
@@ -428,6 +454,7 @@ impl EngineShared {
             sandboxes.insert(id);
         }
         let layers = self.host.storage.list_states().map_err(storage("states"))?;
+        let images = self.host.storage.list_processes().map_err(storage("states"))?;
         let gone: Vec<StateId> = {
             let mut index = self.states.index();
             let is_gone = |manifest: &Manifest| {
@@ -439,7 +466,7 @@ impl EngineShared {
             let mut gone: Vec<StateId> =
                 index.all.values().filter(|manifest| is_gone(manifest)).map(|manifest| manifest.state.id.clone()).collect();
             // The layer comes first: without a manifest, it was not acknowledged.
-            gone.extend(layers.iter().filter(|state| !self.states.path(state).exists()).cloned());
+            gone.extend(layers.iter().chain(&images).filter(|state| !self.states.path(state).exists()).cloned());
             for state in &gone {
                 index.remove(state);
             }
@@ -466,17 +493,26 @@ impl EngineShared {
         let Some(state) = &spec.state else { return Ok(()) };
         self.check_states()?;
         let manifest = self.states.begin_use(state)?;
+        let wants_processes = wants_processes(spec, &manifest);
         // From here on, a failure ends the use.
-        slot.kept = Some(Box::new(Kept {
+        let kept = slot.kept.insert(Box::new(Kept {
             uid_index: None,
-            layers: manifest.layers,
+            layers: manifest.layers.clone(),
             revision: 0,
             source: Some(state.clone()),
             head: None,
             stopped: false,
+            processes: None,
         }));
+        if wants_processes {
+            kept.processes = Some(self.processes_of(&manifest)?);
+        }
         self.host.storage.copy_to_layer(state, &slot.id, spec.resources.disk_bytes).map_err(storage("writable layer"))?;
-        self.host.write_resolver(&slot.layer, slot.gateway)
+        match wants_processes {
+            // Its guest writes it: no file changes under restored processes.
+            true => Ok(()),
+            false => self.host.write_resolver(&slot.layer, slot.gateway),
+        }
     }
 }
 

@@ -33,6 +33,8 @@ pub(crate) struct CreateSandbox {
     pub(super) image: Option<ImageName>,
     /// Its disk starts as this snapshot, over the image that the snapshot has. Excludes `image`.
     pub(super) snapshot: Option<SnapshotName>,
+    /// Starts the main command, and leaves out the processes that the snapshot keeps.
+    pub(super) restart_processes: Option<bool>,
     /// The main command.
     pub(super) args: Option<Vec<String>>,
     /// The main command is the image's own: its ENTRYPOINT and then `args`, or its CMD without `args`.
@@ -155,6 +157,9 @@ pub(crate) struct DeletedGroup {
 pub(crate) struct NewCheckpoint {
     /// A comment of at most 1,000 characters.
     pub(crate) note: Option<String>,
+    /// Keeps the processes, too: a rollback to it continues them. Only with the tier `gvisor`; refused elsewhere. Calls in progress
+    /// break off.
+    pub(crate) keep_processes: bool,
 }
 
 /// A sealed state in the history of a sandbox.
@@ -168,7 +173,11 @@ pub(crate) struct CheckpointInfo {
     pub(crate) note: Option<String>,
     /// The size of the disk at that time; null if the storage can't tell.
     pub(crate) disk_bytes: Option<u64>,
+    /// The size of the image of its processes, in bytes; null: it has none.
+    pub(crate) memory_bytes: Option<u64>,
     pub(crate) created_at: Timestamp,
+    /// What became of the processes in the state: kept, or ended. Those of the sandbox go on.
+    pub(crate) processes: ProcessesAfter,
     /// How long the sandbox was frozen for it, in milliseconds. Only in the answer to its creation.
     pub(crate) frozen_ms: Option<f64>,
     /// It was taken around a step, and not at a client's request.
@@ -188,11 +197,12 @@ pub(crate) struct HistoryInfo {
 }
 
 /// What runs after a return to an earlier state. All processes of before end.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ReturnProcesses {
+    /// Those of the state go on. Refused if it has none.
+    Keep,
     /// The main command and the hooks are started again.
-    #[default]
     Restart,
     /// No main command is started.
     End,
@@ -205,7 +215,8 @@ pub(crate) struct RollBack {
     /// A checkpoint's number or id, or `beginning`.
     #[schema(required, value_type = Option<String>)]
     pub(crate) to: Option<Value>,
-    pub(crate) processes: ReturnProcesses,
+    /// Absent: `keep` if the state has processes, else `restart`.
+    pub(crate) processes: Option<ReturnProcesses>,
 }
 
 /// Returns a sandbox to its beginning, or to a snapshot with the same image. Its name, its id and its labels stay.
@@ -214,7 +225,8 @@ pub(crate) struct RollBack {
 pub(crate) struct ResetSandbox {
     /// Absent: its disk as it was created.
     pub(crate) snapshot: Option<SnapshotName>,
-    pub(crate) processes: ReturnProcesses,
+    /// Absent: `keep` if the state has processes, else `restart`.
+    pub(crate) processes: Option<ReturnProcesses>,
 }
 
 /// A sandbox that returned to an earlier state.
@@ -261,6 +273,8 @@ pub(crate) struct ForkSandbox {
     pub(crate) idle_policy: Option<IdlePolicy>,
     pub(crate) client_tag: Option<String>,
     pub(crate) group: Option<GroupName>,
+    /// Each continues the processes, too. Only with the tier `gvisor`; refused elsewhere. Calls in progress break off.
+    pub(crate) keep_processes: bool,
 }
 
 /// A request for a snapshot of a sandbox's disk.
@@ -274,6 +288,9 @@ pub(crate) struct CreateSnapshot {
     pub(crate) labels: Option<BTreeMap<String, String>>,
     /// A comment of at most 1,000 characters.
     pub(crate) note: Option<String>,
+    /// Keeps the processes, too: sandboxes that are created from it continue them. Only with the tier `gvisor`; refused elsewhere.
+    /// Calls in progress break off.
+    pub(crate) keep_processes: bool,
 }
 
 /// A named state of a sandbox's disk.
@@ -289,6 +306,8 @@ pub(crate) struct SnapshotInfo {
     pub(crate) note: Option<String>,
     /// The size of the disk at that time; null if the storage can't tell.
     pub(crate) disk_bytes: Option<u64>,
+    /// The size of the image of its processes, in bytes; null: it has none.
+    pub(crate) memory_bytes: Option<u64>,
     pub(crate) created_at: Timestamp,
     /// The node that has it; null without a cluster.
     pub(crate) node: Option<NodeName>,
@@ -340,7 +359,8 @@ pub(crate) struct SandboxInfo {
     pub(super) state: SandboxState,
     /// What its pause keeps; null unless it is paused.
     pub(super) pause_kind: Option<PauseKind>,
-    /// What became of its processes. Only in answers to `pause`, `resume`, and `start`.
+    /// What became of its processes. Only in answers to `pause`, `resume`, and `start`, and to creates and forks that start as a
+    /// state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) processes: Option<ProcessesAfter>,
     /// Why it is lost or failed.

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::mcp::{DIALECT, said, text, tool};
-use crate::api::types::{ForkSandbox, ReturnProcesses};
+use crate::api::types::{ForkSandbox, NewCheckpoint};
 use crate::gateway::{Context, Gateway};
 use crate::refusal::Refusal;
 use crate::states::StateCall;
@@ -42,6 +42,8 @@ pub(super) fn role_for(tool: &str) -> Option<Role> {
 struct Named {
     name: SandboxName,
     note: Option<String>,
+    #[serde(default)]
+    keep_processes: bool,
 }
 
 #[derive(Deserialize)]
@@ -61,6 +63,8 @@ struct Sides {
 struct Fork {
     name: SandboxName,
     count: Option<usize>,
+    #[serde(default)]
+    keep_processes: bool,
 }
 
 #[derive(Deserialize)]
@@ -68,6 +72,8 @@ struct Snapshot {
     name: SnapshotName,
     sandbox: Option<SandboxName>,
     note: Option<String>,
+    #[serde(default)]
+    keep_processes: bool,
 }
 
 fn read<T: for<'a> Deserialize<'a>>(arguments: &JsonObject) -> Result<T, Refusal> {
@@ -106,8 +112,8 @@ async fn answer(call: &StateCall<'_>, tool: &str, arguments: &JsonObject) -> Res
     };
     Ok(match tool {
         "checkpointSandbox" => {
-            let Named { name, note } = read(arguments)?;
-            call.checkpoint(find(name).await?, note).await?.1
+            let Named { name, note, keep_processes } = read(arguments)?;
+            call.checkpoint(find(name).await?, NewCheckpoint { note, keep_processes }).await?.1
         }
         "listCheckpoints" => {
             let Named { name, .. } = read(arguments)?;
@@ -117,11 +123,11 @@ async fn answer(call: &StateCall<'_>, tool: &str, arguments: &JsonObject) -> Res
             let Back { name, to } = read(arguments)?;
             let name = find(name).await?;
             let to = call.read_state(&name, &state_text(to)).await?;
-            call.return_to(name, to, None, ReturnProcesses::Restart).await?.1
+            call.return_to(name, to, None, None).await?.1
         }
         "resetSandbox" => {
             let Named { name, .. } = read(arguments)?;
-            call.return_to(find(name).await?, DiskState::Beginning, None, ReturnProcesses::Restart).await?.1
+            call.return_to(find(name).await?, DiskState::Beginning, None, None).await?.1
         }
         "diffSandbox" => {
             let Sides { name, before, after } = read(arguments)?;
@@ -130,13 +136,13 @@ async fn answer(call: &StateCall<'_>, tool: &str, arguments: &JsonObject) -> Res
             call.diff(&find(name).await?, before, after, MAX_PATHS).await?
         }
         "forkSandbox" => {
-            let Fork { name, count } = read(arguments)?;
-            call.fork(find(name).await?, ForkSandbox { count, ..ForkSandbox::default() }).await?.1
+            let Fork { name, count, keep_processes } = read(arguments)?;
+            call.fork(find(name).await?, ForkSandbox { count, keep_processes, ..ForkSandbox::default() }).await?.1
         }
         "createSnapshot" => {
-            let Snapshot { name, sandbox, note } = read(arguments)?;
+            let Snapshot { name, sandbox, note, keep_processes } = read(arguments)?;
             let sandbox = sandbox.ok_or_else(|| Refusal::bad_request("invalid arguments: sandbox is missing"))?;
-            let request = SnapshotRequest { name, labels: Default::default(), note };
+            let request = SnapshotRequest { name, labels: Default::default(), note, keep_processes };
             call.snapshot(find(sandbox).await?, request).await?.1
         }
         "listSnapshots" => call.snapshots(),
@@ -152,6 +158,7 @@ pub(super) fn tools() -> Vec<Tool> {
     let name = json!({"type": "string", "description": "The sandbox's name.", "examples": ["my-sandbox"]});
     let snapshot = json!({"type": "string", "description": "The snapshot's name: lower-case letters, digits and hyphens."});
     let note = json!({"type": "string", "description": "A comment."});
+    let keep = json!({"type": "boolean", "default": false, "description": "Keep the processes, too. Only with the tier gvisor."});
     let state = |role: &str| json!({"type": ["integer", "string"], "description": format!("{role}: a checkpoint's number or id, beginning, or current.")});
     let described = |name: &'static str, title: &str, description: &'static str, properties: Value, required: Value| {
         let changes = TOOLS.iter().any(|(tool, changes)| *tool == name && *changes);
@@ -164,7 +171,7 @@ pub(super) fn tools() -> Vec<Tool> {
             "checkpointSandbox",
             "Seal a checkpoint",
             "Seals the disk of a sandbox as a checkpoint, in milliseconds, and returns its number. Do it before something risky.",
-            json!({"name": name, "note": note}),
+            json!({"name": name, "note": note, "keep_processes": keep}),
             json!(["name"]),
         ),
         described(
@@ -177,7 +184,7 @@ pub(super) fn tools() -> Vec<Tool> {
         described(
             "rollbackSandbox",
             "Roll a sandbox back",
-            "Returns the disk of a sandbox to a checkpoint. All its processes and sessions end.",
+            "Returns the disk of a sandbox to a checkpoint. All its processes and sessions end; those that the checkpoint keeps go on.",
             json!({"name": name, "to": state("The state to return to")}),
             json!(["name", "to"]),
         ),
@@ -199,14 +206,14 @@ pub(super) fn tools() -> Vec<Tool> {
             "forkSandbox",
             "Fork a sandbox",
             "Creates sandboxes with the disk of another, which goes on. Delete them when the work is done.",
-            json!({"name": name, "count": {"type": "integer", "minimum": 1, "maximum": 100, "default": 1}}),
+            json!({"name": name, "count": {"type": "integer", "minimum": 1, "maximum": 100, "default": 1}, "keep_processes": keep}),
             json!(["name"]),
         ),
         described(
             "createSnapshot",
             "Create a snapshot",
             "Seals the disk of a sandbox under a name. It outlives the sandbox.",
-            json!({"name": snapshot, "sandbox": name, "note": note}),
+            json!({"name": snapshot, "sandbox": name, "note": note, "keep_processes": keep}),
             json!(["name", "sandbox"]),
         ),
         described("listSnapshots", "List the snapshots", "Returns all snapshots.", json!({}), json!([])),

@@ -45,6 +45,10 @@ impl AgentPort {
         if let Err(error) = write(Path::new(AGENT_KEY_FILE), token, (runtime.user.uid, runtime.user.gid)) {
             tracing::error!(%error, "the file with the sandbox's token could not be written");
         }
+        if self.listener.get().is_some() {
+            // Restored, with its port open.
+            return;
+        }
         match TcpListener::bind((Ipv4Addr::LOCALHOST, AGENT_SERVER_PORT)).await {
             // The configuration is applied once.
             Ok(listener) => drop(self.listener.set(listener)),

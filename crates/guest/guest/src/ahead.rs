@@ -1,10 +1,11 @@
-//! Routes for pooled sandboxes: start runtimes ahead of demand, then assign the sandbox to a client.
+//! Routes for sandboxes that become others: start runtimes ahead of demand, and assign a pooled sandbox to a client, or one with
+//! restored processes to its sandbox.
 //!
 //! A pooled sandbox holds no tenant data yet. Only the host calls these routes.
 
 use std::io;
 
-use arenite_model::protocol::{Assignment, BECOME_PATH, Become, PREPARE_PATH};
+use arenite_model::protocol::{Assignment, BECOME_PATH, Become, PREPARE_PATH, RESTORED_PATH, Restored};
 use axum::body::Body;
 use axum::extract::State;
 use axum::routing::post;
@@ -13,14 +14,20 @@ use http::Request;
 use http::header::CONTENT_TYPE;
 
 use crate::SharedGuest;
+use crate::inside::InsideSteps;
 use crate::server;
 use crate::services::Services;
 use arenite_guest_code::jupyter::JupyterError;
 use arenite_guest_runtime::http::{ApiError, Reply, ok, whole};
 
-pub(crate) fn router(guest: &SharedGuest, services: Services) -> Router {
+pub(crate) fn router(guest: &SharedGuest, services: Services, steps: InsideSteps) -> Router {
     let prepare = move |State(guest): State<SharedGuest>| prepare(guest, services.clone());
-    Router::new().route(PREPARE_PATH, post(prepare)).route(BECOME_PATH, post(become_sandbox)).with_state(guest.clone())
+    let restored = move |State(guest): State<SharedGuest>, Json(told): Json<Restored>| restored(guest, steps.clone(), told);
+    Router::new()
+        .route(PREPARE_PATH, post(prepare))
+        .route(BECOME_PATH, post(become_sandbox))
+        .route(RESTORED_PATH, post(restored))
+        .with_state(guest.clone())
 }
 
 /// Starts a kernel, if the image has one. Returns whether a spare kernel is ready.
@@ -63,6 +70,22 @@ async fn become_sandbox(State(guest): State<SharedGuest>, Json(told): Json<Becom
     }
     server::begin(&guest).await;
     guest.jupyter.expire_prepared();
+    ok(())
+}
+
+/// Makes this guest that of the sandbox that was restored. Its processes go on, so nothing is started.
+async fn restored(guest: SharedGuest, steps: InsideSteps, told: Restored) -> Reply<()> {
+    let failed = |reason| ApiError::new(http::StatusCode::INTERNAL_SERVER_ERROR, reason);
+    if !arenite_isolation::uts::has_hostname(&told.hostname) {
+        return Err(failed("this runsc keeps the host name of before; install one of 2026 or newer".to_owned()));
+    }
+    // They are of the sandbox that was saved, which reports them itself.
+    steps.forget();
+    name_files(&told.hostname)
+        .and_then(|()| std::fs::write("/etc/resolv.conf", told.resolver))
+        .map_err(|error| failed(format!("could not write /etc: {error}")))?;
+    guest.reassign(told.config);
+    guest.agent.begin(&guest.runtime).await;
     ok(())
 }
 

@@ -1,5 +1,6 @@
-//! Connections of the host that arrive as descriptors, under gVisor.
+//! Connections of the host that arrive as descriptors, under gVisor, and what the sandbox's first process tells with them.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
@@ -7,10 +8,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use arenite_isolation::container::{CALLS, DIR};
-use arenite_isolation::descriptors;
+use arenite_isolation::counters::Counters;
+use arenite_isolation::keeper::{self, Told};
 use axum::serve::Listener;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
+
+use arenite_guest_runtime::saved;
+
+use crate::severable::{Connections, Severable};
 
 /// Pause after a failure, such as a lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -23,6 +29,9 @@ pub(crate) struct HandedConnections {
     socket: AsyncFd<OwnedFd>,
     /// Where the socket leads. None: to the sandbox's first process.
     server: Option<Server>,
+    connections: Connections,
+    /// What else it has of the host.
+    counters: Counters,
 }
 
 /// The server, which hands connections over to a guest in a container.
@@ -33,33 +42,52 @@ struct Server {
 
 impl HandedConnections {
     /// Those that the sandbox's first process hands over.
-    pub(crate) fn by_keeper(socket: OwnedFd) -> io::Result<Self> {
-        Ok(Self { socket: watched(socket)?, server: None })
+    pub(crate) fn by_keeper(socket: OwnedFd, counters: Counters) -> io::Result<Self> {
+        Ok(Self { socket: watched(socket)?, server: None, connections: Connections::default(), counters })
     }
 
     /// Those that the server hands over, in a container. Waits for the server.
     pub(crate) async fn by_server(proof: String) -> Self {
         let server = Server { path: [DIR, CALLS].iter().collect(), proof };
-        Self { socket: server.reach().await, server: Some(server) }
+        Self::of(server).await
     }
 
-    async fn next(&mut self) -> io::Result<UnixStream> {
+    async fn of(server: Server) -> Self {
+        Self {
+            socket: server.reach().await,
+            server: Some(server),
+            connections: Connections::default(),
+            counters: Counters::default(),
+        }
+    }
+
+    async fn next(&mut self) -> io::Result<Severable> {
         loop {
             let received = {
                 let mut ready = self.socket.readable().await?;
-                ready.try_io(|socket| descriptors::receive(socket.get_ref().as_fd(), &mut [0]))
+                ready.try_io(|socket| keeper::next_message(socket.get_ref().as_fd()))
             };
             match (received, &self.server) {
                 (Err(_would_block), _) => {}
-                (Ok(Ok((1.., given))), _) => {
-                    if let Some(connection) = given.into_iter().next() {
-                        let stream = StdUnixStream::from(connection);
-                        stream.set_nonblocking(true)?;
-                        return UnixStream::from_std(stream);
-                    }
+                (Ok(Ok(Told::Connection(connection))), _) => {
+                    let stream = StdUnixStream::from(connection);
+                    stream.set_nonblocking(true)?;
+                    return Ok(self.connections.add(UnixStream::from_std(stream)?));
+                }
+                // Only the first process saves and restores.
+                (Ok(Ok(Told::Sever)), None) => {
+                    saved::begin();
+                    self.connections.sever();
+                    self.counters.replace(&mut BTreeMap::new());
+                    keeper::answer_severed(self.socket.get_ref().as_fd())?;
+                }
+                (Ok(Ok(Told::Handed(named))), None) => {
+                    saved::end();
+                    self.counters.replace(&mut named.into_iter().collect());
+                    keeper::answer_handed(self.socket.get_ref().as_fd())?;
                 }
                 // Nobody calls any more, and the sandbox ends with this process.
-                (Ok(Ok((0, _))), None) => std::process::exit(0),
+                (Ok(Ok(Told::End)), None) => std::process::exit(0),
                 (Ok(Err(error)), None) => return Err(error),
                 // The next server waits for it, or this one again: a connection that could not be received is lost.
                 (Ok(_), Some(server)) => self.socket = server.reach().await,
@@ -97,10 +125,10 @@ impl Server {
 }
 
 impl Listener for HandedConnections {
-    type Io = UnixStream;
+    type Io = Severable;
     type Addr = ();
 
-    async fn accept(&mut self) -> (UnixStream, ()) {
+    async fn accept(&mut self) -> (Severable, ()) {
         loop {
             match self.next().await {
                 Ok(stream) => return (stream, ()),
@@ -123,6 +151,8 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     use tokio::io::AsyncReadExt;
+
+    use arenite_isolation::descriptors;
 
     use super::*;
 
@@ -154,7 +184,7 @@ mod tests {
                 std::fs::remove_file(&path).unwrap();
             }
         });
-        let mut handed = HandedConnections { socket: server.reach().await, server: Some(server) };
+        let mut handed = HandedConnections::of(server).await;
         for wanted in ["one", "two", "three"] {
             let (mut connection, ()) = handed.accept().await;
             let mut text = String::new();
@@ -162,5 +192,22 @@ mod tests {
             assert_eq!(text, wanted);
         }
         servers.join().unwrap();
+    }
+
+    #[tokio::test]
+    async fn the_first_process_learns_that_all_connections_are_closed() {
+        let (keeper, guest) = descriptors::packet_pair().unwrap();
+        let mut handed = HandedConnections::by_keeper(guest, Counters::default()).unwrap();
+        let (mut ours, theirs) = StdUnixStream::pair().unwrap();
+        descriptors::send(keeper.as_fd(), b"c", &[theirs.as_fd()]).unwrap();
+        drop(theirs);
+        let (mut connection, ()) = handed.accept().await;
+        descriptors::send(keeper.as_fd(), b"s", &[]).unwrap();
+        let (_other, theirs) = StdUnixStream::pair().unwrap();
+        descriptors::send(keeper.as_fd(), b"c", &[theirs.as_fd()]).unwrap();
+        handed.accept().await;
+        assert_eq!(descriptors::receive(keeper.as_fd(), &mut [0]).unwrap().0, 1);
+        assert_eq!(ours.read(&mut [0]).unwrap(), 0, "closed");
+        assert!(connection.read_u8().await.is_err());
     }
 }

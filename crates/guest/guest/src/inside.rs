@@ -51,6 +51,11 @@ impl InsideSteps {
         self.arrived.notify_one();
     }
 
+    /// Drops the steps that no gateway has read.
+    pub(crate) fn forget(&self) {
+        *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = Waiting::default();
+    }
+
     fn pop(&self) -> Option<Bytes> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let line = waiting.lines.pop_front()?;

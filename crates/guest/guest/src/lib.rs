@@ -30,6 +30,7 @@ mod ports;
 pub mod sandbox;
 pub mod server;
 mod services;
+mod severable;
 mod standalone;
 pub use tools::descriptions as tool_descriptions;
 mod tools;
@@ -176,5 +177,10 @@ impl Guest {
     /// Assigns a pooled sandbox to a client: see [`Runtime::assign`].
     fn assign(&self, config: GuestConfig) -> bool {
         self.runtime.assign(config, |env| self.proxy.configure(ProxySettings::take(env)))
+    }
+
+    /// Replaces the configuration after a restore. The proxy goes on as it is.
+    fn reassign(&self, config: GuestConfig) {
+        self.runtime.reassign(config, |env| drop(ProxySettings::take(env)));
     }
 }

@@ -104,10 +104,11 @@ pub fn run(start: Start) -> io::Result<()> {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(16).build()?;
     runtime.block_on(async move {
+        let counters = start.counters.clone();
         let guest = Arc::new(Guest::new(start.config, Processes::start(spawner, start.work_entrances)?, start.counters));
         // Clients that connect meanwhile wait in the listener's queue, or in that of the connection to the server.
         let handed = match (start.host_connections, start.host_proof) {
-            (Some(fd), _) => Some(HandedConnections::by_keeper(fd)?),
+            (Some(fd), _) => Some(HandedConnections::by_keeper(fd, counters)?),
             (None, Some(proof)) => Some(HandedConnections::by_server(proof).await),
             (None, None) => None,
         };
@@ -207,12 +208,12 @@ pub(crate) async fn begin(guest: &SharedGuest) {
 
 /// Routes for the gateway only.
 fn internal(guest: &SharedGuest, services: Services, steps: InsideSteps, started: Instant) -> Router {
-    let sandbox_id = guest.runtime.config().sandbox_id.clone();
+    let runtime = guest.runtime.clone();
     let hello = move || {
         let hello = Hello {
             protocol: protocol::VERSION,
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            sandbox_id: sandbox_id.clone(),
+            sandbox_id: runtime.config().sandbox_id.clone(),
             uptime_ms: started.elapsed().as_millis() as u64,
         };
         std::future::ready(Json(hello))
@@ -221,11 +222,17 @@ fn internal(guest: &SharedGuest, services: Services, steps: InsideSteps, started
     Router::new()
         .route(protocol::SHUTDOWN_PATH, post(move || std::future::ready(shutdown(&ending))))
         .route(protocol::HELLO_PATH, get(hello))
-        .route(protocol::INSIDE_STEPS_PATH, get(move || std::future::ready(steps.stream())))
+        .route(
+            protocol::INSIDE_STEPS_PATH,
+            get({
+                let steps = steps.clone();
+                move || std::future::ready(steps.stream())
+            }),
+        )
         .merge(ports::router(guest))
         .merge(activity::router(guest))
         .merge(agent::router(guest))
-        .merge(ahead::router(guest, services))
+        .merge(ahead::router(guest, services, steps))
 }
 
 /// Runs the hooks of the sandbox's end.

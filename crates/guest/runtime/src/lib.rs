@@ -11,6 +11,7 @@ pub mod process;
 pub mod programs;
 pub mod requirements;
 mod runtime;
+pub mod saved;
 pub mod sessions;
 pub mod shells;
 pub mod users;

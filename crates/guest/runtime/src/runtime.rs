@@ -16,7 +16,7 @@ use crate::workers::Workers;
 /// The state that all services share.
 #[derive(Debug)]
 pub struct Runtime {
-    /// Replaced once, when a pooled sandbox is assigned.
+    /// Replaced when a pooled sandbox is assigned, and when processes were restored.
     config: RwLock<Arc<GuestConfig>>,
     /// Starts and reaps processes.
     pub processes: Processes,
@@ -73,6 +73,14 @@ impl Runtime {
         config.assignment = Assignment::Assigned;
         *current = Arc::new(config);
         true
+    }
+
+    /// Replaces the configuration of a sandbox with restored processes. Those started from now on get the new environment and
+    /// directory.
+    pub fn reassign(&self, mut config: GuestConfig, change: impl FnOnce(&mut BTreeMap<String, String>)) {
+        change(&mut config.env);
+        config.assignment = Assignment::Assigned;
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
     }
 
     /// The default directory of commands, in this order: `WORKSPACE` of the environment, configured, the user's home, `/`.

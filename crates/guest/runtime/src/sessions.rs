@@ -19,6 +19,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::http::ApiError;
+use crate::saved;
 
 /// The most calls that wait for their turn in one session.
 const MAX_WAITING: usize = 64;
@@ -187,7 +188,7 @@ pub trait Session: Debug + Send + Sync + 'static {
 }
 
 fn due(session: &impl Session) -> Instant {
-    session.turns().used().0 + session.patience()
+    saved::last_use(session.turns().used().0) + session.patience()
 }
 
 #[derive(Debug)]

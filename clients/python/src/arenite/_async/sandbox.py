@@ -312,9 +312,13 @@ class AsyncSandbox:
 
     # States of its disk
 
-    async def checkpoint(self, note: str | None = None) -> CheckpointInfo:
-        """Seals its disk as a checkpoint of its history, without waking it."""
-        json = wire.present(note=note)
+    async def checkpoint(self, note: str | None = None, *, keep_processes: bool = False) -> CheckpointInfo:
+        """Seals its disk as a checkpoint of its history, without waking it.
+
+        Args:
+            keep_processes: also keep its processes. Only with the tier `gvisor`; refused elsewhere.
+        """
+        json = wire.present(note=note, keep_processes=keep_processes or None)
         return CheckpointInfo.model_validate(await self.client.request("POST", f"{self._api}/checkpoints", json=json))
 
     async def history(self) -> HistoryInfo:
@@ -325,16 +329,18 @@ class AsyncSandbox:
         """Removes a checkpoint, by number or id."""
         await self.client.request("DELETE", f"{self._api}/checkpoints/{wire.segment(str(checkpoint))}")
 
-    async def rollback(self, to: int | str, *, restart: bool = True) -> RolledBack:
-        """Returns its disk to a checkpoint, by number or id, or to its `beginning`. All its processes end.
+    async def rollback(self, to: int | str, *, restart: bool | None = None) -> RolledBack:
+        """Returns its disk to a checkpoint, by number or id, or to its `beginning`. All its processes end, and those that the
+        checkpoint keeps go on.
 
         Args:
-            restart: start its main command again.
+            restart: True starts its main command again, and False nothing, also if the checkpoint keeps processes.
         """
         return self._returned(await self._return("rollback", restart, to=str(to)))
 
-    async def reset(self, *, snapshot: str | None = None, restart: bool = True) -> RolledBack:
-        """Returns its disk to what it was created with, or to a snapshot of the same image. All its processes end."""
+    async def reset(self, *, snapshot: str | None = None, restart: bool | None = None) -> RolledBack:
+        """Returns its disk to what it was created with, or to a snapshot of the same image. All its processes end, and those that
+        this state keeps go on."""
         return self._returned(await self._return("reset", restart, **wire.present(snapshot=snapshot)))
 
     async def diff(self, before: int | str = "beginning", after: int | str = "current", *, limit: int = 1000) -> Differences:
@@ -353,12 +359,19 @@ class AsyncSandbox:
         forked = CreatedSandboxes.model_validate(await self.client._call(call))
         return AsyncSandboxBatch([AsyncSandbox(self.client, info) for info in forked.sandboxes], forked.errors)
 
-    async def snapshot(self, name: str, *, labels: Mapping[str, str] | None = None, note: str | None = None) -> SnapshotInfo:
-        """Seals its disk as a snapshot, from which sandboxes are created with `Sandbox.create(snapshot=name)`."""
-        return await self.client.snapshots.create(name, self.name, labels=labels, note=note)
+    async def snapshot(
+        self, name: str, *, labels: Mapping[str, str] | None = None, note: str | None = None, keep_processes: bool = False
+    ) -> SnapshotInfo:
+        """Seals its disk as a snapshot, from which sandboxes are created with `Sandbox.create(snapshot=name)`.
 
-    async def _return(self, action: str, restart: bool, **fields: Any) -> Any:
-        json = {**fields, "processes": "restart" if restart else "end"}
+        Args:
+            keep_processes: also keep its processes. Only with the tier `gvisor`; refused elsewhere.
+        """
+        return await self.client.snapshots.create(name, self.name, labels=labels, note=note, keep_processes=keep_processes)
+
+    async def _return(self, action: str, restart: bool | None, **fields: Any) -> Any:
+        processes = {None: None, True: "restart", False: "end"}[restart]
+        json = {**fields, **wire.present(processes=processes)}
         return await self.client.request("POST", f"{self._api}/{action}", json=json)
 
     def _returned(self, answer: Any) -> RolledBack:

@@ -19,10 +19,20 @@ class AsyncSnapshots:
         self._client = client
 
     async def create(
-        self, name: str, sandbox: str, *, labels: Mapping[str, str] | None = None, note: str | None = None
+        self,
+        name: str,
+        sandbox: str,
+        *,
+        labels: Mapping[str, str] | None = None,
+        note: str | None = None,
+        keep_processes: bool = False,
     ) -> SnapshotInfo:
-        """Seals the disk of a sandbox under a name, without waking it."""
-        json = wire.present(name=name, sandbox=sandbox, labels=labels, note=note)
+        """Seals the disk of a sandbox under a name, without waking it.
+
+        Args:
+            keep_processes: also keep its processes. Only with the tier `gvisor`; refused elsewhere.
+        """
+        json = wire.present(name=name, sandbox=sandbox, labels=labels, note=note, keep_processes=keep_processes or None)
         return SnapshotInfo.model_validate(await self._client.request("POST", "/api/v2/snapshots", json=json))
 
     async def get(self, name: str) -> SnapshotInfo:

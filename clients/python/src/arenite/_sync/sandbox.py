@@ -313,9 +313,13 @@ class Sandbox:
 
     # States of its disk
 
-    def checkpoint(self, note: str | None = None) -> CheckpointInfo:
-        """Seals its disk as a checkpoint of its history, without waking it."""
-        json = wire.present(note=note)
+    def checkpoint(self, note: str | None = None, *, keep_processes: bool = False) -> CheckpointInfo:
+        """Seals its disk as a checkpoint of its history, without waking it.
+
+        Args:
+            keep_processes: also keep its processes. Only with the tier `gvisor`; refused elsewhere.
+        """
+        json = wire.present(note=note, keep_processes=keep_processes or None)
         return CheckpointInfo.model_validate(self.client.request("POST", f"{self._api}/checkpoints", json=json))
 
     def history(self) -> HistoryInfo:
@@ -326,16 +330,18 @@ class Sandbox:
         """Removes a checkpoint, by number or id."""
         self.client.request("DELETE", f"{self._api}/checkpoints/{wire.segment(str(checkpoint))}")
 
-    def rollback(self, to: int | str, *, restart: bool = True) -> RolledBack:
-        """Returns its disk to a checkpoint, by number or id, or to its `beginning`. All its processes end.
+    def rollback(self, to: int | str, *, restart: bool | None = None) -> RolledBack:
+        """Returns its disk to a checkpoint, by number or id, or to its `beginning`. All its processes end, and those that the
+        checkpoint keeps go on.
 
         Args:
-            restart: start its main command again.
+            restart: True starts its main command again, and False nothing, also if the checkpoint keeps processes.
         """
         return self._returned(self._return("rollback", restart, to=str(to)))
 
-    def reset(self, *, snapshot: str | None = None, restart: bool = True) -> RolledBack:
-        """Returns its disk to what it was created with, or to a snapshot of the same image. All its processes end."""
+    def reset(self, *, snapshot: str | None = None, restart: bool | None = None) -> RolledBack:
+        """Returns its disk to what it was created with, or to a snapshot of the same image. All its processes end, and those that
+        this state keeps go on."""
         return self._returned(self._return("reset", restart, **wire.present(snapshot=snapshot)))
 
     def diff(self, before: int | str = "beginning", after: int | str = "current", *, limit: int = 1000) -> Differences:
@@ -354,12 +360,19 @@ class Sandbox:
         forked = CreatedSandboxes.model_validate(self.client._call(call))
         return SandboxBatch([Sandbox(self.client, info) for info in forked.sandboxes], forked.errors)
 
-    def snapshot(self, name: str, *, labels: Mapping[str, str] | None = None, note: str | None = None) -> SnapshotInfo:
-        """Seals its disk as a snapshot, from which sandboxes are created with `Sandbox.create(snapshot=name)`."""
-        return self.client.snapshots.create(name, self.name, labels=labels, note=note)
+    def snapshot(
+        self, name: str, *, labels: Mapping[str, str] | None = None, note: str | None = None, keep_processes: bool = False
+    ) -> SnapshotInfo:
+        """Seals its disk as a snapshot, from which sandboxes are created with `Sandbox.create(snapshot=name)`.
 
-    def _return(self, action: str, restart: bool, **fields: Any) -> Any:
-        json = {**fields, "processes": "restart" if restart else "end"}
+        Args:
+            keep_processes: also keep its processes. Only with the tier `gvisor`; refused elsewhere.
+        """
+        return self.client.snapshots.create(name, self.name, labels=labels, note=note, keep_processes=keep_processes)
+
+    def _return(self, action: str, restart: bool | None, **fields: Any) -> Any:
+        processes = {None: None, True: "restart", False: "end"}[restart]
+        json = {**fields, **wire.present(processes=processes)}
         return self.client.request("POST", f"{self._api}/{action}", json=json)
 
     def _returned(self, answer: Any) -> RolledBack:

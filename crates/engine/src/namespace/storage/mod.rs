@@ -8,6 +8,7 @@
 //!  root/uppers/<id>/upper   the overlay's upper directory   (root/uppers/<id> is a subvolume with a quota)
 //!  root/uppers/<id>/work    the overlay's work directory
 //!  root/uppers/<id>/unused  exists until a guest starts on it
+//!  root/processes/          images of processes (`processes`)
 //!  root/volumes/            tenants' volumes (`volumes`)
 //!  root/trash/              plain layers and volumes that are being removed
 //! ```
@@ -25,6 +26,7 @@ mod error;
 mod guard;
 mod mark;
 mod pool;
+mod processes;
 mod states;
 mod tree;
 mod volumes;

@@ -27,6 +27,7 @@ use arenite_guest_runtime::dial;
 use arenite_guest_runtime::http::ApiError;
 use arenite_guest_runtime::process::{Kept, told};
 use arenite_guest_runtime::requirements::Requirement;
+use arenite_guest_runtime::saved;
 use async_trait::async_trait;
 
 /// Idle time after which a desktop and the browser are stopped, unless the sandbox's environment sets another.
@@ -214,7 +215,7 @@ impl DesktopService {
 
     fn due(&self, idle: Duration) -> Instant {
         let used = *self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        used.unwrap_or_else(Instant::now) + idle
+        used.map_or_else(Instant::now, saved::last_use) + idle
     }
 
     fn reap_later(self: &Arc<Self>) {

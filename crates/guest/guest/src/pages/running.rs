@@ -15,6 +15,7 @@ use arenite_guest_runtime::Runtime;
 use arenite_guest_runtime::dial;
 use arenite_guest_runtime::http::client;
 use arenite_guest_runtime::process::{Kept, Said};
+use arenite_guest_runtime::saved;
 
 /// The most concurrent requests and WebSockets of one program. Further ones are refused.
 pub(super) const MAX_REQUESTS: usize = 256;
@@ -123,7 +124,8 @@ impl Running {
     pub(super) async fn end_when_unused(&self, idle: Duration) {
         let ended = self.process.ended();
         loop {
-            let since = if self.used.open.load(Ordering::Relaxed) > 0 { Instant::now() } else { self.used.last() };
+            let since =
+                if self.used.open.load(Ordering::Relaxed) > 0 { Instant::now() } else { saved::last_use(self.used.last()) };
             if since.elapsed() >= idle {
                 self.process.kill();
                 return;

@@ -16,6 +16,7 @@ use super::types::*;
 use arenite_guest_runtime::Runtime;
 use arenite_guest_runtime::process::{Budget, Signal, incomplete_end, seconds};
 use arenite_guest_runtime::requirements::Requirement;
+use arenite_guest_runtime::saved;
 use arenite_guest_runtime::sessions::{BadSessionId, SessionId};
 use arenite_guest_runtime::shells::CommandShell;
 
@@ -283,8 +284,11 @@ impl BashService {
     fn forget_unused(&self) -> Option<Instant> {
         let now = Instant::now();
         let mut sessions = self.lock();
-        sessions.retain(|_, s| s.is_busy() || s.last_used() + SESSION_TIMEOUT > now);
-        let next = sessions.values().map(|s| (s.last_used() + SESSION_TIMEOUT).max(now + Duration::from_secs(60))).min();
+        sessions.retain(|_, s| s.is_busy() || saved::last_use(s.last_used()) + SESSION_TIMEOUT > now);
+        let next = sessions
+            .values()
+            .map(|s| (saved::last_use(s.last_used()) + SESSION_TIMEOUT).max(now + Duration::from_secs(60)))
+            .min();
         self.reaper_runs.store(next.is_some(), Ordering::Relaxed);
         next
     }

@@ -19,6 +19,7 @@ use super::stop::Stop;
 use super::types::ShellStatus;
 use super::viewers::Viewers;
 use arenite_guest_runtime::process::{self, Budget, Child, Exit, Moment};
+use arenite_guest_runtime::saved;
 
 mod ending;
 mod handover;
@@ -255,7 +256,7 @@ impl Actor {
     }
 
     fn unused_until(&self) -> Instant {
-        self.session.state().last_used + SESSION_TIMEOUT
+        saved::last_use(self.session.state().last_used) + SESSION_TIMEOUT
     }
 
     fn needs_shell(&mut self) -> bool {
