@@ -11,6 +11,7 @@
 //! of them; `recovery` decides what happens to them.
 
 pub(crate) mod ahead;
+pub mod buckets;
 mod build;
 mod ca;
 mod ceilings;
@@ -29,6 +30,7 @@ pub mod network;
 pub(crate) mod program;
 pub(crate) mod record;
 mod recover_storage;
+mod remount;
 mod recovery;
 mod reset;
 mod restart;
@@ -39,6 +41,7 @@ mod stop;
 pub mod storage;
 pub(crate) mod volumes;
 
+pub use buckets::find_rclone;
 pub use build::{Builder, SandboxSteps, WithKvm};
 pub use engine::NamespaceEngine;
 pub use gvisor::find_runsc;

@@ -1,0 +1,527 @@
+//! Volumes in S3-compatible buckets: rclone mounts each by FUSE, outside sandboxes, and sandboxes get that mount.
+//!
+//! ```text
+//!            first use                     no use for a while, and all is uploaded
+//! (nothing) ──────────► mounted by rclone ─────────────────────────────────────────► (nothing)
+//!                         ▲        │ rclone ends by itself
+//!                         └────────┘ it is started again, and sandboxes get the new mount
+//!
+//!  root/volumes/<id>            rclone's cache: what is not uploaded yet; the volume's size bounds it
+//!  root/volumes/<id>.bucket     the bucket's name and the folder in it
+//!  data_dir/buckets/<id>        the mount point
+//!  data_dir/buckets/<id>.json   the process; removed after a clean end, so that a start knows what to complete
+//!  data_dir/buckets/user        the host's user that runs rclone
+//! ```
+//!
+//! This process mounts FUSE itself and leaves the device to rclone as its standard input, so rclone needs no rights: it runs as a
+//! user that owns nothing but the cache. Credentials are in its environment. It outlives the server, as sandboxes do, and the
+//! next start adopts it.
+
+mod client;
+mod process;
+mod store;
+mod unsent;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use arenite_isolation::cgroup::Cgroups;
+use arenite_model::{ErrorCode, VolumeId};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use tokio::sync::Notify;
+
+pub use self::client::find_rclone;
+pub(super) use self::process::end_everything;
+use self::process::Rclone;
+pub use self::store::BucketStore;
+use super::slot::IdRanges;
+use super::storage::{Storage, StorageError};
+
+/// Time without a use after which a volume is unmounted.
+const GRACE: Duration = Duration::from_secs(10);
+/// Interval between looks at uploads that an unmount waits for: rclone has no event for their end.
+const UPLOAD_PAUSE: Duration = Duration::from_secs(2);
+/// The pauses between attempts to start rclone again.
+const RETRY: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
+/// Time for uploads when the server stops.
+const LAST_UPLOADS: Duration = Duration::from_secs(10);
+/// For how long the result of a look at a bucket is given again.
+const LOOK_AGE: Duration = Duration::from_secs(2);
+
+/// Why a bucket can't be used.
+#[derive(Debug, Error)]
+pub enum BucketError {
+    #[error("there is no bucket {name:?} for volumes")]
+    Unknown { name: String, known: Vec<String> },
+    #[error("volumes in buckets are not available here: {reason}")]
+    NoClient { reason: String },
+    #[error("the file of the bucket {name} can't be used: {reason}")]
+    File { name: String, reason: String },
+    #[error("the bucket {name} can't be reached: {reason}")]
+    Unreachable { name: String, reason: String },
+    #[error("could not {what}: {source}")]
+    Host { what: String, source: io::Error },
+    #[error("volume {id} is mounted, and its sandboxes use it")]
+    InUse { id: VolumeId },
+}
+
+impl BucketError {
+    fn host(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::Host { what, source }
+    }
+
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::Unknown { .. } => ErrorCode::InvalidRequest,
+            Self::NoClient { .. } => ErrorCode::Unsupported,
+            Self::InUse { .. } => ErrorCode::Conflict,
+            // What failed is another server.
+            Self::Unreachable { .. } => ErrorCode::SandboxFailed,
+            Self::File { .. } | Self::Host { .. } => ErrorCode::Internal,
+        }
+    }
+
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Unknown { known, .. } if known.is_empty() => {
+                Some("the operator declares buckets with the setting bucket: see docs/VOLUMES.md".to_owned())
+            }
+            Self::Unknown { known, .. } => Some(format!("there are {}", known.join(", "))),
+            Self::NoClient { .. } => {
+                Some("install rclone 1.75 or later in PATH, or name it with the setting rclone; arenite doctor says what was found".to_owned())
+            }
+            Self::File { .. } => Some("docs/VOLUMES.md has an example of the file; it is read again at each mount".to_owned()),
+            Self::Unreachable { .. } => {
+                Some("see that the bucket exists, that its server answers, and that the credentials may list, read and write".to_owned())
+            }
+            Self::InUse { .. } => Some("delete these sandboxes first".to_owned()),
+            Self::Host { .. } => None,
+        }
+    }
+}
+
+type Result<T> = std::result::Result<T, BucketError>;
+
+/// Where a volume's objects are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Backing {
+    /// The name that the operator declared.
+    pub bucket: String,
+    /// Below the declared prefix, without slashes at its ends.
+    pub folder: String,
+}
+
+/// What is known of a volume in a bucket.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BucketFacts {
+    /// Why it can't be read or written now.
+    pub problem: Option<String>,
+    /// Files that wait for their upload, or are being uploaded; none: unknown.
+    pub waiting_uploads: Option<u64>,
+}
+
+/// The declared buckets, and the volumes that are mounted. Its calls block.
+#[derive(Debug)]
+pub struct Buckets {
+    declared: BTreeMap<String, PathBuf>,
+    rclone: Option<PathBuf>,
+    data_dir: PathBuf,
+    storage: Arc<Storage>,
+    cgroups: Cgroups,
+    ids: Arc<IdRanges>,
+    user: Mutex<Option<u32>>,
+    mounts: Mutex<HashMap<VolumeId, Arc<BucketMount>>>,
+    /// A use has ended or a process was started.
+    pub(super) changed: Notify,
+}
+
+/// A volume that is mounted, or is to be.
+#[derive(Debug)]
+struct BucketMount {
+    id: VolumeId,
+    /// Held during a start and an end.
+    process: Mutex<Option<Rclone>>,
+    state: Mutex<MountState>,
+}
+
+#[derive(Debug, Default)]
+struct MountState {
+    /// Creates of sandboxes and calls that have it now.
+    uses: usize,
+    idle_since: Option<Instant>,
+    /// Failed starts, and when the next one is due.
+    failures: u32,
+    next_start: Option<Instant>,
+    looked: Option<(Instant, Option<String>)>,
+    /// Sandboxes have a former mount of it.
+    is_remounted: bool,
+}
+
+/// A use of a mounted volume. It stays mounted until this is dropped, and a little longer.
+#[derive(Debug)]
+pub struct BucketUse {
+    buckets: Arc<Buckets>,
+    mount: Arc<BucketMount>,
+}
+
+impl Drop for BucketUse {
+    fn drop(&mut self) {
+        self.mount.state().uses -= 1;
+        self.buckets.changed.notify_one();
+    }
+}
+
+/// What follows a look at a mount.
+enum Next {
+    Nothing,
+    Wait(Duration),
+    Forget,
+}
+
+impl BucketMount {
+    fn new(id: &VolumeId, state: MountState) -> Arc<Self> {
+        Arc::new(Self { id: id.clone(), process: Mutex::default(), state: Mutex::new(state) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, MountState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn process(&self) -> MutexGuard<'_, Option<Rclone>> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a look at all mounts has done, and when to look again.
+#[derive(Debug, Default)]
+pub(super) struct Looked {
+    /// Volumes with another mount than before: sandboxes still have the former one.
+    pub(super) remounted: Vec<VolumeId>,
+    pub(super) next: Option<Duration>,
+}
+
+/// What [`Buckets`] needs of its host.
+pub(super) struct BucketsConfig {
+    pub(super) declared: BTreeMap<String, PathBuf>,
+    pub(super) rclone: Option<PathBuf>,
+    pub(super) data_dir: PathBuf,
+    pub(super) storage: Arc<Storage>,
+    pub(super) cgroups: Cgroups,
+    pub(super) ids: Arc<IdRanges>,
+}
+
+impl Buckets {
+    pub(super) fn new(config: BucketsConfig) -> Self {
+        let BucketsConfig { declared, rclone, data_dir, storage, cgroups, ids } = config;
+        let user = fs::read_to_string(data_dir.join(DIRECTORY).join(USER)).ok().and_then(|text| text.trim().parse().ok());
+        if let Some(user) = user {
+            ids.adopt(user);
+        }
+        Self {
+            declared,
+            rclone,
+            data_dir,
+            storage,
+            cgroups,
+            ids,
+            user: Mutex::new(user),
+            mounts: Mutex::default(),
+            changed: Notify::new(),
+        }
+    }
+
+    fn mounts(&self) -> MutexGuard<'_, HashMap<VolumeId, Arc<BucketMount>>> {
+        self.mounts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where a volume's objects are. None: it is not in a bucket.
+    pub fn backing(&self, id: &VolumeId) -> Option<Backing> {
+        serde_json::from_str(&self.storage.volume_backing(id)?).ok()
+    }
+
+    /// The declared bucket.
+    fn store(&self, name: &str) -> Result<BucketStore> {
+        let file = self.declared.get(name).ok_or_else(|| BucketError::Unknown {
+            name: name.to_owned(),
+            known: self.declared.keys().cloned().collect(),
+        })?;
+        BucketStore::read(file).map_err(|reason| BucketError::File { name: name.to_owned(), reason })
+    }
+
+    /// Checks that a bucket is declared, and that it can be mounted here.
+    pub fn check(&self, name: &str) -> Result<()> {
+        self.store(name)?;
+        self.client().map(drop)
+    }
+
+    /// Makes an existing, empty volume one in a bucket: creates its folder there.
+    ///
+    /// # Errors
+    /// [`BucketError::Unreachable`] if the bucket does not accept it. The volume is unchanged then.
+    pub fn create(&self, id: &VolumeId, backing: &Backing) -> Result<()> {
+        let store = self.store(&backing.bucket)?;
+        self.client()?.make_folder(&store, backing)?;
+        let text = serde_json::to_string(backing).map_err(|error| BucketError::host("describe a volume")(error.into()))?;
+        self.storage.write_volume_backing(id, &text).map_err(of_storage)
+    }
+
+    /// Mounts a volume unless it is mounted, and opens its top directory.
+    pub fn open_volume(self: &Arc<Self>, id: &VolumeId) -> Result<(OwnedFd, BucketUse)> {
+        let mount = {
+            let mut mounts = self.mounts();
+            let mount = mounts.entry(id.clone()).or_insert_with(|| BucketMount::new(id, MountState::default()));
+            // Before the lock is released, so that it is not unmounted in between.
+            let mut state = mount.state();
+            (state.uses, state.idle_since) = (state.uses + 1, None);
+            drop(state);
+            Arc::clone(mount)
+        };
+        let held = BucketUse { buckets: Arc::clone(self), mount: Arc::clone(&mount) };
+        let mut process = mount.process();
+        if process.as_ref().is_none_or(Rclone::has_ended) {
+            if process.is_some() || process::is_mounted(&self.mount_point(id)) {
+                self.clear(id, process.take());
+                mount.state().is_remounted = true;
+            }
+            *process = Some(self.start(id)?);
+            self.changed.notify_one();
+        }
+        drop(process);
+        let top = process::open_top(&self.mount_point(id)).map_err(|source| self.explain_mount(id, source))?;
+        Ok((top, held))
+    }
+
+    /// Whether the volume is mounted now.
+    pub fn is_mounted(&self, id: &VolumeId) -> bool {
+        let mount = self.mounts().get(id).cloned();
+        mount.is_some_and(|mount| mount.process().as_ref().is_some_and(|process| !process.has_ended()))
+    }
+
+    /// What is known of a volume. With `look`, its bucket is asked, if that was not done just before; this waits for some seconds
+    /// if the bucket is gone.
+    pub fn facts(&self, id: &VolumeId, look: bool) -> BucketFacts {
+        let Some(backing) = self.backing(id) else { return BucketFacts::default() };
+        let store = match self.store(&backing.bucket) {
+            Ok(store) => store,
+            Err(error) => return BucketFacts { problem: Some(error.to_string()), waiting_uploads: None },
+        };
+        let mount = self.mounts().get(id).cloned();
+        let Some(mount) = mount else {
+            let problem = if look { self.look(&store, &backing) } else { None };
+            return BucketFacts { problem, waiting_uploads: Some(unsent::count(&self.cache(id))) };
+        };
+        let known = mount.state().looked.clone().filter(|(at, _)| at.elapsed() < LOOK_AGE || !look);
+        let problem = match known {
+            Some((_, problem)) => problem,
+            None if look => {
+                let problem = self.look(&store, &backing);
+                mount.state().looked = Some((Instant::now(), problem.clone()));
+                problem
+            }
+            None => None,
+        };
+        let uploads = mount.process.try_lock().ok().and_then(|process| process.as_ref()?.uploads().ok());
+        BucketFacts { problem, waiting_uploads: uploads.or_else(|| Some(unsent::count(&self.cache(id)))) }
+    }
+
+    fn look(&self, store: &BucketStore, backing: &Backing) -> Option<String> {
+        self.client().and_then(|client| client.look(store, backing)).err().map(|error| error.to_string())
+    }
+
+    /// Removes all objects of a volume, after its mount has ended without an upload of what waits. Fine to repeat.
+    ///
+    /// # Errors
+    /// [`BucketError::Unreachable`]: objects may be left. [`BucketError::InUse`] during a use.
+    pub fn remove_objects(&self, id: &VolumeId) -> Result<()> {
+        let Some(backing) = self.backing(id) else { return Ok(()) };
+        self.forget(id)?;
+        let store = self.store(&backing.bucket)?;
+        self.client()?.remove_folder(&store, &backing)
+    }
+
+    /// Ends the mount of a volume that is being removed.
+    pub fn forget(&self, id: &VolumeId) -> Result<()> {
+        let mount = {
+            let mut mounts = self.mounts();
+            let used = mounts.get(id).is_some_and(|mount| mount.state().uses > 0);
+            if used {
+                return Err(BucketError::InUse { id: id.clone() });
+            }
+            mounts.remove(id)
+        };
+        let process = mount.and_then(|mount| mount.process().take());
+        self.clear(id, process);
+        process::forget(&self.data_dir, id);
+        Ok(())
+    }
+
+    /// Processes whose end needs a look.
+    pub(super) fn running(&self) -> Vec<Arc<OwnedFd>> {
+        let mounts: Vec<_> = self.mounts().values().cloned().collect();
+        let pidfd = |mount: &Arc<BucketMount>| mount.process.try_lock().ok()?.as_ref().map(|process| process.pidfd.clone());
+        mounts.iter().filter_map(pidfd).collect()
+    }
+
+    /// Starts again what has ended, and ends what nobody uses. `used` are the volumes that sandboxes have.
+    pub(super) fn look_at_mounts(&self, used: &HashSet<VolumeId>) -> Looked {
+        let mut looked = Looked::default();
+        let mounts: Vec<_> = {
+            let mut mounts = self.mounts();
+            // What sandboxes have, and lost while no server ran.
+            for id in used.iter().filter(|id| self.storage.volume_backing(id).is_some()) {
+                let lost = || BucketMount::new(id, MountState { is_remounted: true, ..MountState::default() });
+                mounts.entry(id.clone()).or_insert_with(lost);
+            }
+            mounts.values().cloned().collect()
+        };
+        for mount in mounts {
+            // Another thread starts or ends it, and notifies.
+            let Ok(mut process) = mount.process.try_lock() else { continue };
+            let is_used = used.contains(&mount.id) || mount.state().uses > 0;
+            let next = match process.as_ref().is_none_or(Rclone::has_ended) {
+                true => self.look_at_ended(&mount, &mut process, is_used),
+                false => self.look_at_running(&mount, &mut process, is_used),
+            };
+            let is_running = process.is_some();
+            drop(process);
+            match next {
+                Next::Forget => self.drop_unused(&mount),
+                Next::Wait(pause) => looked.next = Some(looked.next.map_or(pause, |next| next.min(pause))),
+                Next::Nothing => {}
+            }
+            if is_running && std::mem::take(&mut mount.state().is_remounted) {
+                looked.remounted.push(mount.id.clone());
+            }
+        }
+        looked
+    }
+
+    /// Starts what has ended again, if it is needed.
+    fn look_at_ended(&self, mount: &BucketMount, process: &mut Option<Rclone>, is_used: bool) -> Next {
+        let id = &mount.id;
+        if let Some(ended) = process.take() {
+            tracing::warn!(%id, reason = process::last_error(&self.cache(id)), "the client of a volume's bucket has ended");
+            self.clear(id, Some(ended));
+            mount.state().is_remounted = true;
+        }
+        if !is_used && !unsent::is_any(&self.cache(id)) {
+            return Next::Forget;
+        }
+        if let Some(wait) = mount.state().next_start.and_then(|at| at.checked_duration_since(Instant::now())) {
+            return Next::Wait(wait);
+        }
+        match self.start(id) {
+            Ok(started) => {
+                tracing::info!(%id, "mounted a volume's bucket again");
+                *process = Some(started);
+                let mut state = mount.state();
+                (state.failures, state.next_start) = (0, None);
+                // The task that looks waits for its end from now on.
+                Next::Wait(if is_used { RETRY[1] } else { UPLOAD_PAUSE })
+            }
+            Err(error) => {
+                let mut state = mount.state();
+                let pause = RETRY[0].saturating_mul(1 << state.failures.min(6)).min(RETRY[1]);
+                (state.failures, state.next_start) = (state.failures + 1, Some(Instant::now() + pause));
+                tracing::error!(%id, %error, "a volume's bucket can't be mounted; the next try is in {pause:?}");
+                Next::Wait(pause)
+            }
+        }
+    }
+
+    /// Ends what nobody uses, once all is uploaded.
+    fn look_at_running(&self, mount: &BucketMount, process: &mut Option<Rclone>, is_used: bool) -> Next {
+        if is_used {
+            mount.state().idle_since = None;
+            return Next::Nothing;
+        }
+        let idle = mount.state().idle_since.get_or_insert_with(Instant::now).elapsed();
+        if let Some(rest) = GRACE.checked_sub(idle).filter(|rest| !rest.is_zero()) {
+            return Next::Wait(rest);
+        }
+        match process.as_ref().map(Rclone::uploads) {
+            Some(Ok(0)) => {
+                let ended = process.take();
+                self.clear(&mount.id, ended);
+                Next::Forget
+            }
+            // It goes on until the bucket has everything.
+            _ => Next::Wait(UPLOAD_PAUSE),
+        }
+    }
+
+    /// Forgets an ended mount, unless it is used again by now.
+    fn drop_unused(&self, mount: &Arc<BucketMount>) {
+        if unsent::is_any(&self.cache(&mount.id)) {
+            // Its record stays, so that a look or the next start completes it.
+            self.changed.notify_one();
+            return;
+        }
+        let mut mounts = self.mounts();
+        if mount.state().uses == 0 {
+            mounts.remove(&mount.id);
+            process::forget(&self.data_dir, &mount.id);
+        }
+    }
+
+    /// Ends mounts that no sandbox has, before the server stops. What is not uploaded in time is uploaded after the next start.
+    pub(super) fn close(&self, used: &HashSet<VolumeId>) {
+        let mounts: Vec<_> = self.mounts().values().filter(|mount| !used.contains(&mount.id)).cloned().collect();
+        let deadline = Instant::now() + LAST_UPLOADS;
+        for mount in mounts {
+            let mut process = mount.process();
+            while Instant::now() < deadline && process.as_ref().is_some_and(|process| process.uploads().is_ok_and(|n| n > 0)) {
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            if let Some(ended) = process.take() {
+                self.clear(&mount.id, Some(ended));
+            }
+            if !unsent::is_any(&self.cache(&mount.id)) {
+                process::forget(&self.data_dir, &mount.id);
+            }
+        }
+    }
+
+    fn mount_point(&self, id: &VolumeId) -> PathBuf {
+        self.data_dir.join(DIRECTORY).join(id.as_str())
+    }
+
+    fn cache(&self, id: &VolumeId) -> PathBuf {
+        self.storage.volume_path(id)
+    }
+
+    /// An error of a mount, with what the client wrote last.
+    fn explain_mount(&self, id: &VolumeId, source: io::Error) -> BucketError {
+        let name = self.backing(id).map_or_else(|| id.to_string(), |backing| backing.bucket);
+        match process::last_error(&self.cache(id)) {
+            Some(reason) => BucketError::Unreachable { name, reason },
+            None => BucketError::host(format!("open the mount of volume {id}"))(source),
+        }
+    }
+}
+
+/// Below the data directory.
+const DIRECTORY: &str = "buckets";
+const USER: &str = "user";
+
+fn of_storage(error: StorageError) -> BucketError {
+    match error {
+        StorageError::Io { what, source } => BucketError::Host { what, source },
+        other => BucketError::Host { what: "use the storage".to_owned(), source: io::Error::other(other) },
+    }
+}
+
+fn make_private_directory(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    match fs::DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,214 @@
+//! Buckets that the operator declares: a file for each, with its address and credentials.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use serde::Deserialize;
+
+/// Names that rclone changes so that objects of any file name can be listed: control characters don't fit into XML.
+const ENCODING: &str = "Slash,InvalidUtf8,Dot,Ctl,Del";
+/// Largest file of a bucket, in bytes.
+const MOST_BYTES: u64 = 64 << 10;
+/// Variables of the server that rclone gets, if the file has no keys: those of AWS's own tools.
+const AWS_VARIABLES: [&str; 8] = [
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_REGION",
+    "AWS_ROLE_ARN",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+];
+/// Variables of the server that rclone gets anyway.
+const NETWORK_VARIABLES: [&str; 8] =
+    ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"];
+
+/// The content of a bucket's file.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BucketStore {
+    /// `s3://BUCKET/PREFIX`.
+    url: String,
+    /// The URL of the server; absent: AWS.
+    endpoint: Option<String>,
+    region: Option<String>,
+    /// Rclone's name for the kind of server, which has its deviations.
+    provider: Option<String>,
+    /// Whether the bucket is in the path of URLs, and not in the host name. By default if there is an endpoint.
+    path_style: Option<bool>,
+    access_key_id: Option<String>,
+    secret_access_key: Option<String>,
+    session_token: Option<String>,
+    #[serde(skip)]
+    location: BucketPath,
+}
+
+/// The bucket and the prefix of its URL.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct BucketPath {
+    bucket: String,
+    /// Without slashes at its ends; empty: none.
+    prefix: String,
+}
+
+impl std::fmt::Debug for BucketStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BucketStore").field("location", &self.location).field("endpoint", &self.endpoint).finish_non_exhaustive()
+    }
+}
+
+impl BucketStore {
+    /// Reads a bucket's file. An error never has a part of its content.
+    pub fn read(file: &Path) -> Result<Self, String> {
+        let about = fs::metadata(file).map_err(|error| error.to_string())?;
+        if !about.is_file() || about.len() > MOST_BYTES {
+            return Err("it is no file, or larger than 64 KiB".to_owned());
+        }
+        let store = Self::parse(&fs::read_to_string(file).map_err(|error| error.to_string())?)?;
+        if store.secret_access_key.is_some() && about.mode() & 0o077 != 0 {
+            return Err("other users can read it, and it has a secret; close it with: chmod 600".to_owned());
+        }
+        Ok(store)
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let mut store: Self = toml::from_str(text).map_err(|error| match error.span() {
+            // The message of the parser shows the line, which may be that of a secret.
+            Some(span) => format!("its line {} is not valid", text[..span.start.min(text.len())].lines().count().max(1)),
+            None => error.message().to_owned(),
+        })?;
+        store.location = BucketPath::parse(&store.url)?;
+        if let Some(endpoint) = &store.endpoint {
+            let rest = endpoint.strip_prefix("https://").or_else(|| endpoint.strip_prefix("http://"));
+            let is_plain = |rest: &str| !rest.is_empty() && !rest.contains(['@', '?', '#', ' ']);
+            if !rest.is_some_and(is_plain) {
+                return Err("endpoint is no URL such as https://s3.example.com: keys have their own settings".to_owned());
+            }
+        }
+        if store.access_key_id.is_some() != store.secret_access_key.is_some() {
+            return Err("access_key_id and secret_access_key are set together".to_owned());
+        }
+        Ok(store)
+    }
+
+    /// A path for rclone: of a folder below the prefix.
+    pub(super) fn remote(&self, folder: &str) -> String {
+        let parts = [self.location.bucket.as_str(), self.location.prefix.as_str(), folder];
+        let path: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        // The slash says that it is no object, so that rclone does not look for one.
+        format!("bucket:{}/", path.join("/"))
+    }
+
+    /// Rclone's configuration of the remote `bucket`, as variables: neither a command line nor a file has credentials.
+    pub(super) fn environment(&self) -> Vec<(String, String)> {
+        let provider = self.provider.as_deref().unwrap_or(if self.endpoint.is_some() { "Other" } else { "AWS" });
+        let path_style = self.path_style.unwrap_or(self.endpoint.is_some());
+        let has_keys = self.access_key_id.is_some();
+        let mut settings = vec![
+            ("TYPE", "s3".to_owned()),
+            ("PROVIDER", provider.to_owned()),
+            ("FORCE_PATH_STYLE", path_style.to_string()),
+            ("ENV_AUTH", (!has_keys).to_string()),
+            // Only operators make buckets.
+            ("NO_CHECK_BUCKET", "true".to_owned()),
+            // Empty directories stay.
+            ("DIRECTORY_MARKERS", "true".to_owned()),
+            ("ENCODING", ENCODING.to_owned()),
+            ("UPLOAD_CONCURRENCY", "2".to_owned()),
+        ];
+        let optional = [
+            ("ENDPOINT", &self.endpoint),
+            ("REGION", &self.region),
+            ("ACCESS_KEY_ID", &self.access_key_id),
+            ("SECRET_ACCESS_KEY", &self.secret_access_key),
+            ("SESSION_TOKEN", &self.session_token),
+        ];
+        settings.extend(optional.into_iter().filter_map(|(name, value)| Some((name, value.clone()?))));
+        let mut environment: Vec<(String, String)> =
+            settings.into_iter().map(|(name, value)| (format!("RCLONE_CONFIG_BUCKET_{name}"), value)).collect();
+        let inherited = NETWORK_VARIABLES.iter().chain(AWS_VARIABLES.iter().filter(|_| !has_keys));
+        environment.extend(inherited.filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?))));
+        environment
+    }
+
+    /// A text of rclone or of the bucket's server without credentials, on one line.
+    pub(super) fn cleaned(&self, text: &str) -> String {
+        let mut text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let secrets = [&self.secret_access_key, &self.access_key_id, &self.session_token];
+        for secret in secrets.into_iter().flatten().filter(|secret| secret.len() > 2) {
+            text = text.replace(secret.as_str(), "…");
+        }
+        text.chars().take(400).collect()
+    }
+}
+
+impl BucketPath {
+    fn parse(url: &str) -> Result<Self, String> {
+        let invalid = || Err("url is no s3://BUCKET/PREFIX of letters, digits, -, _ and .".to_owned());
+        let Some(rest) = url.strip_prefix("s3://") else { return invalid() };
+        let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        let prefix = prefix.trim_matches('/');
+        let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        let is_part = |part: &str| !part.is_empty() && part != "." && part != ".." && part.chars().all(is_name);
+        if !is_part(bucket) || !prefix.is_empty() && !prefix.split('/').all(is_part) {
+            return invalid();
+        }
+        Ok(Self { bucket: bucket.to_owned(), prefix: prefix.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    const WHOLE: &str = "url = \"s3://agents/of/tests/\"\nendpoint = \"http://127.0.0.1:9000\"\nregion = \"x\"\n\
+                         access_key_id = \"AKID\"\nsecret_access_key = \"hidden-secret\"\n";
+
+    #[test]
+    fn a_bucket_becomes_variables_and_a_path() {
+        let store = BucketStore::parse(WHOLE).unwrap();
+        assert_eq!(store.remote("acme/v1"), "bucket:agents/of/tests/acme/v1/");
+        let environment = store.environment();
+        let value = |name: &str| environment.iter().find(|(n, _)| n == &format!("RCLONE_CONFIG_BUCKET_{name}")).map(|(_, v)| v.as_str());
+        assert_eq!(
+            (value("PROVIDER"), value("FORCE_PATH_STYLE"), value("ENV_AUTH"), value("SECRET_ACCESS_KEY")),
+            (Some("Other"), Some("true"), Some("false"), Some("hidden-secret"))
+        );
+        assert!(!format!("{store:?}").contains("hidden"), "{store:?}");
+        assert_eq!(store.cleaned("key AKID\n is  hidden-secret"), "key … is …");
+        let plain = BucketStore::parse("url = \"s3://agents\"").unwrap();
+        assert_eq!(plain.remote("a"), "bucket:agents/a/");
+        assert!(plain.environment().contains(&("RCLONE_CONFIG_BUCKET_ENV_AUTH".to_owned(), "true".to_owned())));
+    }
+
+    #[test]
+    fn invalid_files_are_refused_without_their_content() {
+        for bad in [
+            "",
+            "url = \"agents\"",
+            "url = \"s3://\"",
+            "url = \"s3://a/../b\"",
+            "url = \"s3://a b\"",
+            "url = \"s3://a\"\nendpoint = \"ftp://x\"",
+            "url = \"s3://a\"\nendpoint = \"http://key:hidden@x\"",
+            "url = \"s3://a\"\nsecret_access_key = \"hidden\"",
+            "url = \"s3://a\"\nsecret_access_key = \"hidden",
+            "url = \"s3://a\"\nsecret = \"hidden\"",
+        ] {
+            let error = BucketStore::parse(bad).unwrap_err();
+            assert!(!error.contains("hidden"), "{bad}: {error}");
+        }
+        let top = tempfile::tempdir().unwrap();
+        let file = top.path().join("bucket.toml");
+        fs::write(&file, WHOLE).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(BucketStore::read(&file).unwrap_err().contains("chmod 600"));
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        BucketStore::read(&file).unwrap();
+        assert!(BucketStore::read(top.path()).is_err());
+    }
+}
