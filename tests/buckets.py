@@ -83,6 +83,9 @@ class BucketServer:
     def read(self, key: str) -> bytes:
         return self.client.get_object(Bucket=BUCKET, Key=key)["Body"].read()
 
+    def size(self, key: str) -> int | None:
+        return len(self.read(key)) if key in self.keys() else None
+
     def has(self, key: str, content: bytes) -> bool:
         return key in self.keys() and self.read(key) == content
 

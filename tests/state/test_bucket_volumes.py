@@ -100,7 +100,7 @@ def test_sandboxes_and_the_buckets_own_client_share_files(fresh: SmallServer, ap
     refused = reader.bash("echo x > /mnt/place/new")
     assert refused.exit_code != 0 and "Read-only file system" in refused.stderr, refused
     within(30, "the bucket has it", lambda: bucket.has(key(made, "folder/other"), b"two\n"))
-    within(30, "the bucket has all", lambda: len(bucket.read(key(made, "large"))) == 20 * MIB)
+    within(30, "the bucket has all", lambda: bucket.size(key(made, "large")) == 20 * MIB)
     assert key(made, "empty/") in bucket.keys()
     options = [line.split()[5] for line in writer.output("cat /proc/self/mountinfo").splitlines() if line.split()[4] == "/data"]
     assert len(options) == 1 and {"nosuid", "nodev", "rw"} <= set(options[0].split(",")), options

@@ -40,7 +40,12 @@ async fn start(home: &Home) -> (Arc<Control>, Arc<FakeEngine>, PathBuf) {
 }
 
 fn new_volume(name: &str) -> NewVolume {
-    NewVolume { name: name.parse().unwrap(), size_bytes: None, bucket: None, labels: BTreeMap::from([("a".to_owned(), "b".to_owned())]) }
+    NewVolume {
+        name: name.parse().unwrap(),
+        size_bytes: None,
+        bucket: None,
+        labels: BTreeMap::from([("a".to_owned(), "b".to_owned())]),
+    }
 }
 
 fn entries(directory: &Path) -> Vec<String> {

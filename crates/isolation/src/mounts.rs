@@ -165,9 +165,10 @@ pub fn attach(tree: BorrowedFd<'_>, target: &Path) -> io::Result<()> {
 pub fn cover(process: BorrowedFd<'_>, tree: BorrowedFd<'_>, target: &Path) -> io::Result<()> {
     let covered = std::thread::scope(|scope| {
         // A thread for this alone: it does not return from the sandbox's mount namespace.
-        std::thread::Builder::new().name("cover".to_owned()).spawn_scoped(scope, || cover_here(process, tree, target)).map(|thread| {
-            thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
-        })
+        std::thread::Builder::new()
+            .name("cover".to_owned())
+            .spawn_scoped(scope, || cover_here(process, tree, target))
+            .map(|thread| thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread panicked"))))
     });
     covered?
 }

@@ -28,8 +28,7 @@ pub(crate) async fn run(command: VolumeCommand) -> Outcome {
 
 async fn create(args: VolumeCreateArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
-    let mut request =
-        json!({ "name": args.name, "size_bytes": args.size.map(|size| size.0), "labels": labels(&args.label)? });
+    let mut request = json!({ "name": args.name, "size_bytes": args.size.map(|size| size.0), "labels": labels(&args.label)? });
     if let Some(bucket) = args.bucket {
         request["bucket"] = bucket.into();
     }

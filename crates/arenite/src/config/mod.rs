@@ -16,8 +16,8 @@ use std::time::Duration;
 use arenite_control::images::PullMode;
 use arenite_control::store::{AddressError, PostgresAddress};
 use arenite_engine::KubernetesConfig;
-use arenite_engine::namespace::buckets::BucketStore;
 use arenite_engine::docker::{DEFAULT_GVISOR_RUNTIME, DEFAULT_SOCKET};
+use arenite_engine::namespace::buckets::BucketStore;
 use arenite_gateway::{AuthError, Authentication, Certificates, TlsError, TokenRules, TraceConfig};
 use arenite_model::{ImageName, NodeName, Tier};
 use clap::parser::ValueSource;
@@ -27,8 +27,8 @@ use thiserror::Error;
 
 pub(crate) use trajectories::TrajectoryStore;
 use values::{
-    AddressRange, AgentSandboxVersion, BucketOf, ClassOf, EngineKind, ImageMirror, ImageOf, ImagePull, ImageRegistry, LimitOf, LogFormat,
-    NodeLabel, OptionalListen, PoolOf, Resolver, Secret, Size, VolumeOf,
+    AddressRange, AgentSandboxVersion, BucketOf, ClassOf, EngineKind, ImageMirror, ImageOf, ImagePull, ImageRegistry, LimitOf,
+    LogFormat, NodeLabel, OptionalListen, PoolOf, Resolver, Secret, Size, VolumeOf,
 };
 
 /// The configuration file, unless another is named.

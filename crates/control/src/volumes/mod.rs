@@ -279,7 +279,9 @@ impl Control {
             volumes.iter().map(|volume| (volume.bucket.is_some() && self.is_here(volume)).then(|| volume.id.clone())).collect();
         if in_buckets.iter().any(Option::is_some) && self.engine.buckets().is_some() {
             let of_buckets = self
-                .on_buckets(move |buckets| Ok(in_buckets.into_iter().map(|id| Some(buckets.facts(&id?, look))).collect::<Vec<_>>()))
+                .on_buckets(move |buckets| {
+                    Ok(in_buckets.into_iter().map(|id| Some(buckets.facts(&id?, look))).collect::<Vec<_>>())
+                })
                 .await?;
             for (facts, of_bucket) in facts.iter_mut().zip(of_buckets) {
                 let Some(of_bucket) = of_bucket else { continue };

@@ -17,6 +17,9 @@ use super::slot::wait_end;
 use super::{at, volumes};
 use crate::EngineError;
 
+/// Interval between attempts to give a sandbox a mount that does not answer yet.
+const REMOUNT_PAUSE: Duration = Duration::from_secs(5);
+
 /// A sandbox with a former mount of a volume.
 struct Former {
     id: SandboxId,
@@ -30,7 +33,8 @@ impl EngineShared {
     /// The volumes in buckets that running sandboxes have.
     pub(super) fn used_buckets(&self) -> HashSet<VolumeId> {
         let state = self.state();
-        let running = state.live.values().filter(|live| !live.record.buckets.is_empty() && !wait_end(&live.pidfd, Duration::ZERO));
+        let running =
+            state.live.values().filter(|live| !live.record.buckets.is_empty() && !wait_end(&live.pidfd, Duration::ZERO));
         running.flat_map(|live| &live.record.buckets).filter_map(|mount| mount.volume_id.clone()).collect()
     }
 
@@ -56,18 +60,24 @@ impl EngineShared {
 
     fn look_at_buckets(&self) -> Option<Duration> {
         let looked = self.host.buckets.look_at_mounts(&self.used_buckets());
+        let mut next = looked.next;
         for volume in &looked.remounted {
             for former in self.with_mount(volume) {
                 let (sandbox, path) = (&former.id, &former.mount.path);
                 match self.remount(&former) {
                     Ok(()) => tracing::info!(%sandbox, path, "a sandbox has its bucket's new mount"),
+                    Err(EngineError::Bucket(error)) => {
+                        tracing::warn!(%sandbox, path, %error, "a sandbox waits for its bucket's new mount");
+                        self.host.buckets.remount_again(volume);
+                        next = Some(next.map_or(REMOUNT_PAUSE, |next| next.min(REMOUNT_PAUSE)));
+                    }
                     Err(error) => {
                         tracing::error!(%sandbox, path, %error, "a sandbox has lost its bucket's mount; it gets another when it is started again");
                     }
                 }
             }
         }
-        looked.next
+        next
     }
 
     fn with_mount(&self, volume: &VolumeId) -> Vec<Former> {

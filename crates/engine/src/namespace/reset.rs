@@ -121,7 +121,8 @@ impl Installation {
         report(format!("ended the processes of {ended} sandboxes"));
         let clients = Cgroups::existing(Layout::of_host().map_err(cgroup)?, &bucket_cgroup_prefix(&tag(&self.data_dir)));
         // Before any file is removed: a mounted bucket would lose its objects.
-        let mounts = buckets::end_everything(&self.data_dir, &clients).map_err(host("could not end the mounts of buckets".to_owned()))?;
+        let mounts =
+            buckets::end_everything(&self.data_dir, &clients).map_err(host("could not end the mounts of buckets".to_owned()))?;
         if mounts > 0 {
             report(format!("ended {mounts} mounts of buckets, whose objects stay"));
         }

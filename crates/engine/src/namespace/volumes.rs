@@ -67,8 +67,7 @@ pub(super) fn mounts(host: &Host, spec: &SandboxSpec, userns: BorrowedFd<'_>) ->
 /// A detached mount of a volume, for the sandbox of a user namespace.
 pub(super) fn tree(host: &Host, mount: &VolumeMount, userns: BorrowedFd<'_>) -> Result<OwnedFd, EngineError> {
     let opened = open(host, mount)?;
-    let mut attributes =
-        Attributes { read_only: opened.is_read_only || mount.read_only, restricted: true, idmap: Some(userns) };
+    let mut attributes = Attributes { read_only: opened.is_read_only || mount.read_only, restricted: true, idmap: Some(userns) };
     let mut tree = mounts::detached_at(opened.directory.as_fd(), attributes);
     if opened.is_bucket && tree.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::InvalidInput) {
         // Before Linux 6.12, FUSE maps no ids: files belong to nobody there, and everybody may write to them.

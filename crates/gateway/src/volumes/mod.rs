@@ -27,12 +27,11 @@ pub(crate) use files::{
 
 /// What the routes of one volume have in common.
 pub(crate) const PATTERN: &str = "/api/v2/volumes/{name}";
-pub(crate) const REMOVE_QUERY: &[Query] =
-    &[(
-        "force",
-        "boolean",
-        "Takes it from sandboxes that have ended, too; they can't be started again then. Objects stay in a bucket that can't be reached",
-    )];
+pub(crate) const REMOVE_QUERY: &[Query] = &[(
+    "force",
+    "boolean",
+    "Takes it from sandboxes that have ended, too; they can't be started again then. Objects stay in a bucket that can't be reached",
+)];
 
 /// A request for a volume.
 #[derive(Debug, Default, Deserialize, ToSchema)]

@@ -23,9 +23,16 @@ const REMOVAL_LIMIT: Duration = Duration::from_secs(10 * 60);
 const MOST_OUTPUT: u64 = 64 << 10;
 /// Its exit status for a directory or a bucket that is not there.
 const NOT_FOUND: i32 = 3;
-/// Options of all calls. No configuration file: the environment has all.
-const OPTIONS: [&str; 8] =
-    ["--config=", "--contimeout=5s", "--timeout=30s", "--low-level-retries=3", "--retries=1", "--log-level=ERROR", "--stats=0", "--ask-password=false"];
+/// Options of all calls.
+const OPTIONS: [&str; 7] = [
+    "--contimeout=5s",
+    "--timeout=30s",
+    "--low-level-retries=3",
+    "--retries=1",
+    "--log-level=ERROR",
+    "--stats=0",
+    "--ask-password=false",
+];
 
 /// The rclone of this host with its version, or why there is none that can mount.
 pub fn find_rclone(configured: Option<&Path>) -> std::result::Result<(PathBuf, String), String> {
@@ -85,13 +92,20 @@ impl Client {
     /// A command that runs as the client's user, with nothing of the server's environment but what the bucket needs.
     pub(super) fn command(&self, store: &BucketStore) -> Command {
         let mut command = Command::new(&self.program);
-        command.env_clear().envs(store.environment()).env("HOME", "/").env("PATH", "/usr/bin:/bin");
+        command.env_clear().envs(store.inherited()).env("HOME", "/").env("PATH", "/usr/bin:/bin");
         command.uid(self.user).gid(self.user).current_dir("/").process_group(0).stdin(Stdio::null()).args(OPTIONS);
         command
     }
 
-    pub(super) fn make_folder(&self, store: &BucketStore, backing: &Backing) -> Result<()> {
+    /// The same for a call that needs no file: the settings are in its environment, and it has no configuration.
+    fn call(&self, store: &BucketStore) -> Command {
         let mut command = self.command(store);
+        command.envs(store.variables()).arg("--config=");
+        command
+    }
+
+    pub(super) fn make_folder(&self, store: &BucketStore, backing: &Backing) -> Result<()> {
+        let mut command = self.call(store);
         command.arg("mkdir").arg(store.remote(&backing.folder));
         let done = self.run(&mut command, CALL_LIMIT)?;
         self.succeeded(store, backing, &done)
@@ -99,7 +113,7 @@ impl Client {
 
     /// Lists a folder that has nothing, which fails if the bucket is gone, does not answer, or refuses it.
     pub(super) fn look(&self, store: &BucketStore, backing: &Backing) -> Result<()> {
-        let mut command = self.command(store);
+        let mut command = self.call(store);
         // Otherwise the missing folder would be an error, too.
         command.env("RCLONE_CONFIG_BUCKET_DIRECTORY_MARKERS", "false");
         command.arg("lsf").arg(store.remote(&format!("{}/.arenite-look", backing.folder)));
@@ -108,7 +122,7 @@ impl Client {
     }
 
     pub(super) fn remove_folder(&self, store: &BucketStore, backing: &Backing) -> Result<()> {
-        let mut command = self.command(store);
+        let mut command = self.call(store);
         command.arg("purge").arg(store.remote(&backing.folder));
         let done = self.run(&mut command, REMOVAL_LIMIT)?;
         match done.status {

@@ -13,9 +13,9 @@
 //!  data_dir/buckets/user        the host's user that runs rclone
 //! ```
 //!
-//! This process mounts FUSE itself and leaves the device to rclone as its standard input, so rclone needs no rights: it runs as a
-//! user that owns nothing but the cache. Credentials are in its environment. It outlives the server, as sandboxes do, and the
-//! next start adopts it.
+//! This process mounts FUSE itself and leaves the device to rclone as its standard output, so rclone needs no rights: it runs as a
+//! user that owns nothing but the cache. Credentials are in a file beside that, while it runs. It outlives the server, as
+//! sandboxes do, and the next start adopts it.
 
 mod client;
 mod process;
@@ -27,7 +27,8 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use arenite_isolation::cgroup::Cgroups;
@@ -37,14 +38,16 @@ use thiserror::Error;
 use tokio::sync::Notify;
 
 pub use self::client::find_rclone;
-pub(super) use self::process::end_everything;
 use self::process::Rclone;
+pub(super) use self::process::end_everything;
 pub use self::store::BucketStore;
-use super::slot::IdRanges;
+use super::slot::{IdRanges, wait_end};
 use super::storage::{Storage, StorageError};
 
 /// Time without a use after which a volume is unmounted.
 const GRACE: Duration = Duration::from_secs(10);
+/// Time from the start of a client to the first answer of its mount.
+const START_LIMIT: Duration = Duration::from_secs(20);
 /// Interval between looks at uploads that an unmount waits for: rclone has no event for their end.
 const UPLOAD_PAUSE: Duration = Duration::from_secs(2);
 /// The pauses between attempts to start rclone again.
@@ -94,13 +97,15 @@ impl BucketError {
                 Some("the operator declares buckets with the setting bucket: see docs/VOLUMES.md".to_owned())
             }
             Self::Unknown { known, .. } => Some(format!("there are {}", known.join(", "))),
-            Self::NoClient { .. } => {
-                Some("install rclone 1.75 or later in PATH, or name it with the setting rclone; arenite doctor says what was found".to_owned())
-            }
+            Self::NoClient { .. } => Some(
+                "install rclone 1.75 or later in PATH, or name it with the setting rclone; arenite doctor says what was found"
+                    .to_owned(),
+            ),
             Self::File { .. } => Some("docs/VOLUMES.md has an example of the file; it is read again at each mount".to_owned()),
-            Self::Unreachable { .. } => {
-                Some("see that the bucket exists, that its server answers, and that the credentials may list, read and write".to_owned())
-            }
+            Self::Unreachable { .. } => Some(
+                "see that the bucket exists, that its server answers, and that the credentials may list, read and write"
+                    .to_owned(),
+            ),
             Self::InUse { .. } => Some("delete these sandboxes first".to_owned()),
             Self::Host { .. } => None,
         }
@@ -162,6 +167,8 @@ struct MountState {
     looked: Option<(Instant, Option<String>)>,
     /// Sandboxes have a former mount of it.
     is_remounted: bool,
+    /// A thread waits for its first answer.
+    is_awaited: bool,
 }
 
 /// A use of a mounted volume. It stays mounted until this is dropped, and a little longer.
@@ -248,10 +255,10 @@ impl Buckets {
 
     /// The declared bucket.
     fn store(&self, name: &str) -> Result<BucketStore> {
-        let file = self.declared.get(name).ok_or_else(|| BucketError::Unknown {
-            name: name.to_owned(),
-            known: self.declared.keys().cloned().collect(),
-        })?;
+        let file = self
+            .declared
+            .get(name)
+            .ok_or_else(|| BucketError::Unknown { name: name.to_owned(), known: self.declared.keys().cloned().collect() })?;
         BucketStore::read(file).map_err(|reason| BucketError::File { name: name.to_owned(), reason })
     }
 
@@ -293,9 +300,50 @@ impl Buckets {
             *process = Some(self.start(id)?);
             self.changed.notify_one();
         }
+        let (pidfd, is_ready) = process
+            .as_ref()
+            .map(|process| (process.pidfd.clone(), process.is_ready.clone()))
+            .ok_or_else(|| BucketError::host(format!("mount volume {id}"))(io::ErrorKind::NotConnected.into()))?;
         drop(process);
-        let top = process::open_top(&self.mount_point(id)).map_err(|source| self.explain_mount(id, source))?;
+        let top = self.open_top(&mount, &pidfd, &is_ready).map_err(|source| self.explain_mount(id, source))?;
         Ok((top, held))
+    }
+
+    /// Opens the top of a mount. The kernel waits for a process that starts, without a limit, so another thread does that: a client
+    /// looks first for all files that wait for their upload, which takes long while the bucket does not answer.
+    fn open_top(&self, mount: &Arc<BucketMount>, pidfd: &OwnedFd, is_ready: &Arc<AtomicBool>) -> io::Result<OwnedFd> {
+        let point = self.mount_point(&mount.id);
+        if is_ready.load(Ordering::Acquire) {
+            return process::open_top(&point);
+        }
+        if std::mem::replace(&mut mount.state().is_awaited, true) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let (sender, receiver) = mpsc::channel();
+        let (waiting, is_ready) = (Arc::clone(mount), Arc::clone(is_ready));
+        let waiter = std::thread::Builder::new().name("bucket".to_owned()).spawn(move || {
+            let opened = process::open_top(&point);
+            is_ready.store(opened.is_ok(), Ordering::Release);
+            waiting.state().is_awaited = false;
+            // Nobody waits any more, if this fails.
+            let _ = sender.send(opened);
+        });
+        if let Err(error) = waiter {
+            mount.state().is_awaited = false;
+            return Err(error);
+        }
+        match receiver.recv_timeout(START_LIMIT) {
+            Ok(opened) => opened,
+            Err(_) if wait_end(pidfd, Duration::ZERO) => Err(io::ErrorKind::NotConnected.into()),
+            Err(_) => Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+
+    /// Repeats what could not be done for sandboxes with a former mount.
+    pub(super) fn remount_again(&self, id: &VolumeId) {
+        if let Some(mount) = self.mounts().get(id) {
+            mount.state().is_remounted = true;
+        }
     }
 
     /// Whether the volume is mounted now.
@@ -408,8 +456,13 @@ impl Buckets {
         let id = &mount.id;
         if let Some(ended) = process.take() {
             tracing::warn!(%id, reason = process::last_error(&self.cache(id)), "the client of a volume's bucket has ended");
+            let lived = ended.started.elapsed();
             self.clear(id, Some(ended));
-            mount.state().is_remounted = true;
+            let mut state = mount.state();
+            state.is_remounted = true;
+            // One that ends right after its start must not be started without a pause.
+            state.failures = if lived < RETRY[1] { state.failures + 1 } else { 0 };
+            state.next_start = (state.failures > 1).then(|| Instant::now() + pause(state.failures));
         }
         if !is_used && !unsent::is_any(&self.cache(id)) {
             return Next::Forget;
@@ -421,15 +474,14 @@ impl Buckets {
             Ok(started) => {
                 tracing::info!(%id, "mounted a volume's bucket again");
                 *process = Some(started);
-                let mut state = mount.state();
-                (state.failures, state.next_start) = (0, None);
                 // The task that looks waits for its end from now on.
                 Next::Wait(if is_used { RETRY[1] } else { UPLOAD_PAUSE })
             }
             Err(error) => {
                 let mut state = mount.state();
-                let pause = RETRY[0].saturating_mul(1 << state.failures.min(6)).min(RETRY[1]);
-                (state.failures, state.next_start) = (state.failures + 1, Some(Instant::now() + pause));
+                state.failures += 1;
+                let pause = pause(state.failures);
+                state.next_start = Some(Instant::now() + pause);
                 tracing::error!(%id, %error, "a volume's bucket can't be mounted; the next try is in {pause:?}");
                 Next::Wait(pause)
             }
@@ -500,11 +552,17 @@ impl Buckets {
     /// An error of a mount, with what the client wrote last.
     fn explain_mount(&self, id: &VolumeId, source: io::Error) -> BucketError {
         let name = self.backing(id).map_or_else(|| id.to_string(), |backing| backing.bucket);
-        match process::last_error(&self.cache(id)) {
+        let late = || (source.kind() == io::ErrorKind::TimedOut).then(|| "its client has not answered yet".to_owned());
+        match process::last_error(&self.cache(id)).or_else(late) {
             Some(reason) => BucketError::Unreachable { name, reason },
             None => BucketError::host(format!("open the mount of volume {id}"))(source),
         }
     }
+}
+
+/// The pause before the next start, after this number of failures.
+fn pause(failures: u32) -> Duration {
+    RETRY[0].saturating_mul(1 << failures.min(6)).min(RETRY[1])
 }
 
 /// Below the data directory.

@@ -3,12 +3,13 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, lchown};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown, lchown};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
 use arenite_isolation::cgroup::Cgroups;
 use arenite_model::{Resources, SandboxId, VolumeId};
@@ -29,8 +30,6 @@ const MEMORY_BYTES: u64 = 1 << 30;
 const MEMORY_GOAL: &str = "600MiB";
 const TASKS: u32 = 512;
 const CPU_MILLIS: u32 = 2000;
-/// Time from the start to the first answer of the mount.
-const START_LIMIT: Duration = Duration::from_secs(20);
 /// Time for rclone to end after SIGTERM.
 const END_LIMIT: Duration = Duration::from_secs(10);
 /// Time for an answer to a question about uploads.
@@ -44,8 +43,12 @@ const OWNER: u32 = 1000;
 const SOCKET: &str = "rc";
 const LOG: &str = "log";
 const OUTPUT: &str = "output";
-/// The volume's directory for rclone: its standard output. It may not enter the directories above.
-const HERE: &str = "/proc/self/fd/1";
+/// Rclone's configuration, with the keys.
+const CONFIG: &str = "rclone.conf";
+/// The volume's directory for rclone: its standard input. It may not enter the directories above.
+const HERE: &str = "/proc/self/fd/0";
+/// The mount for rclone: its standard output. It takes only numbers above 0 for open devices.
+const DEVICE: &str = "/dev/fd/1";
 
 /// A process that serves a mount.
 #[derive(Debug)]
@@ -54,6 +57,10 @@ pub(super) struct Rclone {
     /// None: a former server started it.
     child: Option<Child>,
     socket: PathBuf,
+    /// When this server started or adopted it.
+    pub(super) started: Instant,
+    /// Its mount has answered.
+    pub(super) is_ready: Arc<AtomicBool>,
 }
 
 /// What the next server has to know of it.
@@ -66,6 +73,11 @@ struct ProcessRecord {
 }
 
 impl Rclone {
+    fn new(pidfd: OwnedFd, child: Option<Child>, volume: &Path) -> Self {
+        let (started, is_ready) = (Instant::now(), Arc::default());
+        Self { pidfd: Arc::new(pidfd), child, socket: volume.join(SOCKET), started, is_ready }
+    }
+
     pub(super) fn has_ended(&self) -> bool {
         wait_end(&self.pidfd, Duration::ZERO)
     }
@@ -155,9 +167,16 @@ impl Buckets {
         self.end_in_cgroup(id);
         let directory = self.storage.open_volume(id).map_err(of_storage)?;
         own(&volume, client.user).map_err(what())?;
-        for name in [SOCKET, LOG] {
+        for name in [SOCKET, LOG, CONFIG] {
             let _ = fs::remove_file(volume.join(name));
         }
+        let config = OpenOptions::new().write(true).create_new(true).mode(0o600).open(volume.join(CONFIG));
+        config
+            .and_then(|mut file| {
+                file.write_all(store.config_file().as_bytes())?;
+                fchown(&file, Some(client.user), Some(client.user))
+            })
+            .map_err(what())?;
         // It has the messages of a crash; those of rclone are in the log, which it bounds.
         let output = OpenOptions::new()
             .write(true)
@@ -171,25 +190,26 @@ impl Buckets {
         let device = mount(&point, &backing.bucket).map_err(BucketError::host(format!("mount volume {id}")))?;
 
         let mut command = client.command(&store);
-        command.arg("mount2").arg(store.remote(&backing.folder)).arg("/dev/fd/0").args(options(limit));
-        command.env("GOMEMLIMIT", MEMORY_GOAL).stdin(Stdio::from(device)).stdout(Stdio::from(directory)).stderr(output);
+        command.arg("mount2").arg(store.remote(&backing.folder)).arg(DEVICE).args(options(limit));
+        command.env("GOMEMLIMIT", MEMORY_GOAL).stdin(Stdio::from(directory)).stdout(Stdio::from(device)).stderr(output);
         let spawned = command.spawn();
         // It has the device, which this process must not keep: the mount would not notice the end of rclone.
         drop(command);
         let child = spawned.map_err(BucketError::host(format!("run {}", client.program.display()))).inspect_err(|_| {
             let _ = unmount(&point);
         })?;
-        self.take_in(id, child, &point).inspect_err(|_| {
+        self.take_in(id, child).inspect_err(|_| {
             self.end_in_cgroup(id);
             let _ = unmount(&point);
         })
     }
 
-    /// Limits a process that was started just now, keeps its record, and waits for its mount.
-    fn take_in(&self, id: &VolumeId, mut child: Child, point: &Path) -> Result<Rclone> {
+    /// Limits a process that was started just now, and keeps its record.
+    fn take_in(&self, id: &VolumeId, mut child: Child) -> Result<Rclone> {
         let what = || BucketError::host(format!("start the client of volume {id}"));
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-        let opened = pid.ok_or(io::ErrorKind::InvalidInput.into()).and_then(|pid| Ok((pid, pidfd_open(pid, PidfdFlags::empty())?)));
+        let opened =
+            pid.ok_or(io::ErrorKind::InvalidInput.into()).and_then(|pid| Ok((pid, pidfd_open(pid, PidfdFlags::empty())?)));
         let (pid, pidfd) = match opened {
             Ok(opened) => opened,
             Err(error) => {
@@ -198,7 +218,7 @@ impl Buckets {
                 return Err(what()(error));
             }
         };
-        let rclone = Rclone { pidfd: Arc::new(pidfd), child: Some(child), socket: self.cache(id).join(SOCKET) };
+        let rclone = Rclone::new(pidfd, Some(child), &self.cache(id));
         let prepared = limit(&self.cgroups, &cgroup_of(id), pid).and_then(|()| {
             let pid = pid.as_raw_nonzero().get();
             let start_time = start_time(pid)?.ok_or(io::ErrorKind::NotFound)?;
@@ -210,10 +230,6 @@ impl Buckets {
             rclone.end();
             return Err(what()(error));
         }
-        if let Err(error) = wait_ready(point, &rclone.pidfd) {
-            rclone.end();
-            return Err(self.explain_mount(id, error));
-        }
         Ok(rclone)
     }
 
@@ -223,6 +239,7 @@ impl Buckets {
             process.end();
         }
         self.end_in_cgroup(id);
+        let _ = fs::remove_file(self.cache(id).join(CONFIG));
         let point = self.mount_point(id);
         if let Err(error) = unmount(&point) {
             tracing::warn!(%id, %error, "a volume's mount could not be ended; the next start tries again");
@@ -285,7 +302,7 @@ impl Buckets {
         // Opened first, compared after: the pid can't be reused between the two.
         let is_same = start_time(record.pid).ok()? == Some(record.start_time);
         let is_ours = self.cgroups.processes(&cgroup_of(id)).contains(&record.pid);
-        let found = Rclone { pidfd: Arc::new(pidfd), child: None, socket: self.cache(id).join(SOCKET) };
+        let found = Rclone::new(pidfd, None, &self.cache(id));
         (is_same && is_ours && !found.has_ended()).then_some(found)
     }
 }
@@ -320,6 +337,7 @@ fn options(limit: Option<u64>) -> Vec<String> {
     ]
     .map(str::to_owned)
     .into();
+    options.push(format!("--config={HERE}/{CONFIG}"));
     options.push(format!("--uid={OWNER}"));
     options.push(format!("--gid={OWNER}"));
     options.push(format!("--cache-dir={HERE}/{}", unsent::directory()));
@@ -333,10 +351,8 @@ fn options(limit: Option<u64>) -> Vec<String> {
 /// Mounts FUSE at a directory, and returns the device that a process has to serve.
 fn mount(point: &Path, bucket: &str) -> io::Result<OwnedFd> {
     let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-    let data = format!(
-        "fd={},rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions,max_read=1048576",
-        device.as_raw_fd()
-    );
+    let data =
+        format!("fd={},rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions,max_read=1048576", device.as_raw_fd());
     let data = std::ffi::CString::new(data).map_err(|_| io::ErrorKind::InvalidInput)?;
     rustix::mount::mount(bucket, point, "fuse.rclone", MountFlags::NOSUID | MountFlags::NODEV, data.as_c_str())?;
     Ok(device)
@@ -368,23 +384,6 @@ fn points_below(directory: &Path) -> Vec<PathBuf> {
 pub(super) fn open_top(point: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;
     Ok(rustix::fs::open(point, flags, Mode::empty())?)
-}
-
-/// Waits until a mount answers. The kernel waits without a limit, so another thread asks; the end of the process ends that.
-fn wait_ready(point: &Path, pidfd: &OwnedFd) -> io::Result<()> {
-    let (sender, receiver) = mpsc::channel();
-    let point = point.to_owned();
-    std::thread::Builder::new().name("bucket".to_owned()).spawn(move || {
-        // Nobody waits any more, if this fails.
-        let _ = sender.send(open_top(&point).map(drop));
-    })?;
-    match receiver.recv_timeout(START_LIMIT) {
-        Ok(opened) => opened,
-        Err(_) => {
-            kill(pidfd);
-            Err(io::ErrorKind::TimedOut.into())
-        }
-    }
 }
 
 /// Gives a volume's directory to a user, with its content if it was another's.

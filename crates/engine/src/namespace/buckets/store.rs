@@ -87,6 +87,13 @@ impl BucketStore {
                 return Err("endpoint is no URL such as https://s3.example.com: keys have their own settings".to_owned());
             }
         }
+        let values = [&store.endpoint, &store.region, &store.provider, &store.access_key_id];
+        let secrets = [&store.secret_access_key, &store.session_token];
+        // It would be another line of rclone's configuration, or quoted there.
+        let is_plain = |value: &String| value.chars().all(|c| c.is_ascii_graphic() && !matches!(c, '"' | '`'));
+        if !values.into_iter().chain(secrets).flatten().all(is_plain) {
+            return Err("a value has spaces, quotes, or other characters than ASCII".to_owned());
+        }
         if store.access_key_id.is_some() != store.secret_access_key.is_some() {
             return Err("access_key_id and secret_access_key are set together".to_owned());
         }
@@ -101,36 +108,50 @@ impl BucketStore {
         format!("bucket:{}/", path.join("/"))
     }
 
-    /// Rclone's configuration of the remote `bucket`, as variables: neither a command line nor a file has credentials.
-    pub(super) fn environment(&self) -> Vec<(String, String)> {
+    /// Rclone's settings of the remote `bucket`.
+    fn settings(&self) -> Vec<(&'static str, String)> {
         let provider = self.provider.as_deref().unwrap_or(if self.endpoint.is_some() { "Other" } else { "AWS" });
         let path_style = self.path_style.unwrap_or(self.endpoint.is_some());
-        let has_keys = self.access_key_id.is_some();
         let mut settings = vec![
-            ("TYPE", "s3".to_owned()),
-            ("PROVIDER", provider.to_owned()),
-            ("FORCE_PATH_STYLE", path_style.to_string()),
-            ("ENV_AUTH", (!has_keys).to_string()),
+            ("type", "s3".to_owned()),
+            ("provider", provider.to_owned()),
+            ("force_path_style", path_style.to_string()),
+            ("env_auth", self.access_key_id.is_none().to_string()),
             // Only operators make buckets.
-            ("NO_CHECK_BUCKET", "true".to_owned()),
+            ("no_check_bucket", "true".to_owned()),
             // Empty directories stay.
-            ("DIRECTORY_MARKERS", "true".to_owned()),
-            ("ENCODING", ENCODING.to_owned()),
-            ("UPLOAD_CONCURRENCY", "2".to_owned()),
+            ("directory_markers", "true".to_owned()),
+            ("encoding", ENCODING.to_owned()),
+            ("upload_concurrency", "2".to_owned()),
         ];
         let optional = [
-            ("ENDPOINT", &self.endpoint),
-            ("REGION", &self.region),
-            ("ACCESS_KEY_ID", &self.access_key_id),
-            ("SECRET_ACCESS_KEY", &self.secret_access_key),
-            ("SESSION_TOKEN", &self.session_token),
+            ("endpoint", &self.endpoint),
+            ("region", &self.region),
+            ("access_key_id", &self.access_key_id),
+            ("secret_access_key", &self.secret_access_key),
+            ("session_token", &self.session_token),
         ];
         settings.extend(optional.into_iter().filter_map(|(name, value)| Some((name, value.clone()?))));
-        let mut environment: Vec<(String, String)> =
-            settings.into_iter().map(|(name, value)| (format!("RCLONE_CONFIG_BUCKET_{name}"), value)).collect();
-        let inherited = NETWORK_VARIABLES.iter().chain(AWS_VARIABLES.iter().filter(|_| !has_keys));
-        environment.extend(inherited.filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?))));
-        environment
+        settings
+    }
+
+    /// The settings as a configuration file. Rclone names the cache of a mount by settings from other sources, so it would not find
+    /// what waits for its upload after a change of keys.
+    pub(super) fn config_file(&self) -> String {
+        let lines = self.settings().into_iter().map(|(name, value)| format!("{name} = {value}\n"));
+        lines.fold("[bucket]\n".to_owned(), |file, line| file + &line)
+    }
+
+    /// The settings as variables.
+    pub(super) fn variables(&self) -> Vec<(String, String)> {
+        let name = |name: &str| format!("RCLONE_CONFIG_BUCKET_{}", name.to_uppercase());
+        self.settings().into_iter().map(|(setting, value)| (name(setting), value)).collect()
+    }
+
+    /// What rclone gets of the server's environment.
+    pub(super) fn inherited(&self) -> Vec<(&'static str, String)> {
+        let of_aws = AWS_VARIABLES.iter().filter(|_| self.access_key_id.is_none());
+        NETWORK_VARIABLES.iter().chain(of_aws).filter_map(|name| Some((*name, std::env::var(name).ok()?))).collect()
     }
 
     /// A text of rclone or of the bucket's server without credentials, on one line.
@@ -172,17 +193,20 @@ mod tests {
     fn a_bucket_becomes_variables_and_a_path() {
         let store = BucketStore::parse(WHOLE).unwrap();
         assert_eq!(store.remote("acme/v1"), "bucket:agents/of/tests/acme/v1/");
-        let environment = store.environment();
-        let value = |name: &str| environment.iter().find(|(n, _)| n == &format!("RCLONE_CONFIG_BUCKET_{name}")).map(|(_, v)| v.as_str());
+        let variables = store.variables();
+        let value =
+            |name: &str| variables.iter().find(|(n, _)| n == &format!("RCLONE_CONFIG_BUCKET_{name}")).map(|(_, v)| v.as_str());
         assert_eq!(
             (value("PROVIDER"), value("FORCE_PATH_STYLE"), value("ENV_AUTH"), value("SECRET_ACCESS_KEY")),
             (Some("Other"), Some("true"), Some("false"), Some("hidden-secret"))
         );
+        let file = store.config_file();
+        assert!(file.starts_with("[bucket]\ntype = s3\n") && file.contains("\naccess_key_id = AKID\n"), "{file}");
         assert!(!format!("{store:?}").contains("hidden"), "{store:?}");
         assert_eq!(store.cleaned("key AKID\n is  hidden-secret"), "key … is …");
         let plain = BucketStore::parse("url = \"s3://agents\"").unwrap();
         assert_eq!(plain.remote("a"), "bucket:agents/a/");
-        assert!(plain.environment().contains(&("RCLONE_CONFIG_BUCKET_ENV_AUTH".to_owned(), "true".to_owned())));
+        assert!(plain.config_file().contains("provider = AWS\nforce_path_style = false\nenv_auth = true\n"));
     }
 
     #[test]
@@ -198,6 +222,7 @@ mod tests {
             "url = \"s3://a\"\nsecret_access_key = \"hidden\"",
             "url = \"s3://a\"\nsecret_access_key = \"hidden",
             "url = \"s3://a\"\nsecret = \"hidden\"",
+            "url = \"s3://a\"\nregion = \"x\\nenv_auth = true\"",
         ] {
             let error = BucketStore::parse(bad).unwrap_err();
             assert!(!error.contains("hidden"), "{bad}: {error}");
