@@ -135,6 +135,7 @@ impl Client {
         let reason = match done.status {
             Some(0) => return Ok(()),
             Some(NOT_FOUND) => "its server knows no such bucket".to_owned(),
+            Some(_) if done.errors.contains("NoSuchBucket") => "its server knows no such bucket".to_owned(),
             Some(_) => store.cleaned(&last_message(&done.errors)),
             None => format!("no answer within {} seconds", CALL_LIMIT.as_secs()),
         };
@@ -167,10 +168,12 @@ impl Client {
     }
 }
 
-/// The last message of a log, without time and level.
+/// The last message of a log, without time, level, and the numbers of a request.
 pub(super) fn last_message(log: &str) -> String {
     let line = log.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no message");
-    line.split_once(" : ").or_else(|| line.split_once("CRITICAL: ")).map_or(line, |(_, message)| message).trim().to_owned()
+    let line = line.split_once(" : ").or_else(|| line.split_once("CRITICAL: ")).map_or(line, |(_, message)| message);
+    let of_server = ["api error ", "request send failed, "].iter().find_map(|start| line.split_once(start));
+    of_server.map_or(line, |(_, message)| message).trim().to_owned()
 }
 
 #[cfg(test)]
@@ -185,6 +188,8 @@ mod tests {
         let log = "2026/11/29 03:00:00 ERROR : a/b: vfs cache: failed\n\n";
         assert_eq!(last_message(log), "a/b: vfs cache: failed");
         assert_eq!(last_message("2026/11/29 03:00:00 CRITICAL: Failed to lsf: no such host\n"), "Failed to lsf: no such host");
+        let refused = "2026/11/29 03:00:00 ERROR : a: failed: operation error S3: PutObject, StatusCode: 404, HostID: x=, api error NoSuchBucket: it does not exist.";
+        assert_eq!(last_message(refused), "NoSuchBucket: it does not exist.");
         assert_eq!(last_message(""), "no message");
     }
 

@@ -369,7 +369,7 @@ impl Buckets {
         let problem = match known {
             Some((_, problem)) => problem,
             None if look => {
-                let problem = self.look(&store, &backing);
+                let problem = self.look(&store, &backing).or_else(|| self.problem_of_uploads(&mount, &backing));
                 mount.state().looked = Some((Instant::now(), problem.clone()));
                 problem
             }
@@ -377,6 +377,13 @@ impl Buckets {
         };
         let uploads = mount.process.try_lock().ok().and_then(|process| process.as_ref()?.uploads().ok());
         BucketFacts { problem, waiting_uploads: uploads.or_else(|| Some(unsent::count(&self.cache(id)))) }
+    }
+
+    /// A bucket that can be listed may still refuse uploads.
+    fn problem_of_uploads(&self, mount: &BucketMount, backing: &Backing) -> Option<String> {
+        let failed = mount.process.try_lock().ok()?.as_ref()?.failed_uploads().ok().filter(|failed| *failed > 0)?;
+        let reason = process::last_error(&self.cache(&mount.id)).unwrap_or_else(|| "no message".to_owned());
+        Some(format!("the bucket {} has refused {failed} files, and their uploads are repeated: {reason}", backing.bucket))
     }
 
     fn look(&self, store: &BucketStore, backing: &Backing) -> Option<String> {

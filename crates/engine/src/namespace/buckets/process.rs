@@ -34,7 +34,7 @@ const CPU_MILLIS: u32 = 2000;
 const END_LIMIT: Duration = Duration::from_secs(10);
 /// Time for an answer to a question about uploads.
 const ANSWER_LIMIT: Duration = Duration::from_secs(3);
-const MOST_ANSWER: u64 = 256 << 10;
+const MOST_ANSWER: u64 = 16 << 20;
 /// The end of its log that is read, in bytes.
 const LOG_END: u64 = 16 << 10;
 /// The user of Arenite's images, who owns all files of a volume.
@@ -97,6 +97,21 @@ impl Rclone {
         }
         let Stats { disk_cache } = serde_json::from_slice(&self.ask("vfs/stats")?)?;
         Ok(disk_cache.uploads_in_progress + disk_cache.uploads_queued)
+    }
+
+    /// Files that were not uploaded at the first attempt, and wait for the next one.
+    pub(super) fn failed_uploads(&self) -> io::Result<usize> {
+        #[derive(Deserialize)]
+        struct Waiting {
+            queue: Vec<Queued>,
+        }
+        #[derive(Deserialize)]
+        struct Queued {
+            tries: u32,
+            uploading: bool,
+        }
+        let Waiting { queue } = serde_json::from_slice(&self.ask("vfs/queue")?)?;
+        Ok(queue.iter().filter(|queued| queued.tries > 0 && !queued.uploading).count())
     }
 
     /// The answer to a call without arguments.

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-/// Names that rclone changes so that objects of any file name can be listed: control characters don't fit into XML.
+/// What rclone replaces in names: keys are UTF-8, and control characters don't fit into the XML of lists.
 const ENCODING: &str = "Slash,InvalidUtf8,Dot,Ctl,Del";
 /// Largest file of a bucket, in bytes.
 const MOST_BYTES: u64 = 64 << 10;
