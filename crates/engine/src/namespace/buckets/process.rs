@@ -295,7 +295,8 @@ impl Buckets {
                 forget(&self.data_dir, &id);
                 continue;
             }
-            let mount = super::BucketMount::new(&id, super::MountState::default());
+            let state = super::MountState { is_remounted: found.is_none(), ..super::MountState::default() };
+            let mount = super::BucketMount::new(&id, state);
             *mount.process() = found;
             self.mounts().insert(id, mount);
         }
