@@ -6,16 +6,18 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from arenite_server import Server
 from buckets import ACCESS_KEY, BUCKET, SECRET_KEY, BucketServer, bucket_server, path_of_rclone
 from commands import run
-from small import MIB, SmallServer, small_server, within
+from operation.conftest import own_server  # noqa: F401
+from small import MIB, SmallServer, small_server, tiny_image, within
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +126,7 @@ def test_nobody_sees_the_credentials(fresh: SmallServer, api: httpx.Client, buck
     (pid,) = clients(fresh)
     status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     assert int(status["Uid"].split()[0]) >= 0x7000_0000 and int(status["CapEff"].strip(), 16) == 0, status
+    assert status["NoNewPrivs"].strip() == "1", status
     told = [box.output("cat /proc/self/mountinfo; ls -la /data"), api.get("/api/v2/volumes/data").text, api.get("/api/v2/info").text]
     told += [fresh.log_path.read_text(errors="replace"), *clients(fresh).values()]
     shown = subprocess.run([*fresh.command_line(), "--show-config"], capture_output=True, text=True, timeout=60)
@@ -311,3 +314,26 @@ def test_the_command_line(fresh: SmallServer) -> None:
     listed = run(fresh, "volume", "ls").stdout
     assert "shared" in listed and "not enforced" not in listed, listed
     assert run(fresh, "volume", "rm", "data").returncode == 0
+
+
+def test_a_removed_installation_keeps_the_objects(own_server: Callable[..., Server], bucket: BucketServer, tmp_path: Path) -> None:  # noqa: F811
+    if bucket.process is None:
+        bucket.start()
+    declared = bucket.declare(tmp_path / "shared.toml")
+    args = ("--default-image", "tiny", "--rclone", path_of_rclone(), "--bucket", f"shared={declared}")
+    server = own_server(kind=SmallServer, args=args)
+    server.start()
+    tiny_image(server.in_pool())
+    with server.api() as api:
+        made = create(api, "data")
+    box = server.create("box", volumes=[mounted("data")])
+    box.output("echo kept > /data/file")
+    within(30, "the bucket has it", lambda: bucket.has(key(made, "file"), b"kept\n"))
+    before = clients(server)
+    server.kill()
+    removed = run(server, "reset", "--all", "--force", "--data-dir", str(server.data_dir))
+    assert removed.returncode == 0 and "whose objects stay" in removed.stdout + removed.stderr, removed
+    assert not server.data_dir.exists() and mounts(server) == [] and not any(Path(f"/proc/{pid}").exists() for pid in before)
+    assert bucket.read(key(made, "file")) == b"kept\n"
+    for left in bucket.keys():
+        bucket.client.delete_object(Bucket=BUCKET, Key=left)

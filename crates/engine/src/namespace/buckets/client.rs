@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use arenite_isolation::no_new_privileges;
+
 use super::store::BucketStore;
 use super::{Backing, BucketError, Buckets, Result};
 
@@ -94,6 +96,7 @@ impl Client {
         let mut command = Command::new(&self.program);
         command.env_clear().envs(store.inherited()).env("HOME", "/").env("PATH", "/usr/bin:/bin");
         command.uid(self.user).gid(self.user).current_dir("/").process_group(0).stdin(Stdio::null()).args(OPTIONS);
+        no_new_privileges::restrict(&mut command);
         command
     }
 
