@@ -38,8 +38,8 @@ use thiserror::Error;
 use tokio::sync::Notify;
 
 pub use self::client::find_rclone;
-use self::process::Rclone;
 pub(super) use self::process::end_everything;
+use self::process::{Questions, Rclone};
 pub use self::store::BucketStore;
 use super::slot::{IdRanges, wait_end};
 use super::storage::{Storage, StorageError};
@@ -199,6 +199,11 @@ impl BucketMount {
 
     fn state(&self) -> MutexGuard<'_, MountState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How to ask its process, unless that is being started or ended.
+    fn questions(&self) -> Option<Questions> {
+        self.process.try_lock().ok()?.as_ref().map(Rclone::questions)
     }
 
     fn process(&self) -> MutexGuard<'_, Option<Rclone>> {
@@ -375,13 +380,13 @@ impl Buckets {
             }
             None => None,
         };
-        let uploads = mount.process.try_lock().ok().and_then(|process| process.as_ref()?.uploads().ok());
+        let uploads = mount.questions().and_then(|questions| questions.uploads().ok());
         BucketFacts { problem, waiting_uploads: uploads.or_else(|| Some(unsent::count(&self.cache(id)))) }
     }
 
     /// A bucket that can be listed may still refuse uploads.
     fn problem_of_uploads(&self, mount: &BucketMount, backing: &Backing) -> Option<String> {
-        let failed = mount.process.try_lock().ok()?.as_ref()?.failed_uploads().ok().filter(|failed| *failed > 0)?;
+        let failed = mount.questions()?.failed_uploads().ok().filter(|failed| *failed > 0)?;
         let reason = process::last_error(&self.cache(&mount.id)).unwrap_or_else(|| "no message".to_owned());
         Some(format!("the bucket {} has refused {failed} files, and their uploads are repeated: {reason}", backing.bucket))
     }
@@ -437,8 +442,11 @@ impl Buckets {
             mounts.values().cloned().collect()
         };
         for mount in mounts {
-            // Another thread starts or ends it, and notifies.
-            let Ok(mut process) = mount.process.try_lock() else { continue };
+            // Another thread starts or ends it.
+            let Ok(mut process) = mount.process.try_lock() else {
+                looked.next = Some(looked.next.map_or(UPLOAD_PAUSE, |next| next.min(UPLOAD_PAUSE)));
+                continue;
+            };
             let is_used = used.contains(&mount.id) || mount.state().uses > 0;
             let next = match process.as_ref().is_none_or(Rclone::has_ended) {
                 true => self.look_at_ended(&mount, &mut process, is_used),

@@ -82,6 +82,36 @@ impl Rclone {
         wait_end(&self.pidfd, Duration::ZERO)
     }
 
+    /// Asks it, without this process.
+    pub(super) fn questions(&self) -> Questions {
+        Questions { socket: self.socket.clone() }
+    }
+
+    /// See [`Questions::uploads`].
+    pub(super) fn uploads(&self) -> io::Result<u64> {
+        self.questions().uploads()
+    }
+
+    fn end(mut self) {
+        let _ = pidfd_send_signal(&self.pidfd, Signal::TERM);
+        if !wait_end(&self.pidfd, END_LIMIT) {
+            kill(&self.pidfd);
+            wait_end(&self.pidfd, END_LIMIT);
+        }
+        if let Some(child) = &mut self.child {
+            // It has ended, so this does not wait.
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Questions to a running process.
+#[derive(Debug)]
+pub(super) struct Questions {
+    socket: PathBuf,
+}
+
+impl Questions {
     /// Files that are being uploaded, or wait for it.
     pub(super) fn uploads(&self) -> io::Result<u64> {
         #[derive(Deserialize)]
@@ -127,18 +157,6 @@ impl Rclone {
         match at {
             Some(at) if answer.starts_with(b"HTTP/1.0 200 ") => Ok(answer.split_off(at + 4)),
             _ => Err(io::Error::other("rclone refused the question")),
-        }
-    }
-
-    fn end(mut self) {
-        let _ = pidfd_send_signal(&self.pidfd, Signal::TERM);
-        if !wait_end(&self.pidfd, END_LIMIT) {
-            kill(&self.pidfd);
-            wait_end(&self.pidfd, END_LIMIT);
-        }
-        if let Some(child) = &mut self.child {
-            // It has ended, so this does not wait.
-            let _ = child.wait();
         }
     }
 }
