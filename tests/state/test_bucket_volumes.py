@@ -341,5 +341,6 @@ def test_a_removed_installation_keeps_the_objects(own_server: Callable[..., Serv
     assert removed.returncode == 0 and "whose objects stay" in removed.stdout + removed.stderr, removed
     assert not server.data_dir.exists() and mounts(server) == [] and not any(is_running(pid) for pid in before)
     assert bucket.read(key(made, "file")) == b"kept\n"
+    assert not list(Path("/sys/fs/cgroup").glob(f"*/arenite-*-bucket/s{made['id'][1:]}"))
     for left in bucket.keys():
         bucket.client.delete_object(Bucket=BUCKET, Key=left)

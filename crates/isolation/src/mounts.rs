@@ -154,8 +154,8 @@ pub fn attach(tree: BorrowedFd<'_>, target: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Attaches a detached mount over a mount of FUSE that a sandbox has at `target`, because that does not answer any more. `process`
-/// is a pidfd of the sandbox.
+/// Attaches a detached mount over a mount of FUSE that a sandbox has at `target`, because that does not answer any more.
+/// `process` is a pidfd of the sandbox.
 ///
 /// What the sandbox did to the path does not matter: no link is followed, and only a mount of FUSE is covered, which no sandbox
 /// can make itself.

@@ -12,8 +12,8 @@
 //! files with a memo and no row belong to a row that the store has lost, which is written again. A row says that its volume is
 //! being removed before anything of it is removed.
 //!
-//! The files of a volume in a bucket are objects below `TENANT/ID` there, and what the engine's storage has is a cache. Objects are
-//! removed before it.
+//! The files of a volume in a bucket are objects below `TENANT/ID` there, and what the engine's storage has is a cache. Objects
+//! are removed before it.
 //!
 //! A create of a sandbox counts as a use of its volumes from the moment it has found them. A removal begins only without any use,
 //! and no create finds the volume after that.

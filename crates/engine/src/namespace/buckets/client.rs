@@ -191,7 +191,7 @@ mod tests {
         let log = "2026/11/29 03:00:00 ERROR : a/b: vfs cache: failed\n\n";
         assert_eq!(last_message(log), "a/b: vfs cache: failed");
         assert_eq!(last_message("2026/11/29 03:00:00 CRITICAL: Failed to lsf: no such host\n"), "Failed to lsf: no such host");
-        let refused = "2026/11/29 03:00:00 ERROR : a: failed: operation error S3: PutObject, StatusCode: 404, HostID: x=, api error NoSuchBucket: it does not exist.";
+        let refused = "2026/11/29 03:00:00 ERROR : a: failed: HostID: x=, api error NoSuchBucket: it does not exist.";
         assert_eq!(last_message(refused), "NoSuchBucket: it does not exist.");
         assert_eq!(last_message(""), "no message");
     }

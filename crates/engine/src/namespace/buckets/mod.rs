@@ -13,16 +13,18 @@
 //!  data_dir/buckets/user        the host's user that runs rclone
 //! ```
 //!
-//! This process mounts FUSE itself and leaves the device to rclone as its standard output, so rclone needs no rights: it runs as a
-//! user that owns nothing but the cache. Credentials are in a file beside that, while it runs. It outlives the server, as
+//! This process mounts FUSE itself and leaves the device to rclone as its standard output, so rclone needs no rights: it runs as
+//! a user that owns nothing but the cache. Credentials are in a file beside that, while it runs. It outlives the server, as
 //! sandboxes do, and the next start adopts it.
 
 mod client;
+mod error;
+mod look;
 mod process;
 mod store;
 mod unsent;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -32,85 +34,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use arenite_isolation::cgroup::Cgroups;
-use arenite_model::{ErrorCode, VolumeId};
+use arenite_model::VolumeId;
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
 use tokio::sync::Notify;
 
 pub use self::client::find_rclone;
+pub use self::error::BucketError;
+use self::error::of_storage;
 pub(super) use self::process::end_everything;
 use self::process::{Questions, Rclone};
 pub use self::store::BucketStore;
 use super::slot::{IdRanges, wait_end};
-use super::storage::{Storage, StorageError};
+use super::storage::Storage;
 
-/// Time without a use after which a volume is unmounted.
-const GRACE: Duration = Duration::from_secs(10);
 /// Time from the start of a client to the first answer of its mount.
 const START_LIMIT: Duration = Duration::from_secs(20);
-/// Interval between looks at uploads that an unmount waits for: rclone has no event for their end.
-const UPLOAD_PAUSE: Duration = Duration::from_secs(2);
-/// The pauses between attempts to start rclone again.
-const RETRY: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
-/// Time for uploads when the server stops.
-const LAST_UPLOADS: Duration = Duration::from_secs(10);
 /// For how long the result of a look at a bucket is given again.
 const LOOK_AGE: Duration = Duration::from_secs(2);
-
-/// Why a bucket can't be used.
-#[derive(Debug, Error)]
-pub enum BucketError {
-    #[error("there is no bucket {name:?} for volumes")]
-    Unknown { name: String, known: Vec<String> },
-    #[error("volumes in buckets are not available here: {reason}")]
-    NoClient { reason: String },
-    #[error("the file of the bucket {name} can't be used: {reason}")]
-    File { name: String, reason: String },
-    #[error("the bucket {name} can't be reached: {reason}")]
-    Unreachable { name: String, reason: String },
-    #[error("could not {what}: {source}")]
-    Host { what: String, source: io::Error },
-    #[error("volume {id} is mounted, and its sandboxes use it")]
-    InUse { id: VolumeId },
-}
-
-impl BucketError {
-    fn host(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
-        let what = what.into();
-        move |source| Self::Host { what, source }
-    }
-
-    pub fn code(&self) -> ErrorCode {
-        match self {
-            Self::Unknown { .. } => ErrorCode::InvalidRequest,
-            Self::NoClient { .. } => ErrorCode::Unsupported,
-            Self::InUse { .. } => ErrorCode::Conflict,
-            // What failed is another server.
-            Self::Unreachable { .. } => ErrorCode::SandboxFailed,
-            Self::File { .. } | Self::Host { .. } => ErrorCode::Internal,
-        }
-    }
-
-    pub fn hint(&self) -> Option<String> {
-        match self {
-            Self::Unknown { known, .. } if known.is_empty() => {
-                Some("the operator declares buckets with the setting bucket: see docs/VOLUMES.md".to_owned())
-            }
-            Self::Unknown { known, .. } => Some(format!("there are {}", known.join(", "))),
-            Self::NoClient { .. } => Some(
-                "install rclone 1.75 or later in PATH, or name it with the setting rclone; arenite doctor says what was found"
-                    .to_owned(),
-            ),
-            Self::File { .. } => Some("docs/VOLUMES.md has an example of the file; it is read again at each mount".to_owned()),
-            Self::Unreachable { .. } => Some(
-                "see that the bucket exists, that its server answers, and that the credentials may list, read and write"
-                    .to_owned(),
-            ),
-            Self::InUse { .. } => Some("delete these sandboxes first".to_owned()),
-            Self::Host { .. } => None,
-        }
-    }
-}
 
 type Result<T> = std::result::Result<T, BucketError>;
 
@@ -185,13 +125,6 @@ impl Drop for BucketUse {
     }
 }
 
-/// What follows a look at a mount.
-enum Next {
-    Nothing,
-    Wait(Duration),
-    Forget,
-}
-
 impl BucketMount {
     fn new(id: &VolumeId, state: MountState) -> Arc<Self> {
         Arc::new(Self { id: id.clone(), process: Mutex::default(), state: Mutex::new(state) })
@@ -209,14 +142,6 @@ impl BucketMount {
     fn process(&self) -> MutexGuard<'_, Option<Rclone>> {
         self.process.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// What a look at all mounts has done, and when to look again.
-#[derive(Debug, Default)]
-pub(super) struct Looked {
-    /// Volumes with another mount than before: sandboxes still have the former one.
-    pub(super) remounted: Vec<VolumeId>,
-    pub(super) next: Option<Duration>,
 }
 
 /// What [`Buckets`] needs of its host.
@@ -314,8 +239,8 @@ impl Buckets {
         Ok((top, held))
     }
 
-    /// Opens the top of a mount. The kernel waits for a process that starts, without a limit, so another thread does that: a client
-    /// looks first for all files that wait for their upload, which takes long while the bucket does not answer.
+    /// Opens the top of a mount. The kernel waits for a process that starts, without a limit, so another thread does that: a
+    /// client looks first for all files that wait for their upload, which takes long while the bucket does not answer.
     fn open_top(&self, mount: &Arc<BucketMount>, pidfd: &OwnedFd, is_ready: &Arc<AtomicBool>) -> io::Result<OwnedFd> {
         let point = self.mount_point(&mount.id);
         if is_ready.load(Ordering::Acquire) {
@@ -341,13 +266,6 @@ impl Buckets {
             Ok(opened) => opened,
             Err(_) if wait_end(pidfd, Duration::ZERO) => Err(io::ErrorKind::NotConnected.into()),
             Err(_) => Err(io::ErrorKind::TimedOut.into()),
-        }
-    }
-
-    /// Repeats what could not be done for sandboxes with a former mount.
-    pub(super) fn remount_again(&self, id: &VolumeId) {
-        if let Some(mount) = self.mounts().get(id) {
-            mount.state().is_remounted = true;
         }
     }
 
@@ -429,133 +347,6 @@ impl Buckets {
         mounts.iter().filter_map(pidfd).collect()
     }
 
-    /// Starts again what has ended, and ends what nobody uses. `used` are the volumes that sandboxes have.
-    pub(super) fn look_at_mounts(&self, used: &HashSet<VolumeId>) -> Looked {
-        let mut looked = Looked::default();
-        let mounts: Vec<_> = {
-            let mut mounts = self.mounts();
-            // What sandboxes have, and lost while no server ran.
-            for id in used.iter().filter(|id| self.storage.volume_backing(id).is_some()) {
-                let lost = || BucketMount::new(id, MountState { is_remounted: true, ..MountState::default() });
-                mounts.entry(id.clone()).or_insert_with(lost);
-            }
-            mounts.values().cloned().collect()
-        };
-        for mount in mounts {
-            // Another thread starts or ends it.
-            let Ok(mut process) = mount.process.try_lock() else {
-                looked.next = Some(looked.next.map_or(UPLOAD_PAUSE, |next| next.min(UPLOAD_PAUSE)));
-                continue;
-            };
-            let is_used = used.contains(&mount.id) || mount.state().uses > 0;
-            let next = match process.as_ref().is_none_or(Rclone::has_ended) {
-                true => self.look_at_ended(&mount, &mut process, is_used),
-                false => self.look_at_running(&mount, &mut process, is_used),
-            };
-            let is_running = process.is_some();
-            drop(process);
-            match next {
-                Next::Forget => self.drop_unused(&mount),
-                Next::Wait(pause) => looked.next = Some(looked.next.map_or(pause, |next| next.min(pause))),
-                Next::Nothing => {}
-            }
-            if is_running && std::mem::take(&mut mount.state().is_remounted) {
-                looked.remounted.push(mount.id.clone());
-            }
-        }
-        looked
-    }
-
-    /// Starts what has ended again, if it is needed.
-    fn look_at_ended(&self, mount: &BucketMount, process: &mut Option<Rclone>, is_used: bool) -> Next {
-        let id = &mount.id;
-        if let Some(ended) = process.take() {
-            tracing::warn!(%id, reason = process::last_error(&self.cache(id)), "the client of a volume's bucket has ended");
-            let lived = ended.started.elapsed();
-            self.clear(id, Some(ended));
-            let mut state = mount.state();
-            state.is_remounted = true;
-            // One that ends right after its start must not be started without a pause.
-            state.failures = if lived < RETRY[1] { state.failures + 1 } else { 0 };
-            state.next_start = (state.failures > 1).then(|| Instant::now() + pause(state.failures));
-        }
-        if !is_used && !unsent::is_any(&self.cache(id)) {
-            return Next::Forget;
-        }
-        if let Some(wait) = mount.state().next_start.and_then(|at| at.checked_duration_since(Instant::now())) {
-            return Next::Wait(wait);
-        }
-        match self.start(id) {
-            Ok(started) => {
-                tracing::info!(%id, "mounted a volume's bucket again");
-                *process = Some(started);
-                // The task that looks waits for its end from now on.
-                Next::Wait(if is_used { RETRY[1] } else { UPLOAD_PAUSE })
-            }
-            Err(error) => {
-                let mut state = mount.state();
-                state.failures += 1;
-                let pause = pause(state.failures);
-                state.next_start = Some(Instant::now() + pause);
-                tracing::error!(%id, %error, "a volume's bucket can't be mounted; the next try is in {pause:?}");
-                Next::Wait(pause)
-            }
-        }
-    }
-
-    /// Ends what nobody uses, once all is uploaded.
-    fn look_at_running(&self, mount: &BucketMount, process: &mut Option<Rclone>, is_used: bool) -> Next {
-        if is_used {
-            mount.state().idle_since = None;
-            return Next::Nothing;
-        }
-        let idle = mount.state().idle_since.get_or_insert_with(Instant::now).elapsed();
-        if let Some(rest) = GRACE.checked_sub(idle).filter(|rest| !rest.is_zero()) {
-            return Next::Wait(rest);
-        }
-        match process.as_ref().map(Rclone::uploads) {
-            Some(Ok(0)) => {
-                let ended = process.take();
-                self.clear(&mount.id, ended);
-                Next::Forget
-            }
-            // It goes on until the bucket has everything.
-            _ => Next::Wait(UPLOAD_PAUSE),
-        }
-    }
-
-    /// Forgets an ended mount, unless it is used again by now.
-    fn drop_unused(&self, mount: &Arc<BucketMount>) {
-        if unsent::is_any(&self.cache(&mount.id)) {
-            // Its record stays, so that a look or the next start completes it.
-            self.changed.notify_one();
-            return;
-        }
-        let mut mounts = self.mounts();
-        if mount.state().uses == 0 {
-            mounts.remove(&mount.id);
-            process::forget(&self.data_dir, &mount.id);
-        }
-    }
-
-    /// Ends mounts that no sandbox has, before the server stops. What is not uploaded in time is uploaded after the next start.
-    pub(super) fn close(&self, used: &HashSet<VolumeId>) {
-        let mounts: Vec<_> = self.mounts().values().filter(|mount| !used.contains(&mount.id)).cloned().collect();
-        let deadline = Instant::now() + LAST_UPLOADS;
-        for mount in mounts {
-            let mut process = mount.process();
-            while Instant::now() < deadline && process.as_ref().is_some_and(|process| process.uploads().is_ok_and(|n| n > 0)) {
-                std::thread::sleep(Duration::from_millis(200));
-            }
-            if let Some(ended) = process.take() {
-                self.clear(&mount.id, Some(ended));
-            }
-            if !unsent::is_any(&self.cache(&mount.id)) {
-                process::forget(&self.data_dir, &mount.id);
-            }
-        }
-    }
-
     fn mount_point(&self, id: &VolumeId) -> PathBuf {
         self.data_dir.join(DIRECTORY).join(id.as_str())
     }
@@ -575,21 +366,9 @@ impl Buckets {
     }
 }
 
-/// The pause before the next start, after this number of failures.
-fn pause(failures: u32) -> Duration {
-    RETRY[0].saturating_mul(1 << failures.min(6)).min(RETRY[1])
-}
-
 /// Below the data directory.
 const DIRECTORY: &str = "buckets";
 const USER: &str = "user";
-
-fn of_storage(error: StorageError) -> BucketError {
-    match error {
-        StorageError::Io { what, source } => BucketError::Host { what, source },
-        other => BucketError::Host { what: "use the storage".to_owned(), source: io::Error::other(other) },
-    }
-}
 
 fn make_private_directory(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;

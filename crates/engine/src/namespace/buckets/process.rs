@@ -22,8 +22,9 @@ use super::super::host::{end_processes, remove_cgroups};
 use super::super::record::boot_id;
 use super::super::slot::{IdRanges, kill, start_time, wait_end};
 use super::client::last_message;
+use super::error::of_storage;
 use super::unsent;
-use super::{BucketError, Buckets, DIRECTORY, Result, USER, make_private_directory, of_storage};
+use super::{BucketError, Buckets, DIRECTORY, Result, USER, make_private_directory};
 
 /// Limits of each rclone.
 const MEMORY_BYTES: u64 = 1 << 30;

@@ -135,8 +135,8 @@ impl BucketStore {
         settings
     }
 
-    /// The settings as a configuration file. Rclone names the cache of a mount by settings from other sources, so it would not find
-    /// what waits for its upload after a change of keys.
+    /// The settings as a configuration file. Rclone names the cache of a mount by settings from other sources, so it would not
+    /// find what waits for its upload after a change of keys.
     pub(super) fn config_file(&self) -> String {
         let lines = self.settings().into_iter().map(|(name, value)| format!("{name} = {value}\n"));
         lines.fold("[bucket]\n".to_owned(), |file, line| file + &line)

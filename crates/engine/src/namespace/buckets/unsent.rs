@@ -1,7 +1,7 @@
 //! Files in rclone's cache that the bucket does not have yet.
 //!
-//! Rclone writes a description beside each cached file, which says whether the file has to be uploaded. Without a process that can
-//! be asked, these are read.
+//! Rclone writes a description beside each cached file, which says whether the file has to be uploaded. Without a process that
+//! can be asked, these are read.
 
 use std::ffi::OsStr;
 use std::fs;
