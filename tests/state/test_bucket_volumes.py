@@ -273,6 +273,21 @@ def test_files_by_api(fresh: SmallServer, api: httpx.Client, bucket: BucketServe
     assert code(large) == (507, "exhausted"), large.text
 
 
+def test_what_waits_for_its_upload_is_bounded(fresh: SmallServer, api: httpx.Client, bucket: BucketServer) -> None:
+    made = create(api, "data")
+    box = fresh.create("box", volumes=[mounted("data")])
+    for name in ("first", "second", "third"):
+        # What is uploaded makes room.
+        write = f"dd if=/dev/zero of=/data/{name} bs=1M count=40"
+        within(30, "there is room", lambda write=write: box.bash(write).exit_code == 0)
+        within(30, "the bucket has it", lambda name=name: bucket.size(key(made, name)) == 40 * MIB)
+    failed = box.bash("dd if=/dev/zero of=/data/large bs=1M count=100")
+    assert failed.exit_code != 0 and "Input/output error" in failed.stderr, failed
+    box.output("rm /data/large")
+    within(30, "there is room", lambda: box.bash("echo x > /data/after && cat /data/after").stdout == "x\n")
+    assert box.output("stat -c %s /data/first") == str(40 * MIB)
+
+
 def test_a_bucket_that_is_gone(fresh: SmallServer, api: httpx.Client, bucket: BucketServer) -> None:
     refused = api.post("/api/v2/volumes", json={"name": "other", "bucket": "gone"})
     assert code(refused) == (502, "sandbox_failed") and "no such bucket" in refused.json()["message"], refused.text

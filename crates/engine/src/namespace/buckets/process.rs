@@ -358,8 +358,9 @@ fn options(limit: Option<u64>) -> Vec<String> {
         // A closed file is in the cache, and uploaded right after. Without a pause, failed uploads would be repeated without one.
         "--vfs-cache-mode=writes",
         "--vfs-write-back=500ms",
-        "--vfs-cache-max-age=1m",
-        "--vfs-cache-poll-interval=10s",
+        // What is uploaded makes room at once: a write beyond the limit fails, and does not wait.
+        "--vfs-cache-max-age=1s",
+        "--vfs-cache-poll-interval=1s",
         // What others change in the bucket is seen after this time.
         "--dir-cache-time=5s",
         "--attr-timeout=1s",
@@ -378,8 +379,8 @@ fn options(limit: Option<u64>) -> Vec<String> {
     options.push(format!("--cache-dir={HERE}/{}", unsent::directory()));
     options.push(format!("--rc-addr=unix://{HERE}/{SOCKET}"));
     options.push(format!("--log-file={HERE}/{LOG}"));
-    // A part stays free for descriptions of the files.
-    options.extend(limit.map(|limit| format!("--vfs-cache-max-size={}B", limit / 8 * 7)));
+    // Beyond this, uploaded files make room without the pause above.
+    options.extend(limit.map(|limit| format!("--vfs-cache-max-size={}B", limit / 2)));
     options
 }
 
