@@ -3,6 +3,7 @@
 `ARENITE_TEST_URL` points the AIO tests at a server that runs already (also a guest on its own, without a sandbox
 around it); tests that need sandboxes of their own, or the server's process, are skipped then.
 `ARENITE_TEST_RUNSC` names gVisor's runsc, which `cargo xtask test` builds; the tests of that tier fail without it.
+`ARENITE_TEST_VERSITYGW` names the server of buckets in the same way.
 `ARENITE_TEST_DATA` names the data directory; the default is target/test-data, so that the image is built once.
 """
 

@@ -20,7 +20,7 @@ from arenite_server import Server, binary
 from sandboxes import LiveSandbox
 
 MIB = 1 << 20
-PROGRAMS = ["bash", "cat", "dd", "echo", "ls", "rm", "sleep", "sync", "true", "touch", "mkdir", "stat", "sh", "kill", "sha256sum"]
+PROGRAMS = ["bash", "cat", "dd", "echo", "ls", "rm", "sleep", "sync", "true", "touch", "mkdir", "mv", "stat", "sh", "kill", "sha256sum"]
 
 
 def tiny_image(pool: Path, name: str = "tiny", more: Sequence[str] = ()) -> None:

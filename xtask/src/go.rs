@@ -40,6 +40,14 @@ pub(crate) const RUNSC: GoTool = GoTool {
     version_variable: Some("gvisor.dev/gvisor/runsc/version.version"),
 };
 
+/// A server with S3's protocol over a directory, for the tests of volumes in buckets.
+pub(crate) const VERSITYGW: GoTool = GoTool {
+    name: "versitygw",
+    package: "github.com/versity/versitygw/cmd/versitygw",
+    version: "v1.8.0",
+    version_variable: None,
+};
+
 impl GoTool {
     /// Its path; built if it is missing.
     pub(crate) fn ensure(&self) -> Result<PathBuf, Failure> {

@@ -170,6 +170,7 @@ fn crates() -> Outcome {
 pub(crate) struct Prepared {
     arenite: PathBuf,
     runsc: PathBuf,
+    versitygw: PathBuf,
     python: PathBuf,
     data_dir: PathBuf,
 }
@@ -183,8 +184,8 @@ impl Prepared {
             image::ensure(&arenite, name, &data_dir)?;
         }
         web::install(&repository().join("tests/clients"))?;
-        let runsc = go::RUNSC.ensure()?;
-        Ok(Self { arenite, runsc, python: python::environment()?, data_dir })
+        let (runsc, versitygw) = (go::RUNSC.ensure()?, go::VERSITYGW.ensure()?);
+        Ok(Self { arenite, runsc, versitygw, python: python::environment()?, data_dir })
     }
 
     /// Tests in `tests/`, against real sandboxes.
@@ -192,7 +193,7 @@ impl Prepared {
         let mut pytest = program(&self.python);
         pytest.current_dir(repository().join("tests")).args(["-m", "pytest"]).args(args);
         pytest.env("ARENITE_BIN", &self.arenite).env("ARENITE_TEST_DATA", &self.data_dir);
-        pytest.env("ARENITE_TEST_RUNSC", &self.runsc);
+        pytest.env("ARENITE_TEST_RUNSC", &self.runsc).env("ARENITE_TEST_VERSITYGW", &self.versitygw);
         pytest.env("ARENITE_SECOND_TRIES", second_tries());
         if let Some((_, file)) = host::extra_ca() {
             pytest.env("ARENITE_TEST_EXTRA_CA", file);

@@ -13,6 +13,11 @@ export interface VolumeOptions {
   idempotencyKey?: string;
 }
 
+export interface NewVolumeOptions extends VolumeOptions {
+  /** Keeps its files in this bucket, which the operator declared. */
+  bucket?: string;
+}
+
 /** The volumes of the key's tenant. */
 export class Volumes {
   readonly #client: Client;
@@ -22,7 +27,7 @@ export class Volumes {
   }
 
   /** Creates an empty volume. Sandboxes mount it by `volumes: [{ name, path }]`. */
-  async create(name: string, options: VolumeOptions = {}): Promise<Volume> {
+  async create(name: string, options: NewVolumeOptions = {}): Promise<Volume> {
     return add(this.#client, PATH, name, options);
   }
 
@@ -113,7 +118,8 @@ export class Volume {
   }
 }
 
-async function add(client: Client, path: string, name: string, options: VolumeOptions): Promise<Volume> {
-  const { sizeBytes: size_bytes, labels, idempotencyKey = randomId() } = options;
-  return new Volume(client, await client.request("POST", path, { json: { name, size_bytes, labels }, idempotencyKey }));
+async function add(client: Client, path: string, name: string, options: NewVolumeOptions): Promise<Volume> {
+  const { sizeBytes: size_bytes, bucket, labels, idempotencyKey = randomId() } = options;
+  const json = { name, size_bytes, bucket, labels };
+  return new Volume(client, await client.request("POST", path, { json, idempotencyKey }));
 }

@@ -275,6 +275,8 @@ pub(crate) fn namespace_config(data_dir: &Path) -> Result<NamespaceConfig, Failu
         volumes: BTreeMap::new(),
         default_tier: Tier::Namespace,
         runsc: None,
+        buckets: BTreeMap::new(),
+        rclone: None,
     })
 }
 
@@ -357,6 +359,8 @@ async fn start_engine(config: &Config, lock: ServerLock) -> Result<Started, Fail
     namespace.default_tier = config.tier;
     namespace.runsc = config.runsc.clone();
     namespace.volumes = config.volume.iter().map(|v| (v.name.clone(), v.volume())).collect();
+    namespace.buckets = config.bucket.iter().map(|bucket| (bucket.name.clone(), bucket.file.clone())).collect();
+    namespace.rclone = config.rclone.clone();
     let network = &mut namespace.network;
     network.subnet = config.subnet.and_then(|range| match range.address {
         IpAddr::V4(address) => Ipv4Net::new(address, range.prefix).ok(),

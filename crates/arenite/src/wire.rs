@@ -90,6 +90,8 @@ pub(crate) struct Volume {
     pub(crate) size_bytes: u64,
     pub(crate) size_enforced: bool,
     pub(crate) used_bytes: Option<u64>,
+    #[serde(default)]
+    pub(crate) bucket: Option<String>,
     pub(crate) node: Option<String>,
     pub(crate) created_at: jiff::Timestamp,
     pub(crate) sandboxes: Vec<String>,

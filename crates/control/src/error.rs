@@ -117,6 +117,8 @@ pub enum ControlError {
     NoVolumes,
     #[error("volumes can't be copied here: there is no storage pool")]
     NoVolumeCopies,
+    #[error("volume {name} can't be copied: copies are not made in or from a bucket")]
+    NoBucketCopies { name: VolumeName },
     #[error("a lease is from {least:?} to {most:?}")]
     InvalidLease { least: Duration, most: Duration },
     #[error("the idempotency key {key} was used for another request")]
@@ -229,9 +231,12 @@ impl ControlError {
             Self::OverBudget { limit, wanted, .. } if wanted > limit => ErrorCode::Forbidden,
             Self::OverBudget { .. } => ErrorCode::Exhausted,
             Self::AgentSecret { .. } => ErrorCode::Internal,
-            Self::NoTenantStore | Self::NoImages | Self::NoBuilds { .. } | Self::NoVolumes | Self::NoVolumeCopies => {
-                ErrorCode::Unsupported
-            }
+            Self::NoTenantStore
+            | Self::NoImages
+            | Self::NoBuilds { .. }
+            | Self::NoVolumes
+            | Self::NoVolumeCopies
+            | Self::NoBucketCopies { .. } => ErrorCode::Unsupported,
             Self::Gone { .. } => ErrorCode::SandboxFailed,
             Self::BadTemplate { .. }
             | Self::Spec(_)
@@ -306,6 +311,7 @@ impl ControlError {
                 "create it with: arenite volume create; an operator can declare directories of the host in a template"
             }
             Self::NoVolumes => "the namespace engine has them",
+            Self::NoBucketCopies { .. } => "copy its objects with the bucket's own tools",
             Self::NoVolumeCopies => "start the server with a pool: see docs/VOLUMES.md",
             Self::NoNode { .. } => "see which there are: arenite node ls",
             Self::NoNodeFits { .. } => "arenite node ls shows states, drains and labels; arenite node uncordon NAME ends a drain",

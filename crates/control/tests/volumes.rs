@@ -40,7 +40,12 @@ async fn start(home: &Home) -> (Arc<Control>, Arc<FakeEngine>, PathBuf) {
 }
 
 fn new_volume(name: &str) -> NewVolume {
-    NewVolume { name: name.parse().unwrap(), size_bytes: None, labels: BTreeMap::from([("a".to_owned(), "b".to_owned())]) }
+    NewVolume {
+        name: name.parse().unwrap(),
+        size_bytes: None,
+        bucket: None,
+        labels: BTreeMap::from([("a".to_owned(), "b".to_owned())]),
+    }
 }
 
 fn entries(directory: &Path) -> Vec<String> {
@@ -92,7 +97,7 @@ async fn a_start_completes_what_a_crash_interrupted(home: Home) {
     assert_eq!(entries(&directory), expected);
     // A row without files stays until it is removed.
     fs::remove_dir(directory.join(kept.id.as_str())).unwrap();
-    assert!(control.volume_facts(std::slice::from_ref(&kept)).await.unwrap()[0].is_missing);
+    assert!(control.volume_facts(std::slice::from_ref(&kept), false).await.unwrap()[0].is_missing);
     assert!(matches!(control.volume_files(&tenant(), &kept.name).await, Err(ControlError::VolumeMissing { .. })));
     control.remove_volume(&tenant(), &kept.name, false).await.unwrap();
     assert!(matches!(control.volume(&tenant(), &kept.name).await, Err(ControlError::NoVolume { .. })));

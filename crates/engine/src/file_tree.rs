@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arenite_model::ErrorCode;
@@ -22,6 +23,7 @@ use serde::Serialize;
 use thiserror::Error;
 use utoipa::ToSchema;
 
+use crate::namespace::buckets::BucketUse;
 use crate::namespace::storage::remove_contents_until;
 
 /// Longest path, in bytes.
@@ -193,18 +195,27 @@ pub struct TreeFile {
     /// In bytes, when it was opened.
     pub size: u64,
     pub modified_at: Timestamp,
+    /// Keeps a bucket mounted until the file is read.
+    pub held: Option<Arc<BucketUse>>,
 }
 
 /// A directory with everything below it. All calls block.
 #[derive(Debug)]
 pub struct FileTree {
     top: OwnedFd,
+    /// It is the mount of a bucket, which has no files without a name, and no owners and permissions.
+    held: Option<Arc<BucketUse>>,
 }
 
 impl FileTree {
     /// `top` is an open directory.
     pub fn new(top: OwnedFd) -> Self {
-        Self { top }
+        Self { top, held: None }
+    }
+
+    /// `top` is the mount of a bucket.
+    pub fn of_bucket(top: OwnedFd, held: BucketUse) -> Self {
+        Self { top, held: Some(Arc::new(held)) }
     }
 
     /// The first entries of a directory after a name, in the order of their bytes. The memory that this takes depends on `most`
@@ -253,7 +264,7 @@ impl FileTree {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = openat(CWD, own_path(found.as_fd()), flags, Mode::empty()).map_err(|error| classify("open", path, error))?;
         let size = u64::try_from(about.st_size).unwrap_or(0);
-        Ok(TreeFile { file: File::from(file), size, modified_at: modified(&about) })
+        Ok(TreeFile { file: File::from(file), size, modified_at: modified(&about), held: self.held.clone() })
     }
 
     /// Starts to write a file, which takes the place of one that is there when it is complete.
@@ -272,6 +283,14 @@ impl FileTree {
             let (found, wanted) = (EntryKind::Directory.article(), EntryKind::File.article());
             return Err(FileTreeError::WrongKind { path: path.shown(), found, wanted });
         }
+        if let Some(held) = &self.held {
+            let temporary = temporary_name();
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let file = openat(&parent, &temporary, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
+            let unfinished = Some(Unfinished { temporary, _held: Arc::clone(held) });
+            let (name, file, path) = (name.as_bytes().to_vec(), Some(File::from(file)), path.clone());
+            return Ok(Upload { parent, name, file, path, unfinished });
+        }
         // It has no name until it is complete, so nothing is left of it if the server ends.
         let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
         let file = openat(&parent, ".", flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
@@ -285,7 +304,8 @@ impl FileTree {
         };
         let set = fchown(&file, Some(Uid::from_raw(like.0)), Some(Gid::from_raw(like.1)));
         set.and_then(|()| fchmod(&file, Mode::from_raw_mode(like.2))).map_err(failed)?;
-        Ok(Upload { parent, name: name.as_bytes().to_vec(), file: File::from(file), path: path.clone() })
+        let (name, file, path) = (name.as_bytes().to_vec(), Some(File::from(file)), path.clone());
+        Ok(Upload { parent, name, file, path, unfinished: None })
     }
 
     /// Removes a file, a link, or an empty directory; with `recursive`, a directory with its content.
@@ -328,13 +348,24 @@ impl FileTree {
         let mut current = self.directory(&TreePath(Vec::new()))?;
         for part in path.parts() {
             current = match open_part(current.as_fd(), part) {
-                Err(Errno::NOENT) => make_directory(current.as_fd(), part)
+                Err(Errno::NOENT) => self
+                    .make_directory(current.as_fd(), part)
                     .and_then(|()| open_part(current.as_fd(), part))
                     .map_err(|error| classify("make", path, error))?,
                 other => other.map_err(|error| classify("open", path, error))?,
             };
         }
         Ok(current)
+    }
+
+    fn make_directory(&self, parent: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<()> {
+        if self.held.is_none() {
+            return make_directory(parent, name);
+        }
+        match mkdirat(parent, name, Mode::RWXU) {
+            Err(Errno::EXIST) => Ok(()),
+            other => other,
+        }
     }
 
     /// Opens an existing directory.
@@ -411,28 +442,58 @@ fn temporary_name() -> String {
 pub struct Upload {
     parent: OwnedFd,
     name: Vec<u8>,
-    file: File,
+    /// None: it is finished.
+    file: Option<File>,
     path: TreePath,
+    /// In the mount of a bucket, it has a name from the start.
+    unfinished: Option<Unfinished>,
+}
+
+#[derive(Debug)]
+struct Unfinished {
+    temporary: String,
+    _held: Arc<BucketUse>,
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        if let Some(unfinished) = self.unfinished.take() {
+            self.file = None;
+            let _ = unlinkat(&self.parent, &unfinished.temporary, AtFlags::empty());
+        }
+    }
 }
 
 impl Upload {
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.file.write_all(bytes).map_err(|error| match error.raw_os_error().map(Errno::from_raw_os_error) {
+        let Some(file) = &mut self.file else { return Ok(()) };
+        file.write_all(bytes).map_err(|error| match error.raw_os_error().map(Errno::from_raw_os_error) {
             Some(number) => classify("write", &self.path, number),
             None => FileTreeError::Io { what: "write", path: self.path.shown(), source: error },
         })
     }
 
     /// Gives the file its name. It takes the place of a file or a link that has it.
-    pub fn finish(self) -> Result<TreeEntry> {
-        let name = OsStr::from_bytes(&self.name);
-        self.link(name).map_err(|error| classify("write", &self.path, error))?;
-        let about = fstat(&self.file).map_err(|error| classify("look at", &self.path, error))?;
+    pub fn finish(mut self) -> Result<TreeEntry> {
+        let name = self.name.clone();
+        let name = OsStr::from_bytes(&name);
+        let Some(file) = self.file.take() else { return Err(classify("write", &self.path, Errno::BADF)) };
+        if let Some(unfinished) = &self.unfinished {
+            // Closed, it is complete, and it is not uploaded before it has its name.
+            drop(file);
+            renameat(&self.parent, &unfinished.temporary, &self.parent, name)
+                .map_err(|error| classify("write", &self.path, error))?;
+            self.unfinished = None;
+            let about = statat(&self.parent, name, AtFlags::SYMLINK_NOFOLLOW);
+            return Ok(TreeEntry::new(&self.name, &about.map_err(|error| classify("look at", &self.path, error))?));
+        }
+        self.link(&file, name).map_err(|error| classify("write", &self.path, error))?;
+        let about = fstat(&file).map_err(|error| classify("look at", &self.path, error))?;
         Ok(TreeEntry::new(&self.name, &about))
     }
 
-    fn link(&self, name: &OsStr) -> rustix::io::Result<()> {
-        let own = own_path(self.file.as_fd());
+    fn link(&self, file: &File, name: &OsStr) -> rustix::io::Result<()> {
+        let own = own_path(file.as_fd());
         match linkat(CWD, &own, &self.parent, name, AtFlags::SYMLINK_FOLLOW) {
             Err(Errno::EXIST) => {}
             other => return other,

@@ -31,13 +31,13 @@ pub use arenite_egress::{EgressError, EgressEvent};
 pub use file_tree::FileTreeError;
 pub use guest_request::{GuestAnswer, request_guest};
 pub use kubernetes::KubernetesConfig;
+pub use namespace::buckets::{Backing, BucketError, BucketFacts, Buckets};
 pub use namespace::network::{NetworkLog, egress_main, suggest_rules};
 pub use namespace::storage::{Storage, StorageError, StorageKind};
 pub use stages::Stages;
 pub use states::{
-    AfterReturn, AutoSealed, ChangedPath, Comparison, DiskState, History, PathChange, PathKind, ProcessFate, Return, Returned, Seal,
-    SealTime, Sealed,
-    SealedState, StateKind,
+    AfterReturn, AutoSealed, ChangedPath, Comparison, DiskState, History, PathChange, PathKind, ProcessFate, Return, Returned,
+    Seal, SealTime, Sealed, SealedState, StateKind,
 };
 
 /// A connection to a guest.
@@ -244,6 +244,11 @@ pub trait Engine: Send + Sync + 'static {
         None
     }
 
+    /// The buckets that the operator declared for volumes; none: it can't mount any.
+    fn buckets(&self) -> Option<Arc<Buckets>> {
+        None
+    }
+
     /// Whether to prepare anything for sandboxes before they are reserved. If not, what was prepared is released soon.
     fn keep_prepared(&self, _keep: bool) {}
 
@@ -417,6 +422,8 @@ pub enum EngineError {
     /// A tier is not available for this image or on this host.
     #[error("the tier {tier} is not available: {reason}")]
     NoTier { tier: Tier, reason: String, hint: &'static str },
+    #[error(transparent)]
+    Bucket(#[from] BucketError),
     /// The storage of sandboxes' disks is unusable.
     #[error("{reason}")]
     Storage { reason: String, hint: Option<String> },
@@ -451,6 +458,7 @@ impl EngineError {
             Self::NoImage { .. } | Self::NotFound { .. } | Self::NoState { .. } => ErrorCode::NotFound,
             Self::NoVolume { .. } | Self::NetworkPolicy(_) => ErrorCode::InvalidRequest,
             Self::SubPath { source, .. } => source.code(),
+            Self::Bucket(source) => source.code(),
             Self::Unsupported { .. }
             | Self::NoPauseToDisk { .. }
             | Self::NoTier { .. }
@@ -491,6 +499,7 @@ impl EngineError {
                 Some("delete sandboxes that are not needed, or raise the server's limit: LimitNOFILE, or ulimit -n".to_owned())
             }
             Self::Stage { hint, .. } | Self::Storage { hint, .. } => hint.clone(),
+            Self::Bucket(source) => source.hint(),
             Self::NoStates { .. } => {
                 Some("create another sandbox instead; docs/STATE.md has what states of disks need".to_owned())
             }

@@ -119,8 +119,7 @@ impl<'a> StateCall<'a> {
         let (dialect, action) = (self.dialect, self.action.clone());
         let forked = async move {
             let keeps = checkpoint.is_some();
-            let (parent, state) =
-                gateway.control.begin_fork(context.tenant(), &of, checkpoint, fork.keep_processes).await?;
+            let (parent, state) = gateway.control.begin_fork(context.tenant(), &of, checkpoint, fork.keep_processes).await?;
             let spec = SandboxSpec { state: Some(state.clone()), restart_processes: false, ..parent.spec.clone() };
             let request = fork_request(dialect, fork, &parent, spec);
             let child_call = LifecycleCall { dialect, action, arguments: None };

@@ -127,13 +127,19 @@ impl Cgroups {
     /// Prepares the installation's cgroups.
     pub fn open(layout: Layout, prefix: &str) -> Result<Self, CgroupError> {
         let cgroups = Self { layout, prefix: prefix.to_owned() };
-        if let Layout::V2 { root } = &cgroups.layout {
-            for dir in [root.clone(), root.join(prefix)] {
+        cgroups.prepare()?;
+        Ok(cgroups)
+    }
+
+    /// The same for those that [`Cgroups::existing`] found or not.
+    pub fn prepare(&self) -> Result<(), CgroupError> {
+        if let Layout::V2 { root } = &self.layout {
+            for dir in [root.clone(), root.join(&self.prefix)] {
                 make_dir(&dir)?;
                 write(&dir, "cgroup.subtree_control", "+memory +pids +cpu")?;
             }
         }
-        Ok(cgroups)
+        Ok(())
     }
 
     /// Those of an installation that may be gone. Makes nothing ready.

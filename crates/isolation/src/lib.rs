@@ -20,6 +20,7 @@ pub mod loopdev;
 pub mod memory;
 pub mod mounts;
 pub mod netns;
+pub mod no_new_privileges;
 mod sandbox;
 mod seccomp;
 pub mod spawner;

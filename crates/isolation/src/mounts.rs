@@ -154,6 +154,54 @@ pub fn attach(tree: BorrowedFd<'_>, target: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Attaches a detached mount over a mount of FUSE that a sandbox has at `target`, because that does not answer any more.
+/// `process` is a pidfd of the sandbox.
+///
+/// What the sandbox did to the path does not matter: no link is followed, and only a mount of FUSE is covered, which no sandbox
+/// can make itself.
+///
+/// # Errors
+/// `EINVAL` if there is no such mount at the path.
+pub fn cover(process: BorrowedFd<'_>, tree: BorrowedFd<'_>, target: &Path) -> io::Result<()> {
+    let covered = std::thread::scope(|scope| {
+        // A thread for this alone: it does not return from the sandbox's mount namespace.
+        std::thread::Builder::new()
+            .name("cover".to_owned())
+            .spawn_scoped(scope, || cover_here(process, tree, target))
+            .map(|thread| thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread panicked"))))
+    });
+    covered?
+}
+
+fn cover_here(process: BorrowedFd<'_>, tree: BorrowedFd<'_>, target: &Path) -> io::Result<()> {
+    use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstatfs, openat2};
+    use rustix::thread::{ThreadNameSpaceType, UnshareFlags, move_into_thread_name_spaces, unshare_unsafe};
+    const FUSE: u32 = 0x6573_5546;
+    const MOVE_MOUNT_T_EMPTY_PATH: libc::c_uint = 0x40;
+    // SAFETY: only the root and the working directory of this thread become separate ones. It opens no file by a relative path.
+    unsafe { unshare_unsafe(UnshareFlags::FS) }?;
+    move_into_thread_name_spaces(process, ThreadNameSpaceType::MOUNT)?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let place = openat2(CWD, target, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS)?;
+    match fstatfs(&place) {
+        Err(rustix::io::Errno::NOTCONN) => {}
+        Ok(about) if about.f_type as u32 == FUSE => {}
+        _ => return Err(io::ErrorKind::InvalidInput.into()),
+    }
+    // SAFETY: a system call on open descriptors and NUL-terminated paths.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_move_mount,
+            tree.as_raw_fd(),
+            c"".as_ptr(),
+            place.as_raw_fd(),
+            c"".as_ptr(),
+            MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH,
+        )
+    })?;
+    Ok(())
+}
+
 /// `mount(2)`.
 pub(crate) fn mount(source: &str, target: &str, kind: &str, flags: libc::c_ulong, data: &str) -> io::Result<()> {
     let text = |s: &str| CString::new(s).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));

@@ -191,7 +191,7 @@ VolumeId: TypeAlias = str
 VolumeName: TypeAlias = str
 """Names a volume within its tenant: a DNS label."""
 
-VolumeState: TypeAlias = Literal["ready", "removing", "missing"] | str
+VolumeState: TypeAlias = Literal["ready", "removing", "missing", "unreachable"] | str
 """Whether a volume can be used."""
 
 WebhookId: TypeAlias = str
@@ -1300,12 +1300,16 @@ class VerificationProblem(Model):
 
 class VolumeInfo(Model):
     """A volume."""
+    bucket: str | None = None
+    """The bucket that has its files; null: the server's storage has them."""
     created_at: datetime
     id: VolumeId
     labels: dict[str, str]
     name: VolumeName
     node: NodeName | None = None
     """The node that has it; null without a cluster."""
+    problem: str | None = None
+    """Why its bucket can't be reached."""
     sandboxes: list[SandboxName]
     """The sandboxes that have it, in any state; of another node's volume, only that node lists them."""
     size_bytes: int
@@ -1315,6 +1319,8 @@ class VolumeInfo(Model):
     state: VolumeState
     used_bytes: int | None = None
     """What it holds; null: the storage can't tell, or another node has it."""
+    waiting_uploads: int | None = None
+    """Files that are not in the bucket yet; null: none has to be, or it is not known."""
 
 
 class VolumeList(Model):

@@ -225,10 +225,12 @@ class CreateTenant(TypedDict, total=False):
 
 class CreateVolume(TypedDict, total=False):
     """A request for a volume."""
+    bucket: str | None
+    """Keeps its files in this bucket, which the operator declared."""
     labels: dict[str, str]
     name: VolumeName | None
     size_bytes: int | None
-    """What it may hold, in bytes, from 16 MiB; 10 GiB by default."""
+    """What it may hold, in bytes, from 16 MiB; 10 GiB by default. In a bucket, it bounds what waits for its upload."""
 
 
 class CreateWebhook(TypedDict, total=False):

@@ -29,13 +29,17 @@ A volume outlives sandboxes, and several sandboxes can mount it at once. Each se
 Examples:
   arenite volume create models --size 50GiB
   arenite create demo --volume models:/models
-  arenite create other --volume models/first:/data:ro       one directory of it, read-only")]
+  arenite create other --volume models/first:/data:ro       one directory of it, read-only
+  arenite volume create data --bucket shared                in a bucket that the operator declared")]
 pub(crate) struct VolumeCreateArgs {
     /// Name: lower-case letters, digits and inner hyphens
     pub(crate) name: VolumeName,
-    /// What it may hold, from 16MiB [default: 10GiB]
+    /// What it may hold, from 16MiB; in a bucket, what may wait there for its upload [default: 10GiB]
     #[arg(long, value_name = "SIZE")]
     pub(crate) size: Option<Size>,
+    /// Keep its files in this bucket
+    #[arg(long, value_name = "NAME")]
+    pub(crate) bucket: Option<String>,
     /// Label; repeatable
     #[arg(long, short, value_name = "KEY=VALUE")]
     pub(crate) label: Vec<String>,

@@ -28,7 +28,10 @@ pub(crate) async fn run(command: VolumeCommand) -> Outcome {
 
 async fn create(args: VolumeCreateArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
-    let request = json!({ "name": args.name, "size_bytes": args.size.map(|size| size.0), "labels": labels(&args.label)? });
+    let mut request = json!({ "name": args.name, "size_bytes": args.size.map(|size| size.0), "labels": labels(&args.label)? });
+    if let Some(bucket) = args.bucket {
+        request["bucket"] = bucket.into();
+    }
     show(args.format.json, client.post(VOLUMES, &request).await?)
 }
 
@@ -55,7 +58,7 @@ fn show(as_json: bool, volume: Value) -> Outcome {
     }
     let volume: wire::Volume = read_answer(volume)?;
     output::line(&volume.name);
-    if !volume.size_enforced {
+    if !volume.size_enforced && volume.bucket.is_none() {
         eprintln!("its size of {} is not enforced: the server has no storage pool", Size(volume.size_bytes));
     }
     Ok(ExitCode::SUCCESS)
@@ -73,14 +76,19 @@ async fn ls(args: VolumeLsArgs) -> Outcome {
         return Ok(ExitCode::SUCCESS);
     }
     let now = Timestamp::now();
-    let mut rows = output::table(&["name", "state", "used", "size", "sandboxes", "node", "created"]);
+    let mut rows = output::table(&["name", "state", "bucket", "used", "size", "sandboxes", "node", "created"]);
     for volume in &list.volumes {
         let size = Size(volume.size_bytes).short();
         rows.add_row(vec![
             volume.name.clone(),
             volume.state.clone(),
+            volume.bucket.clone().unwrap_or_else(|| "-".to_owned()),
             volume.used_bytes.map_or_else(|| "-".to_owned(), |used| Size(used).short()),
-            if volume.size_enforced { size } else { format!("{size}, not enforced") },
+            match (volume.size_enforced, &volume.bucket) {
+                (true, _) => size,
+                (false, None) => format!("{size}, not enforced"),
+                (false, Some(_)) => "-".to_owned(),
+            },
             volume.sandboxes.len().to_string(),
             volume.node.clone().unwrap_or_else(|| "-".to_owned()),
             format!("{} ago", output::distance(volume.created_at, now)),

@@ -78,6 +78,7 @@ impl Settings {
         let of_hosts = [
             ("extra_ca", path(self.extra_ca.as_ref())),
             ("runsc", path(self.runsc.as_ref())),
+            ("bucket", first(self.bucket.as_ref())),
             ("storage_size", self.storage_size.as_ref().map(ToString::to_string)),
             ("subnet", self.subnet.as_ref().map(ToString::to_string)),
             ("deny", first(self.deny.as_ref())),

@@ -17,6 +17,7 @@ use arenite_control::images::PullMode;
 use arenite_control::store::{AddressError, PostgresAddress};
 use arenite_engine::KubernetesConfig;
 use arenite_engine::docker::{DEFAULT_GVISOR_RUNTIME, DEFAULT_SOCKET};
+use arenite_engine::namespace::buckets::BucketStore;
 use arenite_gateway::{AuthError, Authentication, Certificates, TlsError, TokenRules, TraceConfig};
 use arenite_model::{ImageName, NodeName, Tier};
 use clap::parser::ValueSource;
@@ -26,8 +27,8 @@ use thiserror::Error;
 
 pub(crate) use trajectories::TrajectoryStore;
 use values::{
-    AddressRange, AgentSandboxVersion, ClassOf, EngineKind, ImageMirror, ImageOf, ImagePull, ImageRegistry, LimitOf, LogFormat,
-    NodeLabel, OptionalListen, PoolOf, Resolver, Secret, Size, VolumeOf,
+    AddressRange, AgentSandboxVersion, BucketOf, ClassOf, EngineKind, ImageMirror, ImageOf, ImagePull, ImageRegistry, LimitOf,
+    LogFormat, NodeLabel, OptionalListen, PoolOf, Resolver, Secret, Size, VolumeOf,
 };
 
 /// The configuration file, unless another is named.
@@ -69,6 +70,8 @@ pub(crate) enum ConfigError {
     NoFile { setting: &'static str, path: PathBuf, source: std::io::Error },
     #[error("trajectory_store: {0}")]
     TrajectoryStore(String),
+    #[error("bucket: the file {} can't be used: {reason}", file.display())]
+    Bucket { file: PathBuf, reason: String },
     #[error("tls_cert and tls_key: {0}")]
     Tls(#[from] TlsError),
 }
@@ -92,6 +95,7 @@ impl ConfigError {
             Self::Store(_) => {
                 "without it, or with the value sqlite, the store is control.sqlite in the data directory".to_owned()
             }
+            Self::Bucket { .. } => "docs/VOLUMES.md has an example of the file".to_owned(),
             Self::Tls(_) => "both are PEM files: the chain with the server's own certificate first, and its key".to_owned(),
             Self::TrajectoryStore(_) if !cfg!(feature = "object-storage") => {
                 "the packages have it; cargo xtask dist builds them, and cargo xtask up leaves it out, since it takes a while to compile"
@@ -235,6 +239,12 @@ settings! {
     /// Host directory that sandboxes may mount by this name, :ro for read-only; repeatable
     #[arg(long, env = "ARENITE_VOLUME", value_name = "NAME=DIR[:ro]", value_delimiter = ',')]
     volume: Vec<VolumeOf>,
+    /// Bucket for volumes, and the file with its address and credentials, such as shared=/etc/arenite/shared.toml; repeatable
+    #[arg(long, env = "ARENITE_BUCKET", value_name = "NAME=FILE", value_delimiter = ',')]
+    bucket: Vec<BucketOf>,
+    /// Program that mounts buckets [default: rclone in PATH]
+    #[arg(long, env = "ARENITE_RCLONE", value_name = "FILE")]
+    rclone: PathBuf,
     /// TCP port of the host's 127.0.0.1 that sandboxes reach at host.docker.internal; repeatable
     #[arg(long, env = "ARENITE_HOST_PORT", value_name = "PORT", value_delimiter = ',')]
     host_port: Vec<u16>,
@@ -389,6 +399,12 @@ impl Settings {
         let variable = std::env::var_os("ARENITE_RUNSC").filter(|path| !path.is_empty()).map(PathBuf::from);
         variable.or_else(|| Self::of_file(None).ok()?.0.runsc)
     }
+
+    /// The same for the program that mounts buckets.
+    pub(crate) fn rclone_here() -> Option<PathBuf> {
+        let variable = std::env::var_os("ARENITE_RCLONE").filter(|path| !path.is_empty()).map(PathBuf::from);
+        variable.or_else(|| Self::of_file(None).ok()?.0.rclone)
+    }
 }
 
 /// The complete configuration of a server.
@@ -419,6 +435,9 @@ pub(crate) struct Config {
     /// Empty: those of the host.
     pub(crate) resolver: Vec<Resolver>,
     pub(crate) volume: Vec<VolumeOf>,
+    pub(crate) bucket: Vec<BucketOf>,
+    /// None: the one in PATH, if any.
+    pub(crate) rclone: Option<PathBuf>,
     pub(crate) host_port: Vec<u16>,
     pub(crate) extra_ca: Option<PathBuf>,
     pub(crate) tier: Tier,
@@ -518,6 +537,8 @@ impl Settings {
             allow: Some(Vec::new()),
             resolver: Some(Vec::new()),
             volume: Some(Vec::new()),
+            bucket: Some(Vec::new()),
+            rclone: None,
             host_port: Some(Vec::new()),
             extra_ca: None,
             tier: Some(Tier::Namespace),
@@ -721,6 +742,7 @@ impl Settings {
                 ("extra_ca", all.extra_ca.as_ref().map(|file| file.display().to_string())),
                 ("runsc", all.runsc.as_ref().map(|file| file.display().to_string())),
                 ("pool", all.pool.as_ref().and_then(|pools| pools.first()).map(|pool| pool.to_string())),
+                ("bucket", all.bucket.as_ref().and_then(|buckets| buckets.first()).map(|bucket| bucket.to_string())),
             ];
             if let Some((setting, Some(given))) = of_namespaces.into_iter().find(|(_, given)| given.is_some()) {
                 return Err(ConfigError::Refused { setting, given, rule: "the engine docker does not have it" });
@@ -754,6 +776,8 @@ impl Settings {
             allow: all.allow.expect(complete),
             resolver: all.resolver.expect(complete),
             volume: all.volume.expect(complete),
+            bucket: all.bucket.expect(complete).into_iter().map(|bucket| bucket.with_file(absolute)).collect(),
+            rclone: all.rclone.map(absolute),
             host_port: all.host_port.expect(complete),
             extra_ca: all.extra_ca.map(absolute),
             tier: all.tier.expect(complete),
@@ -859,6 +883,13 @@ impl Config {
                 return Err(ConfigError::Refused { setting: "volume", given: volume.to_string(), rule });
             }
         }
+        for (number, bucket) in self.bucket.iter().enumerate() {
+            if self.bucket[..number].iter().any(|other| other.name == bucket.name) {
+                let rule = "each name is declared once";
+                return Err(ConfigError::Refused { setting: "bucket", given: bucket.to_string(), rule });
+            }
+            BucketStore::read(&bucket.file).map_err(|reason| ConfigError::Bucket { file: bucket.file.clone(), reason })?;
+        }
         for (number, label) in self.node_label.iter().enumerate() {
             if self.node_label[..number].iter().any(|other| other.key == label.key) {
                 let rule = "each label is given once";
@@ -885,6 +916,7 @@ impl Config {
         let files = [
             ("extra_ca", &self.extra_ca),
             ("runsc", &self.runsc),
+            ("rclone", &self.rclone),
             ("templates_dir", &self.templates_dir),
             ("environments_file", &self.environments_file),
         ];
@@ -969,6 +1001,9 @@ mod tests {
             ("listen = []", "listen"),
             ("extra_ca = \"/does/not/exist.pem\"", "extra_ca"),
             ("runsc = \"/does/not/exist/runsc\"", "runsc"),
+            ("rclone = \"/does/not/exist/rclone\"", "rclone"),
+            ("bucket = [\"a=/does/not/exist.toml\"]", "bucket"),
+            ("bucket = [\"a=/x\"]\nengine = \"docker\"", "bucket"),
             ("tier = \"machine\"", "tier"),
             ("docker_gvisor_runtime = \"\"", "docker_gvisor_runtime"),
             ("tls_cert = \"/x.pem\"", "tls_cert"),

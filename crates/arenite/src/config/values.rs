@@ -324,6 +324,45 @@ impl fmt::Display for VolumeOf {
     }
 }
 
+/// A bucket for volumes, and the file with its address and credentials: `shared=/etc/arenite/shared.toml`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) struct BucketOf {
+    pub(crate) name: String,
+    pub(crate) file: PathBuf,
+}
+
+as_text!(BucketOf);
+
+impl BucketOf {
+    pub(crate) fn with_file(self, change: impl Fn(PathBuf) -> PathBuf) -> Self {
+        Self { file: change(self.file), name: self.name }
+    }
+}
+
+impl FromStr for BucketOf {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || {
+            let shown = if text.contains("://") { "an address" } else { text };
+            format!("{shown:?} is no bucket: write a name and a file with its address, such as shared=/etc/arenite/shared.toml")
+        };
+        let (name, file) = text.split_once('=').ok_or_else(bad)?;
+        let is_name = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+        // An address may hold credentials, which are not on command lines.
+        if name.is_empty() || name.len() > 63 || !name.bytes().all(is_name) || file.is_empty() || file.contains("://") {
+            return Err(bad());
+        }
+        Ok(Self { name: name.to_owned(), file: file.into() })
+    }
+}
+
+impl fmt::Display for BucketOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.name, self.file.display())
+    }
+}
+
 /// A label of a node: `zone=a`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -586,6 +625,17 @@ mod tests {
             "timeout=0",
         ] {
             assert!(bad.parse::<LimitOf>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn buckets_read_back_as_written_and_have_no_address() {
+        for text in ["shared=/etc/arenite/shared.toml", "a-1=bucket.toml"] {
+            assert_eq!(text.parse::<BucketOf>().unwrap().to_string(), text);
+        }
+        for bad in ["", "shared", "=x", "shared=", "A=/x", "shared=s3://key:hidden@bucket"] {
+            let error = bad.parse::<BucketOf>().unwrap_err();
+            assert!(!error.contains("hidden"), "{error}");
         }
     }
 

@@ -21,6 +21,7 @@ pub(super) fn all(host: &Host) -> Vec<Check> {
         mmdebstrap(host),
         kvm(host),
         tiers(host),
+        buckets(host),
         memory(host),
         disk(host),
     ]
@@ -184,6 +185,15 @@ fn tiers(host: &Host) -> Check {
     Check::ok("tiers", detail)
 }
 
+/// Without them, only creates of volumes in buckets are refused.
+fn buckets(host: &Host) -> Check {
+    let detail = match &host.rclone {
+        Ok((path, version)) => format!("volumes can be in buckets ({} {version})", path.display()),
+        Err(reason) => format!("no volumes in buckets: {reason}"),
+    };
+    Check::ok("buckets", detail)
+}
+
 fn memory(host: &Host) -> Check {
     let found = format!("{} available", Size(host.memory_available).short());
     match host.memory_available >> 20 {
@@ -227,6 +237,7 @@ mod tests {
             ip_forward: Some(true),
             kvm: None,
             gvisor: Err("runsc is not in PATH".into()),
+            rclone: Err("rclone is not in PATH".into()),
             memory_available: 8 << 30,
             disk_available: 50 << 30,
         }

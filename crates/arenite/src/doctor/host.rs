@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use arenite_engine::namespace::find_runsc;
+use arenite_engine::namespace::{find_rclone, find_runsc};
 use arenite_isolation::cgroup::Layout;
 
 use crate::config::Settings;
@@ -42,6 +42,8 @@ pub(super) struct Host {
     pub(super) kvm: Option<bool>,
     /// gVisor's program with its version, or why there is none.
     pub(super) gvisor: Result<(PathBuf, String), String>,
+    /// The program that mounts buckets with its version, or why none can be mounted.
+    pub(super) rclone: Result<(PathBuf, String), String>,
     /// In bytes.
     pub(super) memory_available: u64,
     /// In bytes, on the file system of the data directory.
@@ -84,6 +86,7 @@ impl Host {
             data_on_btrfs: magic == Some(BTRFS_MAGIC),
             data_dir: whole,
             gvisor: gvisor(),
+            rclone: find_rclone(Settings::rclone_here().as_deref()),
             programs: PROGRAMS.into_iter().filter(|program| on_path(program)).collect(),
             ip_forward: text("/proc/sys/net/ipv4/ip_forward").trim().parse::<u8>().ok().map(|n| n == 1),
             kvm: kvm.exists().then(|| std::fs::File::options().read(true).write(true).open(kvm).is_ok()),

@@ -12,6 +12,9 @@
 //! files with a memo and no row belong to a row that the store has lost, which is written again. A row says that its volume is
 //! being removed before anything of it is removed.
 //!
+//! The files of a volume in a bucket are objects below `TENANT/ID` there, and what the engine's storage has is a cache. Objects
+//! are removed before it.
+//!
 //! A create of a sandbox counts as a use of its volumes from the moment it has found them. A removal begins only without any use,
 //! and no create finds the volume after that.
 
@@ -22,8 +25,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use arenite_engine::file_tree::FileTree;
-use arenite_engine::{EngineError, Storage, StorageError, StorageKind};
-use arenite_model::{NodeName, SandboxName, SandboxSpec, SandboxState, SpecError, TenantId, VolumeId, VolumeName};
+use arenite_engine::{Backing, BucketError, Buckets, EngineError, Storage, StorageError, StorageKind};
+use arenite_model::{ErrorCode, NodeName, SandboxName, SandboxSpec, SandboxState, SpecError, TenantId, VolumeId, VolumeName};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -49,8 +52,10 @@ pub struct Volume {
     pub tenant: TenantId,
     pub name: VolumeName,
     pub id: VolumeId,
-    /// Its limit, in bytes.
+    /// Its limit, in bytes. Of one in a bucket, it bounds what waits for its upload.
     pub size_bytes: u64,
+    /// The bucket that has its files, as the operator named it; none: the storage has them.
+    pub bucket: Option<String>,
     pub labels: BTreeMap<String, String>,
     pub created_at: Timestamp,
     /// The node that has its files; none without a cluster.
@@ -68,6 +73,10 @@ pub struct VolumeFacts {
     pub size_enforced: bool,
     /// Its row is here, and its files are not.
     pub is_missing: bool,
+    /// Why its bucket can't be used now.
+    pub problem: Option<String>,
+    /// Of a volume in a bucket: files that are not there yet. None: unknown.
+    pub waiting_uploads: Option<u64>,
     /// Those of this node that have it, in any state.
     pub sandboxes: Vec<SandboxName>,
 }
@@ -78,6 +87,8 @@ pub struct NewVolume {
     pub name: VolumeName,
     /// None: 10 GiB, or the size of the volume that is copied.
     pub size_bytes: Option<u64>,
+    /// The bucket for its files; none: the storage.
+    pub bucket: Option<String>,
     pub labels: BTreeMap<String, String>,
 }
 
@@ -94,6 +105,8 @@ pub struct VolumeChange {
 struct Stored {
     id: VolumeId,
     size_bytes: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    bucket: Option<String>,
     #[serde(default)]
     labels: BTreeMap<String, String>,
     created_at: Timestamp,
@@ -121,6 +134,7 @@ impl Volume {
         Stored {
             id: self.id.clone(),
             size_bytes: self.size_bytes,
+            bucket: self.bucket.clone(),
             labels: self.labels.clone(),
             created_at: self.created_at,
             node: self.node.clone(),
@@ -137,8 +151,14 @@ impl Volume {
     }
 
     fn new(tenant: TenantId, name: VolumeName, stored: Stored) -> Self {
-        let Stored { id, size_bytes, labels, created_at, node, is_removing } = stored;
-        Self { tenant, name, id, size_bytes, labels, created_at, node, is_removing }
+        let Stored { id, size_bytes, bucket, labels, created_at, node, is_removing } = stored;
+        Self { tenant, name, id, size_bytes, bucket, labels, created_at, node, is_removing }
+    }
+
+    /// Where its objects are, if it is in a bucket.
+    fn backing(&self) -> Option<Backing> {
+        let bucket = self.bucket.clone()?;
+        Some(Backing { bucket, folder: format!("{}/{}", self.tenant, self.id) })
     }
 
     fn read(record: &Record) -> Result<Self, StoreError> {
@@ -215,8 +235,23 @@ impl Control {
         done.map_err(|error| EngineError::Storage { hint: error.hint(), reason: error.to_string() }.into())
     }
 
-    /// What is known of volumes, in the same order.
-    pub async fn volume_facts(&self, volumes: &[Volume]) -> Result<Vec<VolumeFacts>, ControlError> {
+    fn buckets(&self) -> Result<Arc<Buckets>, ControlError> {
+        let none = || BucketError::NoClient { reason: format!("the engine {} mounts none", self.engine.name()) };
+        Ok(self.engine.buckets().ok_or_else(none).map_err(EngineError::from)?)
+    }
+
+    /// Runs work that waits for a bucket.
+    async fn on_buckets<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Arc<Buckets>) -> Result<T, BucketError> + Send + 'static,
+    ) -> Result<T, ControlError> {
+        let buckets = self.buckets()?;
+        let done = tokio::task::spawn_blocking(move || work(&buckets)).await.map_err(|_| ControlError::Stopping)?;
+        Ok(done.map_err(EngineError::from)?)
+    }
+
+    /// What is known of volumes, in the same order. With `look`, their buckets are asked whether they can be reached.
+    pub async fn volume_facts(&self, volumes: &[Volume], look: bool) -> Result<Vec<VolumeFacts>, ControlError> {
         let mut users: HashMap<VolumeId, BTreeSet<SandboxName>> = HashMap::new();
         for entry in self.registry().all() {
             for mount in &entry.sandbox().spec.volumes {
@@ -234,13 +269,30 @@ impl Control {
                         used_bytes: storage.volume_usage(&id),
                         size_enforced: storage.kind().disk_limit_enforced(),
                         is_missing: storage.open_volume(&id).is_err(),
-                        sandboxes: Vec::new(),
+                        ..VolumeFacts::default()
                     },
                 };
                 Ok(here.into_iter().map(facts_of).collect::<Vec<_>>())
             })
             .await?;
+        let in_buckets: Vec<Option<VolumeId>> =
+            volumes.iter().map(|volume| (volume.bucket.is_some() && self.is_here(volume)).then(|| volume.id.clone())).collect();
+        if in_buckets.iter().any(Option::is_some) && self.engine.buckets().is_some() {
+            let of_buckets = self
+                .on_buckets(move |buckets| {
+                    Ok(in_buckets.into_iter().map(|id| Some(buckets.facts(&id?, look))).collect::<Vec<_>>())
+                })
+                .await?;
+            for (facts, of_bucket) in facts.iter_mut().zip(of_buckets) {
+                let Some(of_bucket) = of_bucket else { continue };
+                (facts.problem, facts.waiting_uploads) = (of_bucket.problem, of_bucket.waiting_uploads);
+            }
+        }
         for (volume, facts) in volumes.iter().zip(&mut facts) {
+            if volume.bucket.is_some() {
+                // The storage has a part of the files, and limits only that.
+                (facts.used_bytes, facts.size_enforced) = (None, false);
+            }
             facts.sandboxes = users.remove(&volume.id).unwrap_or_default().into_iter().collect();
         }
         Ok(facts)
@@ -258,6 +310,9 @@ impl Control {
             return Err(ControlError::NoVolumeCopies);
         }
         let source = self.volume_here(tenant, source).await?;
+        if source.bucket.is_some() || new.bucket.is_some() {
+            return Err(ControlError::NoBucketCopies { name: source.name });
+        }
         let held = self.hold_volumes(&[&source])?;
         self.add_volume(tenant, new, Some((source, held))).await
     }
@@ -272,11 +327,15 @@ impl Control {
         let size_of_source = source.as_ref().map(|(source, _)| source.size_bytes);
         let size_bytes = check_size(new.size_bytes.or(size_of_source).unwrap_or(DEFAULT_SIZE))?;
         self.volume_storage()?;
+        if let Some(bucket) = new.bucket.clone() {
+            self.on_buckets(move |buckets| buckets.check(&bucket)).await?;
+        }
         let volume = Volume {
             tenant: tenant.clone(),
             name: new.name,
             id: VolumeId::random(),
             size_bytes,
+            bucket: new.bucket,
             labels: new.labels,
             created_at: self.clock.now(),
             node: self.own_node(),
@@ -301,14 +360,21 @@ impl Control {
                     }
                 })
                 .await?;
+            if let Some(backing) = volume.backing() {
+                let id = volume.id.clone();
+                if let Err(error) = control.on_buckets(move |buckets| buckets.create(&id, &backing)).await {
+                    let id = volume.id.clone();
+                    control.on_storage(move |storage| storage.delete_volume(&id)).await?;
+                    return Err(error);
+                }
+            }
             let limits = control.tenant_limits(&volume.tenant);
             match control.write_volume(&volume, None, &limits).await {
                 Ok(()) => {}
                 Err(error) => {
                     // Otherwise the row may be there: the next start finds out.
                     if matches!(error, StoreError::Taken | StoreError::Quota(_)) {
-                        let id = volume.id.clone();
-                        control.on_storage(move |storage| storage.delete_volume(&id)).await?;
+                        control.remove_files(&volume, false).await?;
                     }
                     return Err(match error {
                         StoreError::Taken => ControlError::VolumeExists { name: volume.name },
@@ -417,7 +483,7 @@ impl Control {
                 let sandboxes = users.iter().map(|entry| entry.name.clone()).collect();
                 return Err(ControlError::VolumeInUse { name: volume.name.clone(), sandboxes, may_force });
             }
-            control.carry_out_removal(&volume).await?;
+            control.carry_out_removal(&volume, force).await?;
             tracing::info!(tenant = %volume.tenant, volume = %volume.name, id = %volume.id, "removed a volume");
             drop(locks);
             Ok(volume)
@@ -426,7 +492,7 @@ impl Control {
     }
 
     /// Can be repeated after a failure at any point.
-    async fn carry_out_removal(&self, volume: &Volume) -> Result<(), ControlError> {
+    async fn carry_out_removal(&self, volume: &Volume, force: bool) -> Result<(), ControlError> {
         if !volume.is_removing {
             let removing = Volume { is_removing: true, ..volume.clone() };
             let marked = self.write_volume(&removing, Some(volume), &TenantLimits::default()).await;
@@ -435,9 +501,24 @@ impl Control {
                 error => ControlError::store("remember the removal of a volume")(error),
             })?;
         }
-        let id = volume.id.clone();
-        self.on_storage(move |storage| storage.delete_volume(&id)).await?;
+        self.remove_files(volume, force).await?;
         self.store.remove_record(&volume.record_id()).await.map_err(ControlError::store("forget a volume"))
+    }
+
+    /// Removes a volume's files and objects. With `force`, objects stay in a bucket that can't be reached.
+    async fn remove_files(&self, volume: &Volume, force: bool) -> Result<(), ControlError> {
+        if volume.bucket.is_some() && (!force || self.engine.buckets().is_some()) {
+            let id = volume.id.clone();
+            let removed = self.on_buckets(move |buckets| buckets.remove_objects(&id)).await;
+            match removed {
+                Err(error) if force && !matches!(error.code(), ErrorCode::Conflict) => {
+                    tracing::warn!(volume = %volume.name, id = %volume.id, %error, "the objects of a removed volume stay in its bucket");
+                }
+                other => other?,
+            }
+        }
+        let id = volume.id.clone();
+        self.on_storage(move |storage| storage.delete_volume(&id)).await
     }
 
     /// Finds the volumes that a spec names among the tenant's; the rest are the operator's directories. With `own_only`, there may
@@ -483,8 +564,12 @@ impl Control {
         if volume.is_removing {
             return Err(ControlError::VolumeRemoving { name: volume.name });
         }
-        let storage = self.volume_storage()?;
         let id = volume.id.clone();
+        if volume.bucket.is_some() {
+            let (top, held) = self.on_buckets(move |buckets| buckets.open_volume(&id)).await?;
+            return Ok((volume, FileTree::of_bucket(top, held)));
+        }
+        let storage = self.volume_storage()?;
         let opened = tokio::task::spawn_blocking(move || storage.open_volume(&id)).await.map_err(|_| ControlError::Stopping)?;
         match opened {
             Ok(top) => Ok((volume, FileTree::new(top))),

@@ -38,18 +38,26 @@ impl Control {
             }
         }
         for row in rows.values().filter(|row| self.is_here(row)) {
-            if row.is_removing {
-                match self.carry_out_removal(row).await {
-                    Ok(()) => tracing::info!(volume = %row.name, id = %row.id, "completed the removal of a volume"),
-                    Err(error) => {
-                        tracing::error!(volume = %row.name, id = %row.id, %error, "a volume could not be removed; the next start tries again")
-                    }
-                }
+            if row.is_removing && row.bucket.is_some() {
+                // A bucket that does not answer must not delay the start.
+                let (control, row) = (self.shared(), row.clone());
+                tokio::spawn(async move { control.complete_removal(&row).await });
+            } else if row.is_removing {
+                self.complete_removal(row).await;
             } else if ids.binary_search(&row.id).is_err() {
                 tracing::error!(volume = %row.name, id = %row.id, "the files of a volume are gone; its row stays until it is removed");
             }
         }
         Ok(())
+    }
+
+    async fn complete_removal(&self, row: &Volume) {
+        match self.carry_out_removal(row, false).await {
+            Ok(()) => tracing::info!(volume = %row.name, id = %row.id, "completed the removal of a volume"),
+            Err(error) => {
+                tracing::error!(volume = %row.name, id = %row.id, %error, "a volume could not be removed; the next start tries again");
+            }
+        }
     }
 
     /// A volume without a row: its creation was interrupted, or the store has lost the row.

@@ -10,9 +10,10 @@ use crate::EngineError;
 /// Files and directories of a data directory that tell it from others.
 const MARKS: [&str; 5] = ["server.lock", "build.lock", "control.sqlite", "pool.img", "pool.lock"];
 /// The others.
-const OTHERS: [&str; 27] = [
+const OTHERS: [&str; 28] = [
     "agents.secret",
     "agents.secret.new",
+    "buckets",
     "control.lock",
     "control.removals",
     "control.reserve",

@@ -21,6 +21,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{Notify, broadcast};
 
 use super::automatic::Disks;
+use super::buckets::Buckets;
 use super::data_dir::write_shared_file;
 use super::host::failed_storage;
 use super::record::{Record, boot_id};
@@ -30,8 +31,8 @@ use super::slot::{Slot, cgroup, kill, start_time, wait_end};
 use super::states::States;
 use super::storage::Storage;
 use super::{
-    Host, NamespaceConfig, Role, ServerLock, at, ca, command, death, descriptors, gvisor, kept, kvm, lock, network, recovery, restart,
-    volumes,
+    Host, NamespaceConfig, Role, ServerLock, at, ca, command, death, descriptors, gvisor, kept, kvm, lock, network, recovery,
+    restart, volumes,
 };
 use crate::descriptors::DescriptorCount;
 use crate::{
@@ -153,6 +154,10 @@ impl EngineShared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(super) fn is_closed(&self) -> bool {
+        self.state().closed
+    }
+
     /// Maintains the number of prepared slots, one at a time: preparations must not slow a burst of creates. While half of them
     /// are left, it also waits until creates pause, since a preparation takes as much of the host as a create.
     pub(super) async fn keep_prepared(self: Arc<Self>) {
@@ -245,6 +250,7 @@ impl EngineShared {
                 let live = state.live.get(&id).filter(|live| Arc::ptr_eq(&live.pidfd, &pidfd));
                 live.map(|live| (live.tier(), live.record.slot_id().clone()))
             };
+            shared.host.buckets.changed.notify_one();
             if let Some((tier, of)) = by_itself {
                 let host = Arc::clone(&shared.host);
                 let death = tokio::task::spawn_blocking(move || death::of_guest(&host, &of, tier, &pidfd));
@@ -356,6 +362,7 @@ impl EngineShared {
             slot: slot.sandbox.as_ref().map(|_| slot.id.clone()),
             source: slot.kept.as_ref().and_then(|kept| kept.source.clone()),
             head: slot.kept.as_ref().and_then(|kept| kept.head.clone()),
+            buckets: volumes::in_buckets(host, spec),
             memo,
             revision: slot.kept.as_ref().map_or(0, |kept| kept.revision + 1),
         };
@@ -730,6 +737,7 @@ impl Engine for NamespaceEngine {
             }
             shared.host.records.remove(&id).map_err(|e| at("record", e))?;
             shared.state().stopped.remove(&id);
+            shared.host.buckets.changed.notify_one();
             shared.forget_quarantine(&id);
             shared.forget_states(&id, source.as_ref());
             Ok(())
@@ -846,6 +854,10 @@ impl Engine for NamespaceEngine {
         Some(Arc::clone(&self.shared.host.storage))
     }
 
+    fn buckets(&self) -> Option<Arc<Buckets>> {
+        Some(Arc::clone(&self.shared.host.buckets))
+    }
+
     fn keep_prepared(&self, keep: bool) {
         self.shared.state().is_idle = !keep;
         self.shared.taken.notify_one();
@@ -859,6 +871,7 @@ impl Engine for NamespaceEngine {
             state.ready.drain(..).chain(reserved).collect()
         };
         self.shared.taken.notify_waiters();
+        self.shared.host.buckets.changed.notify_one();
         for slot in slots {
             self.shared.discard(slot).await;
         }
@@ -872,8 +885,9 @@ impl Engine for NamespaceEngine {
         if last {
             self.shared.host.cgroups.close();
         }
-        let host = self.shared.host.clone();
+        let (host, used) = (self.shared.host.clone(), self.shared.used_buckets());
         let released = tokio::task::spawn_blocking(move || {
+            host.buckets.close(&used);
             host.end_launcher();
             host.storage.release();
         });

@@ -14,6 +14,7 @@ use arenite_isolation::launcher::Launcher;
 use arenite_isolation::mounts::{self, Attributes};
 use arenite_model::{Resources, SandboxId, Tier};
 
+use super::buckets::{Buckets, BucketsConfig};
 use super::ceilings;
 use super::data_dir;
 use super::gvisor;
@@ -56,6 +57,10 @@ pub struct NamespaceConfig {
     pub default_tier: Tier,
     /// gVisor's program; none: the one in `PATH`.
     pub runsc: Option<PathBuf>,
+    /// Buckets for volumes, by name: the files that have their addresses and credentials.
+    pub buckets: BTreeMap<String, PathBuf>,
+    /// The program that mounts buckets; none: the one in `PATH`.
+    pub rclone: Option<PathBuf>,
 }
 
 pub(super) struct Host {
@@ -64,7 +69,9 @@ pub(super) struct Host {
     pub(super) storage: Arc<Storage>,
     pub(super) images: ImageStore,
     pub(super) cgroups: Cgroups,
-    pub(super) ids: IdRanges,
+    pub(super) ids: Arc<IdRanges>,
+    /// Volumes in buckets.
+    pub(super) buckets: Arc<Buckets>,
     /// This program, which is also the launcher and the guest.
     pub(super) program: Program,
     network: Option<Network>,
@@ -167,14 +174,26 @@ impl Host {
             tracing::warn!(%error, "this program's file has no name in the data directory yet; the next create tries again");
         }
         let launcher = Self::start_launcher(&program)?;
+        let storage = Arc::new(storage);
         let spread = mark.bytes().fold(0u32, |n, b| n.wrapping_mul(31).wrapping_add(b.into()));
+        let ids = Arc::new(IdRanges::new(spread));
+        let layout = Layout::of_host().map_err(cgroup)?;
+        let buckets = Buckets::new(BucketsConfig {
+            declared: config.buckets.clone(),
+            rclone: config.rclone.clone(),
+            data_dir: config.data_dir.clone(),
+            storage: Arc::clone(&storage),
+            cgroups: Cgroups::existing(layout, &bucket_cgroup_prefix(&mark)),
+            ids: Arc::clone(&ids),
+        });
         Ok(Self {
+            buckets: Arc::new(buckets),
             records: Records::open(&config.data_dir).map_err(host("could not make the directories of records"))?,
-            ids: IdRanges::new(spread),
+            ids,
             launcher: Mutex::new(launcher),
             launcher_fault: Mutex::default(),
             config,
-            storage: Arc::new(storage),
+            storage,
             images,
             cgroups,
             program,
@@ -338,6 +357,11 @@ pub(super) fn cgroup_prefix(tag: &str) -> String {
 /// The same for image builds.
 pub(super) fn build_cgroup_prefix(tag: &str) -> String {
     format!("arenite-{tag}-build")
+}
+
+/// The same for clients of buckets.
+pub(super) fn bucket_cgroup_prefix(tag: &str) -> String {
+    format!("arenite-{tag}-bucket")
 }
 
 pub(super) fn failed_storage(error: StorageError) -> EngineError {

@@ -12,6 +12,7 @@
 
 pub(crate) mod ahead;
 mod automatic;
+pub mod buckets;
 mod build;
 mod ca;
 mod ceilings;
@@ -34,6 +35,7 @@ pub(crate) mod program;
 pub(crate) mod record;
 mod recover_storage;
 mod recovery;
+mod remount;
 mod reset;
 mod restart;
 mod rollback;
@@ -43,6 +45,7 @@ mod stop;
 pub mod storage;
 pub(crate) mod volumes;
 
+pub use buckets::find_rclone;
 pub use build::{Builder, SandboxSteps, WithKvm};
 pub use engine::NamespaceEngine;
 pub use gvisor::find_runsc;

@@ -18,7 +18,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use arenite_model::{NetworkPolicy, SandboxId, SandboxName, StateId, Tier};
+use arenite_model::{NetworkPolicy, SandboxId, SandboxName, StateId, Tier, VolumeMount};
 use jiff::Timestamp;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -74,6 +74,9 @@ pub(super) struct Record {
     /// The checkpoint that its disk comes from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) head: Option<StateId>,
+    /// The volumes in buckets that it mounts, whose mounts may have to be replaced.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) buckets: Vec<VolumeMount>,
     /// Content from which control recreates its row. The engine doesn't read it.
     #[serde(default)]
     pub(super) memo: Option<String>,
@@ -507,6 +510,7 @@ mod tests {
             slot: None,
             source: None,
             head: None,
+            buckets: Vec::new(),
             stopped: false,
             memo: Some("{\"name\":\"demo\"}".to_owned()),
             revision,

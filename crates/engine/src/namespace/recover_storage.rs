@@ -4,7 +4,8 @@ use std::path::Path;
 
 use arenite_isolation::cgroup::{Cgroups, Layout};
 
-use super::host::{cgroup_prefix, end_all, failed_storage, tag};
+use super::buckets;
+use super::host::{bucket_cgroup_prefix, cgroup_prefix, end_all, failed_storage, tag};
 use super::lock::ServerLock;
 use super::slot::cgroup;
 use super::storage::{self, Storage, StorageConfig, StorageError};
@@ -31,6 +32,9 @@ pub fn recover_storage(data_dir: &Path) -> Result<Vec<String>, EngineError> {
     let mut done = Vec::new();
     let cgroups = Cgroups::existing(Layout::of_host().map_err(cgroup)?, &cgroup_prefix(&tag(&data_dir)));
     done.push(format!("ended the processes of {} sandboxes", end_all(&cgroups)?));
+    let clients = Cgroups::existing(Layout::of_host().map_err(cgroup)?, &bucket_cgroup_prefix(&tag(&data_dir)));
+    let ended = buckets::end_everything(&data_dir, &clients);
+    ended.map_err(|source| EngineError::Host { what: "could not end the mounts of buckets".to_owned(), source })?;
     done.extend(storage::detach(&data_dir).map_err(failed_storage)?);
     Storage::open(&data_dir, &config).map_err(failed_storage)?;
     done.push(format!("mounted {} again; it can be written to", data_dir.join("pool").display()));

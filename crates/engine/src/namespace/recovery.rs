@@ -443,6 +443,7 @@ impl NamespaceEngine {
             if shared.host.storage.has_states() {
                 shared.settle_states()?;
             }
+            shared.host.buckets.recover();
             Ok(settled)
         })
         .await?;
@@ -470,6 +471,7 @@ impl NamespaceEngine {
         }
         tokio::spawn(self.shared.clone().keep_prepared());
         tokio::spawn(self.shared.clone().watch_launcher());
+        tokio::spawn(self.shared.clone().keep_buckets());
         Ok(settled.recovery)
     }
 

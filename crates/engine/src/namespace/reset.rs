@@ -12,8 +12,9 @@ use arenite_isolation::cgroup::{Cgroups, Layout};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use super::buckets;
 use super::data_dir;
-use super::host::{build_cgroup_prefix, cgroup_prefix, end_all, failed_storage, remove_cgroups, tag};
+use super::host::{bucket_cgroup_prefix, build_cgroup_prefix, cgroup_prefix, end_all, failed_storage, remove_cgroups, tag};
 use super::lock::{LockHolder, ServerLock, try_for_build};
 use super::network::{self, NetworkError};
 use super::slot::{cgroup, wait_end};
@@ -118,6 +119,13 @@ impl Installation {
             cgroups.close();
         }
         report(format!("ended the processes of {ended} sandboxes"));
+        let clients = Cgroups::existing(Layout::of_host().map_err(cgroup)?, &bucket_cgroup_prefix(&tag(&self.data_dir)));
+        // Before any file is removed: a mounted bucket would lose its objects.
+        let mounts =
+            buckets::end_everything(&self.data_dir, &clients).map_err(host("could not end the mounts of buckets".to_owned()))?;
+        if mounts > 0 {
+            report(format!("ended {mounts} mounts of buckets, whose objects stay"));
+        }
         network::remove(&tag(&self.data_dir)).map_err(failed_network)?;
         report(format!("removed {} network interfaces and the firewall table", self.interfaces.len()));
         storage::remove_pool_mount(&self.data_dir).map_err(failed_storage)?.into_iter().for_each(&mut *report);

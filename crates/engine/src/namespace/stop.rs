@@ -40,6 +40,7 @@ impl EngineShared {
             return Err(EngineError::Timeout { what: "ending the sandbox's processes", limit: END_LIMIT });
         }
         self.state().stopped.insert(id.clone());
+        self.host.buckets.changed.notify_one();
         self.host.end_again(record.slot_id(), record.net_index);
         // A restart removes them as well.
         if let Err(error) = records.remove_sockets(id) {

@@ -60,41 +60,65 @@ fn is_closed(dir: &Path) -> io::Result<bool> {
 
 /// The mounts of a spec, and their targets. Files keep their ids of the host: 0 to 65535 are the same numbers in the sandbox.
 pub(super) fn mounts(host: &Host, spec: &SandboxSpec, userns: BorrowedFd<'_>) -> Result<Vec<(Bind, OwnedFd)>, EngineError> {
-    spec.volumes
-        .iter()
-        .map(|mount| {
-            let (directory, is_read_only) = open(host, mount)?;
-            let attributes = Attributes { read_only: is_read_only || mount.read_only, restricted: true, idmap: Some(userns) };
-            let tree = mounts::detached_at(directory.as_fd(), attributes).map_err(|error| EngineError::Stage {
-                stage: format!("volume {}", mount.name),
-                hint: (error.kind() == io::ErrorKind::InvalidInput)
-                    .then(|| "its file system can't map ids: ext4, XFS and btrfs can".to_owned()),
-                source: error,
-            })?;
-            Ok((Bind { target: mount.path.clone(), directory: true }, tree))
-        })
-        .collect()
+    let bind = |mount: &VolumeMount| Bind { target: mount.path.clone(), directory: true };
+    spec.volumes.iter().map(|mount| Ok((bind(mount), tree(host, mount, userns)?))).collect()
 }
 
-/// Opens the directory to mount, and says whether sandboxes may only read it. What sandboxes left in it may lead anywhere, so the
-/// way to a directory below it follows no link.
-fn open(host: &Host, mount: &VolumeMount) -> Result<(OwnedFd, bool), EngineError> {
+/// A detached mount of a volume, for the sandbox of a user namespace.
+pub(super) fn tree(host: &Host, mount: &VolumeMount, userns: BorrowedFd<'_>) -> Result<OwnedFd, EngineError> {
+    let opened = open(host, mount)?;
+    let mut attributes = Attributes { read_only: opened.is_read_only || mount.read_only, restricted: true, idmap: Some(userns) };
+    let mut tree = mounts::detached_at(opened.directory.as_fd(), attributes);
+    if opened.is_bucket && tree.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::InvalidInput) {
+        // Before Linux 6.12, FUSE maps no ids: files belong to nobody there, and everybody may write to them.
+        attributes.idmap = None;
+        tree = mounts::detached_at(opened.directory.as_fd(), attributes);
+    }
+    tree.map_err(|error| EngineError::Stage {
+        stage: format!("volume {}", mount.name),
+        hint: (error.kind() == io::ErrorKind::InvalidInput)
+            .then(|| "its file system can't map ids: ext4, XFS and btrfs can".to_owned()),
+        source: error,
+    })
+}
+
+/// The volumes of a spec that are in buckets.
+pub(super) fn in_buckets(host: &Host, spec: &SandboxSpec) -> Vec<VolumeMount> {
+    let is_in_bucket = |mount: &&VolumeMount| mount.volume_id.as_ref().is_some_and(|id| host.buckets.backing(id).is_some());
+    spec.volumes.iter().filter(is_in_bucket).cloned().collect()
+}
+
+/// A directory to mount.
+struct Opened {
+    directory: OwnedFd,
+    /// Sandboxes may only read it.
+    is_read_only: bool,
+    is_bucket: bool,
+}
+
+/// Opens the directory to mount. What sandboxes left in it may lead anywhere, so the way to a directory below it follows no link.
+fn open(host: &Host, mount: &VolumeMount) -> Result<Opened, EngineError> {
     let failed = |source: io::Error| EngineError::Stage { stage: format!("volume {}", mount.name), source, hint: None };
-    let (top, is_read_only) = match &mount.volume_id {
-        Some(id) => (host.storage.open_volume(id).map_err(|error| no_volume(&host.config.volumes, mount, error))?, false),
+    let (tree, is_read_only, is_bucket) = match &mount.volume_id {
+        Some(id) if host.buckets.backing(id).is_some() => {
+            let (top, held) = host.buckets.open_volume(id)?;
+            (FileTree::of_bucket(top, held), false, true)
+        }
+        Some(id) => {
+            let top = host.storage.open_volume(id).map_err(|error| no_volume(&host.config.volumes, mount, error))?;
+            (FileTree::new(top), false, false)
+        }
         None => {
             let declared = &host.config.volumes;
             let volume = declared.get(&mount.name).ok_or_else(|| unknown(declared, &mount.name))?;
-            (File::open(&volume.dir).map_err(failed)?.into(), volume.read_only)
+            (FileTree::new(File::open(&volume.dir).map_err(failed)?.into()), volume.read_only, false)
         }
     };
-    let Some(sub_path) = &mount.sub_path else { return Ok((top, is_read_only)) };
-    let tree = FileTree::new(top);
+    let sub_path = mount.sub_path.as_deref().unwrap_or_default();
     let directory = TreePath::parse(sub_path.as_bytes())
-        .and_then(|path| if is_read_only { tree.directory(&path) } else { tree.make_directories(&path) });
-    directory
-        .map(|directory| (directory, is_read_only))
-        .map_err(|source| EngineError::SubPath { name: mount.name.clone(), source })
+        .and_then(|path| if is_read_only { tree.directory(&path) } else { tree.make_directories(&path) })
+        .map_err(|source| EngineError::SubPath { name: mount.name.clone(), source })?;
+    Ok(Opened { directory, is_read_only, is_bucket })
 }
 
 /// Refuses names that are not there, before anything is created. Without `storage`, the engine has no volumes of tenants.

@@ -11,6 +11,7 @@ use axum::body::Body;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
+use futures_util::StreamExt;
 use http::header::{
     ACCEPT_RANGES, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, RANGE, X_CONTENT_TYPE_OPTIONS,
 };
@@ -184,7 +185,10 @@ pub(crate) async fn get_content(exchange: &mut Exchange) -> Answered {
         sought.map_err(|error| Refusal::new(ErrorCode::Internal, format!("the file could not be read: {error}")))?;
     }
     let file = tokio::fs::File::from_std(found.file).take(length);
-    let mut answer = Response::new(Body::from_stream(tokio_util::io::ReaderStream::with_capacity(file, READ_BYTES)));
+    // A bucket stays mounted until the file is read.
+    let held = found.held;
+    let pieces = tokio_util::io::ReaderStream::with_capacity(file, READ_BYTES).inspect(move |_| _ = &held);
+    let mut answer = Response::new(Body::from_stream(pieces));
     *answer.status_mut() = status;
     let headers = answer.headers_mut();
     headers.insert(CONTENT_LENGTH, HeaderValue::from(length));

@@ -27,8 +27,11 @@ pub(crate) use files::{
 
 /// What the routes of one volume have in common.
 pub(crate) const PATTERN: &str = "/api/v2/volumes/{name}";
-pub(crate) const REMOVE_QUERY: &[Query] =
-    &[("force", "boolean", "Takes it from sandboxes that have ended, too; they can't be started again then")];
+pub(crate) const REMOVE_QUERY: &[Query] = &[(
+    "force",
+    "boolean",
+    "Takes it from sandboxes that have ended, too; they can't be started again then. Objects stay in a bucket that can't be reached",
+)];
 
 /// A request for a volume.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -36,8 +39,10 @@ pub(crate) const REMOVE_QUERY: &[Query] =
 pub(crate) struct CreateVolume {
     #[schema(required)]
     name: Option<VolumeName>,
-    /// What it may hold, in bytes, from 16 MiB; 10 GiB by default.
+    /// What it may hold, in bytes, from 16 MiB; 10 GiB by default. In a bucket, it bounds what waits for its upload.
     size_bytes: Option<u64>,
+    /// Keeps its files in this bucket, which the operator declared.
+    bucket: Option<String>,
     labels: BTreeMap<String, String>,
 }
 
@@ -72,6 +77,8 @@ pub(crate) enum VolumeState {
     Removing,
     /// Its files are gone, or on another storage than the server's.
     Missing,
+    /// Its bucket can't be reached now. Lists don't ask buckets, and show it as it was last.
+    Unreachable,
 }
 
 /// A volume.
@@ -86,6 +93,12 @@ pub(crate) struct VolumeInfo {
     size_enforced: bool,
     /// What it holds; null: the storage can't tell, or another node has it.
     used_bytes: Option<u64>,
+    /// The bucket that has its files; null: the server's storage has them.
+    bucket: Option<String>,
+    /// Why its bucket can't be reached.
+    problem: Option<String>,
+    /// Files that are not in the bucket yet; null: none has to be, or it is not known.
+    waiting_uploads: Option<u64>,
     labels: BTreeMap<String, String>,
     /// The node that has it; null without a cluster.
     node: Option<NodeName>,
@@ -110,14 +123,29 @@ pub(crate) struct RemovedVolume {
 
 impl VolumeInfo {
     fn new(volume: Volume, facts: VolumeFacts) -> Self {
-        let state = match (volume.is_removing, facts.is_missing) {
-            (true, _) => VolumeState::Removing,
-            (false, true) => VolumeState::Missing,
-            (false, false) => VolumeState::Ready,
+        let state = match (volume.is_removing, facts.is_missing, &facts.problem) {
+            (true, _, _) => VolumeState::Removing,
+            (false, true, _) => VolumeState::Missing,
+            (false, false, Some(_)) => VolumeState::Unreachable,
+            (false, false, None) => VolumeState::Ready,
         };
-        let Volume { name, id, size_bytes, labels, created_at, node, .. } = volume;
-        let VolumeFacts { used_bytes, size_enforced, sandboxes, .. } = facts;
-        Self { name, id, state, size_bytes, size_enforced, used_bytes, labels, node, created_at, sandboxes }
+        let Volume { name, id, size_bytes, bucket, labels, created_at, node, .. } = volume;
+        let VolumeFacts { used_bytes, size_enforced, problem, waiting_uploads, sandboxes, .. } = facts;
+        Self {
+            name,
+            id,
+            state,
+            size_bytes,
+            size_enforced,
+            used_bytes,
+            bucket,
+            problem,
+            waiting_uploads,
+            labels,
+            node,
+            created_at,
+            sandboxes,
+        }
     }
 }
 
@@ -126,20 +154,20 @@ fn named(exchange: &Exchange) -> Result<VolumeName, Refusal> {
     Ok(exchange.param("name").parse()?)
 }
 
-async fn described(exchange: &Exchange, volumes: Vec<Volume>) -> Result<Vec<VolumeInfo>, Refusal> {
-    let facts = exchange.gateway.control.volume_facts(&volumes).await?;
+async fn described(exchange: &Exchange, volumes: Vec<Volume>, look: bool) -> Result<Vec<VolumeInfo>, Refusal> {
+    let facts = exchange.gateway.control.volume_facts(&volumes, look).await?;
     Ok(volumes.into_iter().zip(facts).map(|(volume, facts)| VolumeInfo::new(volume, facts)).collect())
 }
 
 async fn described_one(exchange: &Exchange, volume: Volume) -> Result<VolumeInfo, Refusal> {
-    let described = described(exchange, vec![volume]).await?.pop();
+    let described = described(exchange, vec![volume], true).await?.pop();
     described.ok_or_else(|| Refusal::new(ErrorCode::Internal, "the volume could not be described"))
 }
 
 pub(crate) async fn list(exchange: &mut Exchange) -> Answered {
     let all = exchange.gateway.control.volumes(exchange.context.tenant()).await?;
     let (page, next_cursor) = PageQuery::read(exchange)?.take(all, |volume| volume.name.to_string())?;
-    let volumes = described(exchange, page).await?;
+    let volumes = described(exchange, page, false).await?;
     Ok(json_response(StatusCode::OK, &VolumeList { volumes, next_cursor }))
 }
 
@@ -149,9 +177,9 @@ pub(crate) async fn get(exchange: &mut Exchange) -> Answered {
 }
 
 pub(crate) async fn create(exchange: &mut Exchange) -> Answered {
-    let (CreateVolume { name, size_bytes, labels }, arguments) = exchange.json().await?;
+    let (CreateVolume { name, size_bytes, bucket, labels }, arguments) = exchange.json().await?;
     let name = name.ok_or_else(|| Refusal::bad_request("name is missing"))?;
-    add(exchange, &arguments, NewVolume { name, size_bytes, labels }, None).await
+    add(exchange, &arguments, NewVolume { name, size_bytes, bucket, labels }, None).await
 }
 
 pub(crate) async fn copy(exchange: &mut Exchange) -> Answered {
@@ -160,7 +188,7 @@ pub(crate) async fn copy(exchange: &mut Exchange) -> Answered {
     exchange.gateway.control.volume(exchange.context.tenant(), &source).await?;
     let (CopyVolume { name, size_bytes, labels }, arguments) = exchange.json().await?;
     let name = name.ok_or_else(|| Refusal::bad_request("name is missing: that of the copy"))?;
-    add(exchange, &arguments, NewVolume { name, size_bytes, labels }, Some(source)).await
+    add(exchange, &arguments, NewVolume { name, size_bytes, bucket: None, labels }, Some(source)).await
 }
 
 async fn add(exchange: &Exchange, arguments: &Value, new: NewVolume, source: Option<VolumeName>) -> Answered {

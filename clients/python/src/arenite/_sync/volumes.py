@@ -31,6 +31,7 @@ class Volumes:
         name: str,
         *,
         size_bytes: int | None = None,
+        bucket: str | None = None,
         labels: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
     ) -> Volume:
@@ -38,9 +39,10 @@ class Volumes:
 
         Args:
             size_bytes: what it may hold; 10 GiB by default.
+            bucket: keeps its files in this bucket, which the operator declared.
         """
         key = idempotency_key or uuid.uuid4().hex
-        json = wire.present(name=name, size_bytes=size_bytes, labels=labels)
+        json = wire.present(name=name, size_bytes=size_bytes, bucket=bucket, labels=labels)
         made = self._client.request("POST", PATH, json=json, idempotency_key=key)
         return Volume(self._client, VolumeInfo.model_validate(made))
 

@@ -3,13 +3,14 @@
 //! ```text
 //!  root/volumes/<id>        the volume's files; a subvolume with a quota where there is a pool
 //!  root/volumes/<id>.json   what its owner needs to know it again; written last, removed first
+//!  root/volumes/<id>.bucket where its files are, if they are in a bucket; the directory is a cache then
 //! ```
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use arenite_isolation::btrfs;
 use arenite_model::VolumeId;
@@ -91,9 +92,17 @@ impl Storage {
         })
     }
 
-    /// Removes a volume, if it exists, whatever of it is there. Its space is freed a little later.
+    /// The most bytes that a volume may hold; none if that is not enforced.
+    pub fn volume_limit(&self, id: &VolumeId) -> Option<u64> {
+        let qgroups = self.qgroups.as_ref()?;
+        let subvolume = btrfs::subvolume_id(self.open_volume(id).ok()?.as_fd()).ok()?;
+        read_number(&qgroups.join(format!("0_{subvolume}/max_referenced"))).filter(|limit| *limit > 0)
+    }
+
+    /// Removes a volume, if it exists, whatever of it is there. Its space is freed a little later. Objects in a bucket stay.
     pub fn delete_volume(&self, id: &VolumeId) -> Result<()> {
         self.remove_volume_memo(id)?;
+        self.remove_note(&self.backing_path(id), id)?;
         self.delete_tree(DIRECTORY, id.as_str(), &format!("delete volume {id}"))
     }
 
@@ -118,13 +127,7 @@ impl Storage {
 
     /// Keeps a text with a volume.
     pub fn write_volume_memo(&self, id: &VolumeId, memo: &str) -> Result<()> {
-        let (path, next) = (self.memo_path(id), self.root.join(DIRECTORY).join(format!("{id}.json.new")));
-        let write = || -> io::Result<()> {
-            let mut file = File::create(&next)?;
-            file.write_all(memo.as_bytes())?;
-            fs::rename(&next, &path)
-        };
-        write().map_err(StorageError::io(format!("write the memo of volume {id}")))
+        self.write_note(&self.memo_path(id), id, memo)
     }
 
     /// The text that is kept with a volume, if there is one.
@@ -134,7 +137,31 @@ impl Storage {
 
     /// Removes the text that is kept with a volume.
     pub fn remove_volume_memo(&self, id: &VolumeId) -> Result<()> {
-        match fs::remove_file(self.memo_path(id)) {
+        self.remove_note(&self.memo_path(id), id)
+    }
+
+    /// Keeps the place of a volume's files with it: that of a volume in a bucket.
+    pub fn write_volume_backing(&self, id: &VolumeId, backing: &str) -> Result<()> {
+        self.write_note(&self.backing_path(id), id, backing)
+    }
+
+    /// The place of a volume's files, if it is in a bucket.
+    pub fn volume_backing(&self, id: &VolumeId) -> Option<String> {
+        fs::read_to_string(self.backing_path(id)).ok()
+    }
+
+    fn write_note(&self, path: &Path, id: &VolumeId, text: &str) -> Result<()> {
+        let next = path.with_added_extension("new");
+        let write = || -> io::Result<()> {
+            let mut file = File::create(&next)?;
+            file.write_all(text.as_bytes())?;
+            fs::rename(&next, path)
+        };
+        write().map_err(StorageError::io(format!("write the memo of volume {id}")))
+    }
+
+    fn remove_note(&self, path: &Path, id: &VolumeId) -> Result<()> {
+        match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(StorageError::io(format!("remove the memo of volume {id}"))(error))
             }
@@ -142,12 +169,16 @@ impl Storage {
         }
     }
 
-    fn volume_path(&self, id: &VolumeId) -> PathBuf {
+    pub(in crate::namespace) fn volume_path(&self, id: &VolumeId) -> PathBuf {
         self.root.join(DIRECTORY).join(id.as_str())
     }
 
     fn memo_path(&self, id: &VolumeId) -> PathBuf {
         self.root.join(DIRECTORY).join(format!("{id}.json"))
+    }
+
+    fn backing_path(&self, id: &VolumeId) -> PathBuf {
+        self.root.join(DIRECTORY).join(format!("{id}.bucket"))
     }
 
     fn volumes(&self) -> Result<File> {
