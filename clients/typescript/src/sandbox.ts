@@ -16,6 +16,8 @@ import type {
   FailedCreate,
   ForkSandbox,
   HistoryInfo,
+  NetworkInfo,
+  NetworkRequest,
   PauseKind,
   RolledBack,
   SandboxInfo,
@@ -212,6 +214,16 @@ export class Sandbox {
   /** Changes labels; null removes one. */
   setLabels(labels: Record<string, string | null>): Promise<SandboxInfo> {
     return this.#change({ labels });
+  }
+
+  /** What it may reach, and what it reached or was refused. */
+  network(): Promise<NetworkInfo> {
+    return this.client.request("GET", `${this.#api}/network`);
+  }
+
+  /** Replaces what it may reach, while it runs: a mode, or one with rules, such as `{mode: "allowlist", allow: ["pypi.org"]}`. */
+  setNetwork(network: NetworkRequest, closeOpen = false): Promise<SandboxInfo> {
+    return this.#change({ network, close_open: closeOpen });
   }
 
   /** Deletes it with its files. Its trajectory stays. */

@@ -17,6 +17,7 @@ from ..models import (
     Differences,
     FailedCreate,
     HistoryInfo,
+    NetworkInfo,
     RolledBack,
     SandboxInfo,
     SandboxUsage,
@@ -304,6 +305,19 @@ class AsyncSandbox:
     async def set_labels(self, labels: Mapping[str, str | None]) -> SandboxInfo:
         """Changes labels; None removes one."""
         return await self._change(labels=dict(labels))
+
+    async def network(self) -> NetworkInfo:
+        """What it may reach, and what it reached or was refused."""
+        return NetworkInfo.model_validate(await self.client.request("GET", f"{self._api}/network"))
+
+    async def set_network(self, network: str | Mapping[str, Any], *, close_open: bool = False) -> SandboxInfo:
+        """Replaces what it may reach, while it runs.
+
+        Args:
+            network: `open`, `observe`, `allowlist`, or a mode with rules, such as `{"mode": "allowlist", "allow": ["pypi.org"]}`.
+            close_open: close connections that it refuses.
+        """
+        return await self._change(network=network, close_open=close_open)
 
     async def delete(self) -> None:
         """Deletes it with its files. Its trajectory stays."""
