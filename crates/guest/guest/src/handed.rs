@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use arenite_isolation::container::{CALLS, DIR};
 use arenite_isolation::counters::Counters;
-use arenite_isolation::keeper::{self, Told};
+use arenite_isolation::keeper::{self, KeeperMessage};
 use axum::serve::Listener;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
@@ -49,10 +49,10 @@ impl HandedConnections {
     /// Those that the server hands over, in a container. Waits for the server.
     pub(crate) async fn by_server(proof: String) -> Self {
         let server = Server { path: [DIR, CALLS].iter().collect(), proof };
-        Self::of(server).await
+        Self::with_server(server).await
     }
 
-    async fn of(server: Server) -> Self {
+    async fn with_server(server: Server) -> Self {
         Self {
             socket: server.reach().await,
             server: Some(server),
@@ -69,25 +69,25 @@ impl HandedConnections {
             };
             match (received, &self.server) {
                 (Err(_would_block), _) => {}
-                (Ok(Ok(Told::Connection(connection))), _) => {
+                (Ok(Ok(KeeperMessage::Connection(connection))), _) => {
                     let stream = StdUnixStream::from(connection);
                     stream.set_nonblocking(true)?;
                     return Ok(self.connections.add(UnixStream::from_std(stream)?));
                 }
                 // Only the first process saves and restores.
-                (Ok(Ok(Told::Sever)), None) => {
+                (Ok(Ok(KeeperMessage::Sever)), None) => {
                     saved::begin();
                     self.connections.sever();
                     self.counters.replace(&mut BTreeMap::new());
                     keeper::answer_severed(self.socket.get_ref().as_fd())?;
                 }
-                (Ok(Ok(Told::Handed(named))), None) => {
+                (Ok(Ok(KeeperMessage::Handed(named))), None) => {
                     saved::end();
                     self.counters.replace(&mut named.into_iter().collect());
                     keeper::answer_handed(self.socket.get_ref().as_fd())?;
                 }
                 // Nobody calls any more, and the sandbox ends with this process.
-                (Ok(Ok(Told::End)), None) => std::process::exit(0),
+                (Ok(Ok(KeeperMessage::End)), None) => std::process::exit(0),
                 (Ok(Err(error)), None) => return Err(error),
                 // The next server waits for it, or this one again: a connection that could not be received is lost.
                 (Ok(_), Some(server)) => self.socket = server.reach().await,
@@ -184,7 +184,7 @@ mod tests {
                 std::fs::remove_file(&path).unwrap();
             }
         });
-        let mut handed = HandedConnections::of(server).await;
+        let mut handed = HandedConnections::with_server(server).await;
         for wanted in ["one", "two", "three"] {
             let (mut connection, ()) = handed.accept().await;
             let mut text = String::new();

@@ -211,7 +211,7 @@ pub(crate) fn contained() -> io::Result<Option<OwnedFd>> {
 /// The guest's side: receives the descriptors that the keeper sends first, and answers.
 pub(crate) fn receive_handed(socket: &OwnedFd) -> io::Result<Named> {
     match next_message(socket.as_fd())? {
-        Told::Handed(named) => {
+        KeeperMessage::Handed(named) => {
             answer_handed(socket.as_fd())?;
             Ok(named)
         }
@@ -221,7 +221,7 @@ pub(crate) fn receive_handed(socket: &OwnedFd) -> io::Result<Named> {
 
 /// What the keeper tells the guest.
 #[derive(Debug)]
-pub enum Told {
+pub enum KeeperMessage {
     /// A connection of the host.
     Connection(OwnedFd),
     /// To close everything that is the host's, and to call [`answer_severed`] then: the processes are about to be saved.
@@ -233,19 +233,19 @@ pub enum Told {
 }
 
 /// The guest's side: the next message, if there is one.
-pub fn next_message(socket: BorrowedFd<'_>) -> io::Result<Told> {
+pub fn next_message(socket: BorrowedFd<'_>) -> io::Result<KeeperMessage> {
     let mut buffer = [0; MAX_TOLD];
     let (length, mut given) = descriptors::receive(socket, &mut buffer)?;
     match &buffer[..length] {
-        [] => Ok(Told::End),
-        SEVER => Ok(Told::Sever),
-        CONNECTION => given.pop().map(Told::Connection).ok_or_else(|| io::ErrorKind::InvalidData.into()),
+        [] => Ok(KeeperMessage::End),
+        SEVER => Ok(KeeperMessage::Sever),
+        CONNECTION => given.pop().map(KeeperMessage::Connection).ok_or_else(|| io::ErrorKind::InvalidData.into()),
         message => {
             let handed: Handed = serde_json::from_slice(message)?;
             if handed.names.len() != given.len() {
                 return Err(io::ErrorKind::InvalidData.into());
             }
-            Ok(Told::Handed(handed.names.into_iter().zip(given).collect()))
+            Ok(KeeperMessage::Handed(handed.names.into_iter().zip(given).collect()))
         }
     }
 }
