@@ -269,12 +269,6 @@ impl Buckets {
         }
     }
 
-    /// Whether the volume is mounted now.
-    pub fn is_mounted(&self, id: &VolumeId) -> bool {
-        let mount = self.mounts().get(id).cloned();
-        mount.is_some_and(|mount| mount.process().as_ref().is_some_and(|process| !process.has_ended()))
-    }
-
     /// What is known of a volume. With `look`, its bucket is asked, if that was not done just before; this waits for some seconds
     /// if the bucket is gone.
     pub fn facts(&self, id: &VolumeId, look: bool) -> BucketFacts {
