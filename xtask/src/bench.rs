@@ -64,7 +64,7 @@ pub(crate) struct BenchArgs {
 }
 
 /// Accepted values of `--only`, in the order of measurement.
-const GROUPS: [&str; 21] = [
+const GROUPS: [&str; 22] = [
     "create",
     "exec",
     "claim",
