@@ -7,6 +7,9 @@ from typing import Any, Literal
 
 from typing_extensions import Required, TypeAlias, TypedDict
 
+CheckpointPolicy: TypeAlias = Literal["manual", "auto"] | str
+"""When checkpoints of a sandbox's disk are taken."""
+
 EventKind: TypeAlias = Literal[
     "sandbox.creating",
     "sandbox.claimed",
@@ -35,17 +38,23 @@ ImageName: TypeAlias = str
 `python@sha256:` and 64 hexadecimal digits. At most 240 bytes, so that it fits in a file's name.
 """
 
-NetworkMode: TypeAlias = Literal["none", "open"] | str
-"""Network access of a sandbox."""
-
 PauseKind: TypeAlias = Literal["freeze", "disk"] | str
 """What a pause keeps of a sandbox."""
+
+RequestedMode: TypeAlias = Literal["none", "allowlist", "observe", "open"] | str
+"""What a sandbox may reach."""
 
 ReturnProcesses: TypeAlias = Literal["keep", "restart", "end"] | str
 """What runs after a return to an earlier state. All processes of before end."""
 
 Role: TypeAlias = Literal["read", "use", "manage", "admin"] | str
 """What a key may do. Each role includes the ones before it."""
+
+RulePorts: TypeAlias = int | str
+"""A port, or a range as text such as `8000-8100`."""
+
+RuleProtocol: TypeAlias = Literal["tcp", "udp", "http", "https"] | str
+"""What is spoken to the port."""
 
 SandboxName: TypeAlias = str
 """Unique within its tenant, chosen by the client that creates the sandbox: a DNS label."""
@@ -74,6 +83,8 @@ class AdoptSandbox(TypedDict, total=False):
 
 class ChangeSandbox(TypedDict, total=False):
     """Changes of a sandbox. Absent fields stay as they are."""
+    close_open: bool
+    """Closes connections that the new `network` refuses. Others go on until they end."""
     disk_after_seconds: int | None
     """0 or null: a frozen sandbox stays frozen."""
     expires_at: datetime | None
@@ -85,6 +96,8 @@ class ChangeSandbox(TypedDict, total=False):
     """0 or null: never."""
     labels: dict[str, str | None]
     """Labels to set. A null removes one, and absent ones stay."""
+    network: NetworkRequest | None
+    """What it may reach. A network can't be added or taken away: `none` is refused."""
     timeout_seconds: int | None
     """The life time in seconds from the creation on. 0 or null: unlimited, or the longest that the tenant may have."""
 
@@ -158,6 +171,8 @@ class CreateSandbox(TypedDict, total=False):
     """A request for a sandbox. Fields that it does not have are refused."""
     args: list[str] | None
     """The main command."""
+    checkpoint: CheckpointPolicy | None
+    """`auto`: checkpoints are taken around each step that can change the disk."""
     child_budget: ChildBudget | None
     """Gives the sandbox a token, with which its agent creates others from inside, within this budget."""
     client_tag: str | None
@@ -183,7 +198,8 @@ class CreateSandbox(TypedDict, total=False):
     """If fewer than this number can be created, none are; by default all must be."""
     name: SandboxName | None
     """Absent: the sandbox's id."""
-    network: NetworkMode | None
+    network: NetworkRequest | None
+    """A mode, such as `open`, or `{"mode": "allowlist", "allow": ["pypi.org"]}`."""
     node_selector: dict[str, str] | None
     """Labels of the node on which it is created, in a cluster. The create fails if no node has them."""
     ports: list[int] | None
@@ -262,6 +278,8 @@ class ForkSandbox(TypedDict, total=False):
     """How many, from 1 to 100; absent: 1."""
     env: dict[str, str] | None
     """Added to the parent's."""
+    from_checkpoint: Any
+    """The number or id of a checkpoint that they start as. Absent: the disk as it is."""
     group: GroupName | None
     idle_policy: IdlePolicy | None
     idle_timeout_seconds: int | None
@@ -275,6 +293,15 @@ class ForkSandbox(TypedDict, total=False):
     """They are named `NAME-0` and so on. Absent: each one's id."""
     resources: ResourcesOverlay | None
     timeout_seconds: int | None
+
+
+class NetworkRules(TypedDict, total=False):
+    """A mode with rules."""
+    allow: list[NetworkRule]
+    """Only with `allowlist`."""
+    deny: list[NetworkRule]
+    """With `allowlist` and `observe`."""
+    mode: Required[RequestedMode]
 
 
 class NewCheckpoint(TypedDict, total=False):
@@ -340,6 +367,25 @@ class RotateKey(TypedDict, total=False):
     """How long the old key is still accepted; 0 by default."""
 
 
+class RuleFields(TypedDict, total=False):
+    """A rule with all of its conditions. It has either `host` or `cidr`."""
+    cidr: str | None
+    """An address or a network, such as `192.0.2.0/24`."""
+    host: str | None
+    """A name, `*.` and a name (one or more labels below it), or `*`."""
+    methods: list[str]
+    """Methods of HTTP, such as `GET`; none: all. Needs the protocol `http`, because the proxy does not see requests in
+    TLS.
+    """
+    paths: list[str]
+    """Paths of HTTP without the query; `*` stands for any text, also with slashes. None: all. Needs the protocol
+    `http`.
+    """
+    ports: list[RulePorts]
+    """Ports and ranges; none: 80 and 443, and in `deny` all ports."""
+    protocol: RuleProtocol | None
+
+
 class SearchCorpus(TypedDict, total=False):
     """Searches a corpus, by one query or by several."""
     filter: dict[str, Any]
@@ -386,3 +432,11 @@ class VolumeMount(TypedDict, total=False):
     """Mounts this directory of it alone, such as `datasets/first`. It is created if it is missing."""
     volume_id: VolumeId | None
     """The tenant's volume; absent: it is a directory that the operator declared. The server sets it."""
+
+
+NetworkRequest: TypeAlias = RequestedMode | NetworkRules
+"""A network in a request: a mode, or a mode with rules."""
+
+
+NetworkRule: TypeAlias = str | RuleFields
+"""A rule: text such as `pypi.org`, `*.github.com:443`, `10.1.0.0/16:5432/tcp`, or an object."""

@@ -74,7 +74,7 @@ pub(super) struct Record {
     /// The checkpoint that its disk comes from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) head: Option<StateId>,
-    /// The volumes in buckets that it mounts, whose mounts may have to be replaced.
+    /// The volumes in buckets that it mounts. Their mounts may have to be replaced.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) buckets: Vec<VolumeMount>,
     /// Content from which control recreates its row. The engine doesn't read it.

@@ -18,6 +18,7 @@ from ..models import (
     Differences,
     FailedCreate,
     HistoryInfo,
+    NetworkInfo,
     RolledBack,
     SandboxInfo,
     SandboxUsage,
@@ -305,6 +306,19 @@ class Sandbox:
     def set_labels(self, labels: Mapping[str, str | None]) -> SandboxInfo:
         """Changes labels; None removes one."""
         return self._change(labels=dict(labels))
+
+    def network(self) -> NetworkInfo:
+        """What it may reach, and what it reached or was refused."""
+        return NetworkInfo.model_validate(self.client.request("GET", f"{self._api}/network"))
+
+    def set_network(self, network: str | Mapping[str, Any], *, close_open: bool = False) -> SandboxInfo:
+        """Replaces what it may reach, while it runs.
+
+        Args:
+            network: `open`, `observe`, `allowlist`, or a mode with rules, such as `{"mode": "allowlist", "allow": ["pypi.org"]}`.
+            close_open: close connections that it refuses.
+        """
+        return self._change(network=network, close_open=close_open)
 
     def delete(self) -> None:
         """Deletes it with its files. Its trajectory stays."""

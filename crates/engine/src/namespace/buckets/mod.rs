@@ -334,7 +334,7 @@ impl Buckets {
         Ok(())
     }
 
-    /// Processes whose end needs a look.
+    /// Processes that are watched for their end.
     pub(super) fn running(&self) -> Vec<Arc<OwnedFd>> {
         let mounts: Vec<_> = self.mounts().values().cloned().collect();
         let pidfd = |mount: &Arc<BucketMount>| mount.process.try_lock().ok()?.as_ref().map(|process| process.pidfd.clone());

@@ -1,4 +1,4 @@
-//! The egress proxy of an installation: a process of its own, which this file starts, feeds with policies, and replaces.
+//! The egress proxy of an installation: a separate process, which this file starts, feeds with policies, and replaces.
 //!
 //! ```text
 //!  policies of sandboxes ──► kept here ──stdin──► arenite egress ──stdout──► events, kept per sandbox
