@@ -156,6 +156,11 @@ def write_handbook(reader: Reader) -> None:
     reader.write("qrels.tsv", "q1\t0\t1\n")
 
 
+def write_plan(reader: Reader, text: str) -> str:
+    reader.write("plan.toml", text)
+    return ""
+
+
 def write_dataset(reader: Reader) -> None:
     reader.write("srv/datasets/numbers.csv", "1,2\n")
 
@@ -320,6 +325,7 @@ USES: dict[tuple[str, str, str], Callable[[Reader, str], str]] = {
     ("docs/PLUGINS.md", "API tools in Python", "json"): configure_tools,
     ("docs/PLUGINS.md", "Requests", "json"): keep_message,
     ("docs/PLUGINS.md", "Errors", "json"): start_plugin,
+    ("docs/STATE.md", "Exploration", "toml"): write_plan,
     ("docs/WAYS_IN.md", "Inside a sandbox", "sh"): run_inside,
 }
 

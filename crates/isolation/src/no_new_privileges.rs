@@ -4,6 +4,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 /// Starts a command without a way to more rights than it is given.
+#[expect(clippy::disallowed_methods, reason = "for programs that start rarely, and not for sandboxes")]
 pub fn restrict(command: &mut Command) {
     // SAFETY: between fork and exec, the closure makes one system call and allocates nothing.
     unsafe {

@@ -9,7 +9,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, PoisonError};
 
 use arenite_image::NamedImage;
-use arenite_model::{IdempotencyKey, ImageName, NodeName, SandboxSpec, TenantId, Tier};
+use arenite_model::{IdempotencyKey, ImageName, NodeName, SandboxSpec, SpecError, TenantId, Tier};
 use sha2::{Digest, Sha256};
 
 use super::{Cluster, Node, NodeState, NodeStore};
@@ -105,10 +105,14 @@ impl Control {
     /// Refuses a create here that selects nodes by labels which this one lacks.
     ///
     /// # Errors
-    /// [`ControlError::NoNodeFits`].
+    /// [`ControlError::NoNodeFits`]; a spec error on a server without a cluster, because no other node can come.
     pub fn check_selector(&self, selector: &BTreeMap<String, String>) -> Result<(), ControlError> {
         match has_labels(&self.config.node_labels, selector) {
             true => Ok(()),
+            false if self.nodes_store().is_none() => Err(ControlError::Spec(SpecError::Invalid {
+                field: "node_selector",
+                reason: format!("this server is in no cluster, and does not have the labels {}", shown(selector)),
+            })),
             false => Err(ControlError::NoNodeFits { reason: format!("no node has the labels {}", shown(selector)) }),
         }
     }

@@ -1,6 +1,8 @@
 //! The proxy as a whole: real connections, real servers, and a resolver of the tests. On loopback and without root, except for
 //! the redirect.
 
+#![allow(clippy::unwrap_used, reason = "the functions that tests share are tests too")]
+
 mod change;
 mod connections;
 mod fake_resolver;

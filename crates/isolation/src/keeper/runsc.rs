@@ -34,6 +34,7 @@ pub(super) fn general(log: &str) -> [String; 2] {
 /// its log.
 ///
 /// Call it in a process with one thread.
+#[expect(clippy::disallowed_methods, reason = "the process has one thread, and the descriptor needs a number of its choice")]
 pub(super) fn run(flags: &[String], arguments: &[&str], given: Option<BorrowedFd<'_>>, limit: Duration) -> Result<(), String> {
     // What an earlier one wrote.
     let _ = fs::remove_file(LOG);

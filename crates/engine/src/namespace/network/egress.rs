@@ -19,6 +19,7 @@ use arenite_egress::{
     ClosedRanges, CompiledPolicy, Conntrack, EgressConfig, EgressError, EgressEvent, EventKind, FromServer, Observed, Protocol,
     SetPolicy, ToServer,
 };
+use arenite_isolation::no_new_privileges;
 use arenite_model::{NetworkPolicy, NetworkRule};
 use ipnet::{IpNet, Ipv4Net};
 use serde::{Deserialize, Serialize};
@@ -214,16 +215,11 @@ impl Egress {
 
     fn spawn(&self) -> std::io::Result<Child> {
         let arguments = serde_json::to_string(&self.arguments)?;
-        Command::new("/proc/self/exe")
-            .args(["egress", &arguments])
-            .env_clear()
-            .uid(USER)
-            .gid(USER)
-            .current_dir("/")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
+        let mut command = Command::new("/proc/self/exe");
+        command.args(["egress", &arguments]).env_clear().uid(USER).gid(USER).current_dir("/");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        no_new_privileges::restrict(command.as_std_mut());
+        command.spawn()
     }
 }
 
