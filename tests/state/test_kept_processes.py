@@ -274,13 +274,13 @@ class TestRefused:
             ("POST", f"{API}/{box.name}/fork", {}),
             ("POST", SNAPSHOTS, {"name": "none", "sandbox": box.name}),
         ):
-            refused = call(server, method, path, 501, keep_processes=True, **body)
+            refused = call(server, method, path, 409, keep_processes=True, **body)
             assert "only the tier gvisor" in refused["message"], refused
         assert call(server, "GET", f"{API}/{box.name}/history")["checkpoints"] == []
         sealed = call(server, "POST", f"{API}/{box.name}/checkpoints", 201)
         assert (sealed["processes"], sealed["memory_bytes"]) == ("ended", None)
         box.bash("sleep 1000 & disown")
-        refused = call(server, "POST", f"{API}/{box.name}/rollback", 501, to=1, processes="keep")
+        refused = call(server, "POST", f"{API}/{box.name}/rollback", 409, to=1, processes="keep")
         assert "has none" in refused["message"]
         assert box.output("pgrep -c sleep") == "1", "nothing has changed"
 
@@ -288,7 +288,7 @@ class TestRefused:
         gvisor("paused")
         for kind in ("freeze", "disk"):
             call(server, "POST", f"{API}/paused/pause", kind=kind)
-            call(server, "POST", f"{API}/paused/checkpoints", 501, keep_processes=True)
+            call(server, "POST", f"{API}/paused/checkpoints", 409, keep_processes=True)
         call(server, "POST", f"{API}/paused/checkpoints", 201)
 
     def test_a_guest_that_does_not_answer(self, server: Server, gvisor: Callable[..., LiveSandbox]) -> None:
@@ -314,7 +314,7 @@ class TestRefused:
             whole = path.read_bytes()
             # Cut short, it is refused before anything ends.
             path.write_bytes(whole[: len(whole) // 2])
-            refused = call(server, "POST", f"{API}/damaged/rollback", 501, to=1)
+            refused = call(server, "POST", f"{API}/damaged/rollback", 409, to=1)
             assert "damaged" in refused["message"]
             assert box.output("pgrep -c sleep") == "1"
             path.write_bytes(whole)
@@ -331,7 +331,7 @@ class TestRefused:
         # A create fails as a whole.
         made = call(server, "POST", SNAPSHOTS, 201, name="damaged-work", sandbox="damaged", keep_processes=True)
         (server.data_dir / "pool" / "processes" / made["state"] / "pages_meta.img").write_bytes(b"")
-        refused = call(server, "POST", API, 501, name="never", snapshot="damaged-work")
+        refused = call(server, "POST", API, 409, name="never", snapshot="damaged-work")
         assert "damaged" in refused["detail"]
         call(server, "DELETE", f"{SNAPSHOTS}/damaged-work")
         box.delete()

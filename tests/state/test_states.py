@@ -286,7 +286,7 @@ BAD = [
     ("POST", "rollback", {"to": 7}, 404),
     ("POST", "rollback", {"to": "d00000000000"}, 404),
     ("POST", "rollback", {"to": "beginning", "processes": "stay"}, 400),
-    ("POST", "rollback", {"to": "beginning", "processes": "keep"}, 501),
+    ("POST", "rollback", {"to": "beginning", "processes": "keep"}, 409),
     ("POST", "reset", {"snapshot": "none"}, 404),
     ("POST", "checkpoints", {"note": "x" * 1001}, 400),
     ("POST", "checkpoints", {"other": 1}, 400),

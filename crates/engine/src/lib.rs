@@ -459,13 +459,11 @@ impl EngineError {
             Self::NoVolume { .. } | Self::NetworkPolicy(_) => ErrorCode::InvalidRequest,
             Self::SubPath { source, .. } => source.code(),
             Self::Bucket(source) => source.code(),
-            Self::Unsupported { .. }
-            | Self::NoPauseToDisk { .. }
-            | Self::NoTier { .. }
-            | Self::NoStates { .. }
-            | Self::NoProcesses { .. } => ErrorCode::Unsupported,
+            Self::Unsupported { .. } | Self::NoPauseToDisk { .. } | Self::NoTier { .. } | Self::NoStates { .. } => {
+                ErrorCode::Unsupported
+            }
             Self::Timeout { .. } => ErrorCode::Timeout,
-            Self::OtherLayers { .. } => ErrorCode::Conflict,
+            Self::OtherLayers { .. } | Self::NoProcesses { .. } => ErrorCode::Conflict,
             Self::Busy { .. } => ErrorCode::Exhausted,
             Self::Stage { source, .. } | Self::Dial { source, .. } | Self::Host { source, .. }
                 if descriptors::ran_out(source) =>

@@ -90,6 +90,6 @@ mod tests {
         // It has no labels, either.
         let selected = json!({ "node_selector": { "zone": "a" } });
         let answer = server.call("POST", "/api/v2/sandboxes", selected).await;
-        assert_eq!(answer.status, 503, "{}", answer.text);
+        assert_eq!(answer.status, 400, "{}", answer.text);
     }
 }
