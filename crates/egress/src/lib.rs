@@ -29,6 +29,7 @@
 
 #![forbid(unsafe_code)]
 
+mod accept;
 mod client;
 mod closed;
 mod connection;

@@ -3,7 +3,6 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdTcpListener, UdpSocket as StdUdpSocket};
 use std::sync::Arc;
-use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -11,6 +10,7 @@ use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
+use crate::accept::next_connection;
 use crate::closed::ClosedRanges;
 use crate::connection::Shared;
 use crate::control::{ANSWERS, follow, report};
@@ -27,8 +27,6 @@ const MAX_CONNECTIONS: usize = 16_384;
 const RESERVED_DESCRIPTORS: u64 = 2_048;
 /// Each connection has one to the client and one to the server.
 const DESCRIPTORS: u64 = 2;
-/// Pause after a failure to accept (for example without free descriptors), so as not to spin.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// What the proxy needs of the host.
 pub struct EgressConfig {
@@ -80,18 +78,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     let permits = Arc::new(Semaphore::new(connection_limit()));
     let mut running = JoinSet::new();
     loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            Some(_) = running.join_next() => continue,
-        };
-        let (stream, from) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::debug!(%error, "no connection could be accepted");
-                tokio::time::sleep(PAUSE).await;
-                continue;
-            }
-        };
+        let (stream, from) = next_connection(&listener, &mut running).await;
         match permits.clone().try_acquire_owned() {
             Ok(permit) => {
                 let shared = shared.clone();

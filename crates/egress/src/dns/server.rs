@@ -17,6 +17,7 @@ use tokio::time::timeout;
 use super::load::{Bound, Load};
 use super::message::{Fault, MAX_QUERY, Query, Rcode};
 use super::upstream::{Transport, read_message, write_message};
+use crate::accept::{PAUSE, next_connection};
 
 const QUERIES: Bound = Bound { of_one: 128, of_all: 1024 };
 const CONNECTIONS: Bound = Bound { of_one: 8, of_all: 256 };
@@ -25,8 +26,6 @@ const QUERIES_OF_CONNECTION: usize = 128;
 /// Time until the next query on a TCP connection, and to transfer a query or answer.
 const IDLE: Duration = Duration::from_secs(10);
 const RECEIVE_BUFFER: usize = 2 << 20;
-/// Pause after a failure to receive or accept (for example without free descriptors), so as not to spin.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// Answers the queries of sandboxes.
 pub trait Answers: Send + Sync + 'static {
@@ -135,18 +134,7 @@ fn reply(socket: &UdpSocket, answer: &[u8], to: SocketAddr) {
 async fn serve_tcp<A: Answers>(listener: TcpListener, shared: Arc<Shared<A>>) {
     let mut running = JoinSet::new();
     loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            Some(_) = running.join_next() => continue,
-        };
-        let (stream, from) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::debug!(%error, "no connection could be accepted");
-                tokio::time::sleep(PAUSE).await;
-                continue;
-            }
-        };
+        let (stream, from) = next_connection(&listener, &mut running).await;
         let slot = if shared.answers.serves(from) { shared.connections.enter(from.ip()) } else { None };
         if let Some(slot) = slot {
             let shared = shared.clone();
