@@ -222,7 +222,7 @@ class TestKept:
             within(30, "the command has ended", lambda: "done" in box.output("ls ~"))
             call(server, "POST", f"{API}/busy/rollback", to=1)
 
-    @pytest.mark.skipif(not loads.FULL, reason="waits longer than a session may be idle, a minute at least")
+    @pytest.mark.soak
     def test_what_was_used_before_is_not_idle_afterwards(self, server: Server, gvisor: Callable[..., LiveSandbox]) -> None:
         box = gvisor("long-ago")
         session = {"session_id": "brief", "max_idle_time": 60}

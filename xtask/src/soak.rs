@@ -27,7 +27,7 @@ pub(crate) fn run(args: &SoakArgs) -> Outcome {
             cargo().args(test).env("ARENITE_MODEL_STEPS", args.model_steps.to_string()).env("ARENITE_MODEL_SEED", "random"),
         )?;
     }
-    let soak = ["vm", "retrieval", "agentflow", "isolation", "soak", "-m", "soak or load"].map(str::to_owned);
+    let soak = ["vm", "retrieval", "agentflow", "isolation", "state", "soak", "-m", "soak or load"].map(str::to_owned);
     let prepared = Prepared::make(Profile::Release)?;
     command::run(prepared.pytest(&[&soak[..], &args.pytest].concat()).env("ARENITE_TEST_LOAD", "full"))
 }
