@@ -202,6 +202,9 @@ def test_nodes_restart_one_after_the_other_under_load(nodes: Nodes) -> None:
 
 def test_creates_are_spread_and_a_killed_node_comes_back(nodes: Nodes) -> None:
     red, green, blue = nodes.values()
+    # Of a failed test, or of the first try.
+    for name in red.states():
+        red.http_delete(name)
     names = [f"many-{number}" for number in range(CREATES)]
     with ThreadPoolExecutor(50) as pool:
         list(pool.map(red.create, names))

@@ -31,7 +31,7 @@ use self::drain::Draining;
 pub use self::drain::{MAX_DEADLINE, NodeDrain};
 pub use self::lease::LeaseTimes;
 use self::lease::Leave;
-use self::placement::KnownImages;
+use self::placement::{Fill, KnownImages};
 pub use self::placement::{ImageListing, PlacementWish};
 use crate::gone::Removal;
 
@@ -199,8 +199,7 @@ type Owners = HashMap<TenantId, HashMap<SandboxKey, (NodeName, Instant)>>;
 pub(crate) struct Cluster {
     /// As the last renewal found them.
     nodes: RwLock<Arc<Vec<Node>>>,
-    /// Creates that were placed since then.
-    placed: Mutex<HashMap<NodeName, u64>>,
+    fill: Mutex<HashMap<NodeName, Fill>>,
     images: RwLock<Arc<KnownImages>>,
     pub(crate) draining: Draining,
     pub(crate) leave: Leave,
@@ -229,7 +228,7 @@ impl Cluster {
         }
         drop(down);
         *self.nodes.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(nodes);
-        self.placed.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.fill.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, fill| fill.is_recent());
     }
 
     fn owners(&self) -> MutexGuard<'_, Owners> {

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
 use arenite_image::NamedImage;
 use arenite_model::{IdempotencyKey, ImageName, NodeName, SandboxSpec, SpecError, TenantId, Tier};
@@ -22,6 +23,9 @@ const MAX_IMAGES: usize = 500;
 
 /// A node pulls an image that others have when they have this many more sandboxes.
 const PULL_WORTH: u64 = 16;
+
+/// Maximum age of what a renewal says when another node reads it: both happen every two seconds.
+const RENEWAL_AGE: Duration = Duration::from_secs(4);
 
 /// The images of a node, by owner and name.
 type ImageNames = HashSet<(Option<TenantId>, ImageName)>;
@@ -92,8 +96,18 @@ impl Control {
     /// [`ControlError::NoNodeFits`] if no node takes it.
     pub fn place(&self, wish: &PlacementWish, except: &[NodeName]) -> Result<Option<NodeName>, ControlError> {
         let Some(store) = self.nodes_store() else { return Ok(None) };
-        let own = self.registry().len() as u64;
-        self.cluster.place(&store.claim().name, own, wish, except)
+        self.cluster.place(&store.claim().name, self.own_sandboxes(), wish, except)
+    }
+
+    /// The number of sandboxes on this node, for [`Self::count_sandboxes`] of others.
+    pub fn own_sandboxes(&self) -> u64 {
+        self.registry().len() as u64
+    }
+
+    /// Notes how many sandboxes another node has by its answer. Creates that follow each other faster than renewals are then spread
+    /// evenly, too.
+    pub fn count_sandboxes(&self, node: &NodeName, sandboxes: u64) {
+        self.cluster.count(node, sandboxes);
     }
 
     /// The other node that has begun a create with an idempotency key.
@@ -171,7 +185,28 @@ impl Control {
     }
 }
 
+/// How full another node is, where more is known than its last renewal says.
+#[derive(Debug, Default)]
+pub(super) struct Fill {
+    /// Its sandboxes by its last answer, and when that came.
+    counted: Option<(u64, Instant)>,
+    /// Creates placed there since then, or since the last renewal.
+    placed: u64,
+}
+
+impl Fill {
+    /// Whether it says more than a renewal that was read just now.
+    pub(super) fn is_recent(&self) -> bool {
+        self.counted.is_some_and(|(_, at)| at.elapsed() < RENEWAL_AGE)
+    }
+}
+
 impl Cluster {
+    fn count(&self, node: &NodeName, sandboxes: u64) {
+        let fill = Fill { counted: Some((sandboxes, Instant::now())), placed: 0 };
+        self.fill.lock().unwrap_or_else(PoisonError::into_inner).insert(node.clone(), fill);
+    }
+
     fn images(&self) -> Arc<KnownImages> {
         Arc::clone(&self.images.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -206,12 +241,13 @@ impl Cluster {
             return Err(ControlError::NoNodeFits { reason });
         }
         let images = self.images();
-        let mut placed = self.placed.lock().unwrap_or_else(PoisonError::into_inner);
-        let since = |node: &Node| match node.name == *name {
-            true => own.saturating_sub(node.facts.sandboxes),
-            false => placed.get(&node.name).copied().unwrap_or(0),
+        let mut fill = self.fill.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = |node: &Node| match fill.get(&node.name) {
+            _ if node.name == *name => own,
+            Some(fill) => fill.counted.map_or(node.facts.sandboxes, |(sandboxes, _)| sandboxes) + fill.placed,
+            None => node.facts.sandboxes,
         };
-        let count = |node: &Node| if node.name == *name { own } else { node.facts.sandboxes + since(node) };
+        let since = |node: &Node| count(node).saturating_sub(node.facts.sandboxes);
         let has_tier = |node: &Node| match (wish.tier, &node.facts.tiers) {
             (Some(tier), Some(tiers)) => tiers.contains(&tier),
             _ => true,
@@ -242,7 +278,7 @@ impl Cluster {
             }
         };
         let Some(chosen) = chosen else { return Ok(None) };
-        *placed.entry(chosen.name.clone()).or_default() += 1;
+        fill.entry(chosen.name.clone()).or_default().placed += 1;
         Ok((chosen.name != *name).then(|| chosen.name.clone()))
     }
 }
@@ -327,6 +363,24 @@ mod tests {
         assert!(counts.len() == 3 && counts.values().all(|count| (180..=220).contains(count)), "{counts:?}");
         cluster.learn(vec![node("a", NodeState::Up, 1, 0), node("b", NodeState::Lost, 1, 0)]);
         assert_eq!(cluster.place(&name("a"), 0, &wish, &[]).unwrap(), None);
+    }
+
+    #[test]
+    fn a_renewal_from_before_a_burst_does_not_hide_it() {
+        let wish = PlacementWish::default();
+        let cluster = cluster(up(&["a", "b", "c"]));
+        let mut counts: HashMap<NodeName, u64> = HashMap::new();
+        for number in 0..150 {
+            let here = counts.get(&name("a")).copied().unwrap_or(0);
+            let node = cluster.place(&name("a"), here, &wish, &[]).unwrap().unwrap_or(name("a"));
+            let count = counts.entry(node.clone()).or_default();
+            *count += 1;
+            cluster.count(&node, *count);
+            if number % 30 == 0 {
+                cluster.learn(up(&["a", "b", "c"]));
+            }
+        }
+        assert!(counts.values().all(|count| (44..=56).contains(count)), "{counts:?}");
     }
 
     #[test]

@@ -23,7 +23,7 @@ use tokio_rustls::server::TlsStream;
 use crate::exchange::{self, Peer};
 use crate::gateway::Gateway;
 
-use super::pass::{NODE, Passed};
+use super::pass::{NODE, Passed, SANDBOXES};
 
 /// Handshakes at once. Further connections wait in the kernel's queue.
 const HANDSHAKES: usize = 64;
@@ -115,5 +115,7 @@ async fn answer(gateway: Arc<Gateway>, request: Request<Incoming>) -> Response<B
     };
     let peer = Peer { address: passed.client, scheme: passed.scheme() };
     request.extensions_mut().insert(passed);
-    exchange::answer(gateway, peer, request).await
+    let mut answer = exchange::answer(Arc::clone(&gateway), peer, request).await;
+    answer.headers_mut().insert(SANDBOXES, gateway.control.own_sandboxes().into());
+    answer
 }

@@ -49,6 +49,8 @@ use super::trajectories::{self, Whereabouts};
 
 /// What a node says of a request that it passes on, as JSON.
 pub(super) const NODE: HeaderName = HeaderName::from_static("x-arenite-node");
+/// The number of sandboxes of the node that answers.
+pub(super) const SANDBOXES: HeaderName = HeaderName::from_static("x-arenite-node-sandboxes");
 /// Time to connect to a node and to prove both keys.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// Interval of probes of an idle connection: the node's host may be gone.
@@ -399,7 +401,13 @@ pub(super) async fn send_to(
     request.headers_mut().insert(NODE, said);
     tokio::select! {
         answered = peers.client.request(request) => match answered {
-            Ok(answer) => Ok(answer.map(Body::new)),
+            Ok(mut answer) => {
+                let count = answer.headers_mut().remove(SANDBOXES);
+                if let Some(count) = count.and_then(|count| count.to_str().ok()?.parse().ok()) {
+                    gateway.control.count_sandboxes(node, count);
+                }
+                Ok(answer.map(Body::new))
+            }
             Err(error) if error.is_connect() => Err(Unsent::NotConnected(unreachable(&with_sources(&error)))),
             Err(error) => Err(Unsent::BrokenOff(unreachable(&with_sources(&error)))),
         },
