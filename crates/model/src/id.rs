@@ -136,6 +136,14 @@ text_id!(
 );
 
 text_id!(
+    /// Names a secret within its tenant.
+    SecretName,
+    "secret name",
+    "use 1 to 63 letters, digits, hyphens and underscores",
+    |t| (1..=63).contains(&t.len()) && t.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+);
+
+text_id!(
     /// Names a snapshot within its tenant: a DNS label.
     SnapshotName,
     "snapshot name",

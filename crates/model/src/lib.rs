@@ -12,6 +12,7 @@ mod id;
 mod network;
 mod pause;
 pub mod protocol;
+mod secret;
 mod spec;
 mod state;
 mod tier;
@@ -21,11 +22,12 @@ pub use code::ErrorCode;
 pub use death::{Death, DeathReason};
 pub use error_text::with_sources;
 pub use id::{
-    GroupName, IdError, IdempotencyKey, ImageName, KeyId, NodeName, SandboxId, SandboxName, SnapshotName, StateId, TenantId,
-    VolumeId, VolumeName, WebhookId,
+    GroupName, IdError, IdempotencyKey, ImageName, KeyId, NodeName, SandboxId, SandboxName, SecretName, SnapshotName, StateId,
+    TenantId, VolumeId, VolumeName, WebhookId,
 };
 pub use network::{NetworkPolicy, NetworkRule, PolicyMode, RuleFields, RulePorts, RuleProtocol};
 pub use pause::PauseKind;
+pub use secret::{SecretBinding, SecretPlace, SecretText};
 pub use spec::{CheckpointPolicy, IdlePolicy, NetworkMode, Resources, SandboxSpec, SpecError, VolumeMount};
 pub use state::SandboxState;
 pub use tier::Tier;

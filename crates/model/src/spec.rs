@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use utoipa::ToSchema;
 
-use crate::{ImageName, NetworkPolicy, PauseKind, StateId, TenantId, Tier, VolumeId};
+use crate::{ImageName, NetworkPolicy, PauseKind, SecretBinding, StateId, TenantId, Tier, VolumeId};
 
 /// A sandbox's limits. The kernel enforces every number, or the create fails.
 #[derive(Debug, Clone, PartialEq, Hash, Eq, Serialize, Deserialize, ToSchema)]
@@ -214,6 +214,9 @@ pub struct SandboxSpec {
     /// What it may reach through the egress proxy; absent: all that `network` allows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network_policy: Option<NetworkPolicy>,
+    /// The secrets that the egress proxy puts into its requests.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<SecretBinding>,
     /// What isolates it. Of an existing sandbox: the tier that it has. Unset in a template: the server's default, or `machine` if
     /// the image has a VM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -271,6 +274,7 @@ impl SandboxSpec {
             resources: Resources::default(),
             network: NetworkMode::default(),
             network_policy: None,
+            secrets: Vec::new(),
             tier: None,
             volumes: Vec::new(),
             ports: Vec::new(),
