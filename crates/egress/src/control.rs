@@ -142,7 +142,7 @@ type Compiled = (CompiledPolicy, Option<Arc<SandboxSecrets>>);
 
 fn compile(set: &SetPolicy, sandboxes: &Sandboxes) -> Result<Compiled, EgressError> {
     let known = sandboxes.find(set.address).filter(|known| known.id() == set.sandbox).and_then(|known| known.secrets());
-    Ok((CompiledPolicy::compile(&set.policy)?, SandboxSecrets::compile(set, known.as_deref())?))
+    Ok((CompiledPolicy::compile(&set.policy)?, SandboxSecrets::compile(set, known)?))
 }
 
 /// Writes events and answers. Returns when the server does not read any more.

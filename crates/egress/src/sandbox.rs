@@ -152,6 +152,11 @@ impl Sandbox {
         self.state().secrets.clone()
     }
 
+    /// Whether these are still the secrets.
+    pub(crate) fn has_secrets(&self, secrets: Option<&Arc<SandboxSecrets>>) -> bool {
+        self.state().secrets.as_ref().map(Arc::as_ptr) == secrets.map(Arc::as_ptr)
+    }
+
     pub(crate) fn decide_query(&self, name: &str) -> Decision {
         self.policy().decide_query(name)
     }

@@ -1,5 +1,7 @@
 //! Secrets in requests and answers.
 
+use std::sync::Arc;
+
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING};
 use http::{HeaderValue, Request, Response, StatusCode};
 use hyper::body::{Body, Incoming};
@@ -22,7 +24,7 @@ impl HttpConnection {
     pub(super) async fn fill(
         &self,
         request: Request<Incoming>,
-        secrets: Option<&SandboxSecrets>,
+        secrets: Option<&Arc<SandboxSecrets>>,
     ) -> Result<(Request<PassedBody>, RefusedBody), Refusal> {
         let refused = RefusedBody::default();
         let Some(secrets) = secrets else {
@@ -47,7 +49,7 @@ impl HttpConnection {
     }
 
     /// The reason, if a request failed because of what was found in its body.
-    pub(super) fn name_body(&self, error: Refusal, secrets: Option<&SandboxSecrets>, refused: &RefusedBody) -> Refusal {
+    pub(super) fn name_body(&self, error: Refusal, secrets: Option<&Arc<SandboxSecrets>>, refused: &RefusedBody) -> Refusal {
         match (secrets, refused.get()) {
             (Some(secrets), Some(found)) => secrets.body_refusal(*found, self.destination()).into(),
             _ => error,

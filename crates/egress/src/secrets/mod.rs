@@ -17,7 +17,6 @@ mod request;
 use std::fmt;
 use std::sync::Arc;
 
-use arenite_model::{SecretPlace, SecretText};
 use bytes::Bytes;
 
 pub(crate) use self::body::{PassedBody, RefusedBody, WholeBodies, WholeBodyError};
@@ -40,7 +39,7 @@ const MAX_PLACEHOLDER: usize = 256;
 /// Shorter values are not looked for, because they are part of too much else.
 const MIN_RECOGNISED: usize = 8;
 
-/// What one sandbox has. None has a value here that is empty: it was revoked.
+/// The secrets of one sandbox, ready to be compared.
 pub(crate) struct SandboxSecrets {
     secrets: Box<[Secret]>,
     placeholders: Arc<Patterns>,
@@ -52,12 +51,8 @@ pub(crate) struct SandboxSecrets {
 }
 
 struct Secret {
-    name: Box<str>,
-    value: SecretText,
+    bound: BoundSecret,
     hosts: Box<[HostPattern]>,
-    /// As its owner wrote them.
-    host_text: Box<str>,
-    places: Box<[SecretPlace]>,
 }
 
 /// The values in the forms in which they are recognised.
@@ -80,11 +75,24 @@ pub(crate) struct SecretRefusal {
 }
 
 impl SandboxSecrets {
-    /// What a message says. `known` is what the sandbox had before. None without secrets.
-    pub(crate) fn compile(set: &SetPolicy, known: Option<&Self>) -> Result<Option<Arc<Self>>, EgressError> {
+    /// What a message says. `known` is what the sandbox had before, and is returned if nothing changed. None without secrets.
+    pub(crate) fn compile(set: &SetPolicy, known: Option<Arc<Self>>) -> Result<Option<Arc<Self>>, EgressError> {
         let SetPolicy { secrets, authority, .. } = set;
         if secrets.is_empty() {
             return Ok(None);
+        }
+        let authority = match (authority, known.as_ref().and_then(|known| known.authority.as_ref())) {
+            (None, _) => None,
+            // Its sessions and certificates stay.
+            (Some(keys), Some(known)) if known.has_keys(keys) => Some(known.clone()),
+            (Some(keys), _) => Some(Arc::new(Authority::new(keys)?)),
+        };
+        let is_same = |known: &Arc<Self>| {
+            known.secrets.iter().map(|secret| &secret.bound).eq(secrets)
+                && known.authority.as_ref().map(Arc::as_ptr) == authority.as_ref().map(Arc::as_ptr)
+        };
+        if let Some(known) = known.filter(is_same) {
+            return Ok(Some(known));
         }
         if secrets.len() > MAX_SECRETS {
             return Err(EgressError::TooManySecrets { count: secrets.len(), most: MAX_SECRETS });
@@ -95,19 +103,17 @@ impl SandboxSecrets {
             let invalid = |reason| EgressError::Secret { name: secret.name.clone(), reason };
             compiled.push(Secret::parse(secret).map_err(invalid)?);
             for placeholder in &secret.placeholders {
-                placeholders.push(placeholder.clone().into_bytes());
+                let placeholder = placeholder.clone().into_bytes();
+                if placeholders.contains(&placeholder) {
+                    return Err(invalid("a placeholder is there twice".to_owned()));
+                }
+                placeholders.push(placeholder);
                 owners.push(number);
             }
         }
         let patterns = |texts: &[Vec<u8>]| {
             let invalid = |error: aho_corasick::BuildError| EgressError::Secret { name: "*".into(), reason: error.to_string() };
             Patterns::new(texts).map_err(invalid)
-        };
-        let authority = match (authority, known.and_then(|known| known.authority.as_ref())) {
-            (None, _) => None,
-            // Its sessions and certificates stay.
-            (Some(keys), Some(known)) if known.has_keys(keys) => Some(known.clone()),
-            (Some(keys), _) => Some(Arc::new(Authority::new(keys)?)),
         };
         Ok(Some(Arc::new(Self {
             values: Values::new(secrets, patterns)?,
@@ -133,7 +139,7 @@ impl SandboxSecrets {
 
 impl Secret {
     fn parse(secret: &BoundSecret) -> Result<Self, String> {
-        let BoundSecret { name, placeholders, value, hosts, places } = secret;
+        let BoundSecret { placeholders, value, hosts, .. } = secret;
         if value.as_str().len() > MAX_VALUE {
             return Err(format!("its value has more than {MAX_VALUE} bytes"));
         }
@@ -150,13 +156,7 @@ impl Secret {
             ));
         }
         let parse = |host: &String| HostPattern::parse(host).map_err(|reason| format!("invalid host {host:?}: {reason}"));
-        Ok(Self {
-            name: name.as_str().into(),
-            value: value.clone(),
-            hosts: hosts.iter().map(parse).collect::<Result<_, _>>()?,
-            host_text: hosts.join(", ").into(),
-            places: places.clone().into(),
-        })
+        Ok(Self { bound: secret.clone(), hosts: hosts.iter().map(parse).collect::<Result<_, _>>()? })
     }
 
     fn is_for(&self, name: &str, port: u16) -> bool {
@@ -208,6 +208,6 @@ impl Values {
 
 impl fmt::Debug for SandboxSecrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.secrets.iter().map(|secret| &secret.name)).finish()
+        f.debug_list().entries(self.secrets.iter().map(|secret| &secret.bound.name)).finish()
     }
 }
