@@ -380,6 +380,7 @@ impl HttpConnection {
 
     fn note_at(&self, target: Option<&RequestTarget>, address: Option<IpAddr>, method: &Method, path: &str, decision: &Decision) {
         let name = target.and_then(RequestTarget::host_name);
+        let name = name.or_else(|| self.ended.as_ref().map(|ended| ended.name.clone()));
         let secrets = self.connection.open.sandbox.secrets();
         let show = |text| secrets.as_ref().map_or(Cow::Borrowed(text), |secrets| secrets.show(text));
         let (method, path) = (show(method.as_str()), show(path));

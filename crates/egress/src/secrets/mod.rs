@@ -34,6 +34,8 @@ const MAX_HOSTS: usize = 64;
 const MAX_PLACEHOLDERS: usize = 64;
 /// Lengths in bytes.
 const MAX_VALUE: usize = 8 << 10;
+/// All values of a sandbox. Their forms are about forty times as long, and are in memory.
+const MAX_VALUES: usize = 32 << 10;
 const MIN_PLACEHOLDER: usize = 8;
 const MAX_PLACEHOLDER: usize = 256;
 /// Shorter values are not looked for, because they are part of too much else.
@@ -96,6 +98,10 @@ impl SandboxSecrets {
         }
         if secrets.len() > MAX_SECRETS {
             return Err(EgressError::TooManySecrets { count: secrets.len(), most: MAX_SECRETS });
+        }
+        let bytes = secrets.iter().map(|secret| secret.value.as_str().len()).sum();
+        if bytes > MAX_VALUES {
+            return Err(EgressError::LongSecrets { bytes, most: MAX_VALUES });
         }
         let mut compiled = Vec::new();
         let (mut placeholders, mut owners) = (Vec::new(), Vec::new());
@@ -209,5 +215,59 @@ impl Values {
 impl fmt::Debug for SandboxSecrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.secrets.iter().map(|secret| &secret.bound.name)).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn compile(secrets: &str) -> Result<Arc<SandboxSecrets>, EgressError> {
+        let text = format!(r#"{{"address": "10.209.0.7", "sandbox": "box", "policy": {{}}, "secrets": [{secrets}]}}"#);
+        SandboxSecrets::compile(&serde_json::from_str(&text).unwrap(), None).map(Option::unwrap)
+    }
+
+    fn secret(name: &str, placeholders: &str, value: &str, hosts: &str) -> String {
+        format!(r#"{{"name": "{name}", "placeholders": {placeholders}, "value": "{value}", "hosts": {hosts}, "places": []}}"#)
+    }
+
+    #[test]
+    fn invalid_secrets_are_refused() {
+        let (good, long) = (r#"["placeholder_1"]"#, "x".repeat(8 << 10));
+        let many = |count: usize| -> String {
+            let one = |n| secret("A", &format!(r#"["placeholder_{n:04}"]"#), &long, "[]");
+            (0..count).map(one).collect::<Vec<_>>().join(",")
+        };
+        assert!(compile(&secret("A", good, "value", r#"["a.example", "*.b.example:8443,9000-9001"]"#)).is_ok());
+        assert!(compile(&many(4)).is_ok());
+        for (secrets, code) in [
+            (secret("A", "[]", "topsecret", "[]"), "invalid_secret"),
+            (secret("A", r#"["short"]"#, "topsecret", "[]"), "invalid_secret"),
+            (secret("A", r#"["with-hyphens"]"#, "topsecret", "[]"), "invalid_secret"),
+            (secret("A", good, "topsecret", r#"["https://a.example"]"#), "invalid_secret"),
+            (secret("A", good, "topsecret", r#"["10.0.0.0/8"]"#), "invalid_secret"),
+            (secret("A", good, &format!("{long}x"), "[]"), "invalid_secret"),
+            (format!("{},{}", secret("A", good, "a", "[]"), secret("B", good, "b", "[]")), "invalid_secret"),
+            (many(5), "long_secrets"),
+        ] {
+            let error = compile(&secrets).unwrap_err();
+            assert_eq!(error.code(), code, "{error}");
+            assert!(!error.to_string().contains("topsecret"), "{error}");
+        }
+        let text = format!("{:?}", compile(&secret("A", good, "topsecret", "[]")).unwrap());
+        assert_eq!(text, r#"["A"]"#);
+    }
+
+    #[test]
+    fn values_take_a_bounded_memory() {
+        let size = |value: &str| {
+            let secrets = compile(&secret("A", r#"["placeholder_1"]"#, value, "[]")).unwrap();
+            secrets.values.as_ref().map_or(0, |values| values.patterns.size() + values.in_names.size())
+        };
+        let mut value = String::new();
+        while value.len() < MAX_VALUE {
+            value.push_str(&format!("{}/+ ", value.len() * 7919));
+        }
+        assert!(size(&value[..50]) < 100 << 10 && size(&value[..MAX_VALUE]) < 10 << 20);
     }
 }

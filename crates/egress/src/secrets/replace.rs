@@ -41,6 +41,12 @@ impl Patterns {
         self.finder.is_match(text)
     }
 
+    /// In bytes.
+    #[cfg(test)]
+    pub(crate) fn size(&self) -> usize {
+        self.finder.memory_usage() + self.sorted.iter().map(|text| text.len()).sum::<usize>()
+    }
+
     fn next(&self, text: &[u8], from: usize) -> Option<Match> {
         self.finder.find(Input::new(text).range(from..))
     }

@@ -102,6 +102,7 @@ pub(crate) type ReceivedLog = Arc<Mutex<Vec<Received>>>;
 pub(crate) struct WebServer {
     pub(crate) address: SocketAddr,
     received: ReceivedLog,
+    begun: Arc<Mutex<Vec<String>>>,
 }
 
 impl WebServer {
@@ -115,14 +116,17 @@ impl WebServer {
         let address = listener.local_addr().unwrap();
         let received = ReceivedLog::default();
         let known = received.clone();
+        let begun = Arc::<Mutex<Vec<String>>>::default();
+        let paths = begun.clone();
         proxy.spawn(async move {
             loop {
                 let (stream, from) = listener.accept().await.unwrap();
-                let (acceptor, known, answer) = (acceptor.clone(), known.clone(), answer.clone());
+                let (acceptor, known, answer, paths) = (acceptor.clone(), known.clone(), answer.clone(), paths.clone());
                 tokio::spawn(async move {
                     let stream = acceptor.accept(stream).await?;
                     let service = service_fn(move |request: Request<Incoming>| {
                         let (known, answer) = (known.clone(), answer.clone());
+                        paths.lock().unwrap().push(request.uri().path().to_owned());
                         async move {
                             let (parts, body) = request.into_parts();
                             let body = String::from_utf8(body.collect().await?.to_bytes().to_vec()).unwrap();
@@ -138,7 +142,12 @@ impl WebServer {
                 });
             }
         });
-        Self { address, received }
+        Self { address, received, begun }
+    }
+
+    /// Paths of requests of which the head came.
+    pub(crate) fn begun(&self) -> Vec<String> {
+        self.begun.lock().unwrap().clone()
     }
 
     pub(crate) fn received(&self) -> Vec<Received> {

@@ -95,6 +95,14 @@ async fn bodies_without_a_secret_keep_their_length() {
     let answer = setting.request(&format!("POST /\r\nContent-Length: {}\r\n", body.len()), &body).await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     assert_eq!(setting.server.last().header("content-length"), body.len().to_string());
+    // They are not read whole first.
+    let mut client = setting.connect("a.test").await;
+    write(&mut client, &format!("{}12345", with_host("POST /slow", "a.test", "Content-Length: 10\r\n"))).await;
+    while !setting.server.begun().contains(&"/slow".to_owned()) {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    write(&mut client, "67890").await;
+    assert_eq!(read_answer(&mut client).await.1, "fine");
     // What is compressed is passed as it is.
     let setting = Setting::start(ALL).await;
     let head = format!("POST /\r\nContent-Encoding: gzip\r\nContent-Length: {}\r\n", PLACEHOLDER.len());

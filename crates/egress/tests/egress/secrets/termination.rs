@@ -85,7 +85,8 @@ async fn the_host_of_a_request_is_the_server_name() {
         assert_eq!(answer.get(9..12), Some(status), "{request}{answer}");
     }
     let refusal = setting.refusal().await;
-    assert_eq!((refusal.reason, refusal.protocol), (Reason::HostMismatch, Protocol::Https));
+    let seen = (refusal.reason, refusal.protocol, refusal.name.as_deref());
+    assert_eq!(seen, (Reason::HostMismatch, Protocol::Https, Some("a.test")));
     assert_eq!(setting.server.received().len(), 1);
 }
 
