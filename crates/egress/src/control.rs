@@ -13,7 +13,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use arenite_model::NetworkPolicy;
+use arenite_model::{NetworkPolicy, SecretPlace, SecretText};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, BufWriter};
 use tokio::sync::mpsc;
@@ -50,6 +50,19 @@ pub struct SetPolicy {
     /// Closes connections that this policy refuses.
     #[serde(default)]
     pub close_open: bool,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<BoundSecret>,
+}
+
+/// A secret of a sandbox: what its programs have, and what the proxy puts in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BoundSecret {
+    pub name: String,
+    pub placeholders: Vec<String>,
+    /// Empty: it was revoked.
+    pub value: SecretText,
+    pub hosts: Vec<String>,
+    pub places: Vec<SecretPlace>,
 }
 
 /// A message to the server.
@@ -100,7 +113,7 @@ fn apply(message: FromServer, sandboxes: &Sandboxes) -> Option<ToServer> {
             sandboxes.remove(address);
             None
         }
-        FromServer::Set(SetPolicy { address, sandbox, policy, close_open }) => match CompiledPolicy::compile(&policy) {
+        FromServer::Set(SetPolicy { address, sandbox, policy, close_open, .. }) => match CompiledPolicy::compile(&policy) {
             Ok(policy) => {
                 sandboxes.set(address, &sandbox, policy, close_open);
                 None

@@ -52,7 +52,7 @@ mod sniff;
 mod splice;
 
 pub use closed::ClosedRanges;
-pub use control::{FromServer, SetPolicy, ToServer};
+pub use control::{BoundSecret, FromServer, SetPolicy, ToServer};
 pub use error::EgressError;
 pub use events::{EgressEvent, EventKind, Protocol};
 pub use hello::{ClientHello, HelloReader, HelloStep};

@@ -36,8 +36,8 @@ use super::{
 };
 use crate::descriptors::DescriptorCount;
 use crate::{
-    AutoSealed, Comparison, Connection, Created, DiskState, Ended, Engine, EngineError, Found, History, HostCapacity, NetworkLog,
-    Recovery, Remains, Return, Returned, Row, Seal, SealTime, Sealed, SealedState, Stages, Usage,
+    AutoSealed, BoundSecret, Comparison, Connection, Created, DiskState, Ended, Engine, EngineError, Found, History,
+    HostCapacity, NetworkLog, Recovery, Remains, Return, Returned, Row, Seal, SealTime, Sealed, SealedState, Stages, Usage,
 };
 
 /// Interval between checks for free descriptors, while sandboxes are prepared in advance.
@@ -640,6 +640,15 @@ impl Engine for NamespaceEngine {
         blocking(move || shared.change_network_policy(&id, policy, close_open)).await
     }
 
+    async fn set_secrets(&self, id: &SandboxId, secrets: Vec<BoundSecret>) -> Result<(), EngineError> {
+        let (shared, id) = (self.shared.clone(), id.clone());
+        blocking(move || {
+            shared.host.network()?.set_secrets(id.as_str(), secrets);
+            Ok(())
+        })
+        .await
+    }
+
     fn network_log(&self, id: &SandboxId) -> NetworkLog {
         self.shared.host.network().map(|network| network.log(id.as_str())).unwrap_or_default()
     }
@@ -734,6 +743,9 @@ impl Engine for NamespaceEngine {
                     shared.host.end_processes(&id);
                     shared.host.remove_objects(&id).map_err(|e| at("removal", e))?;
                 }
+            }
+            if let Ok(network) = shared.host.network() {
+                network.forget_secrets(id.as_str());
             }
             shared.host.records.remove(&id).map_err(|e| at("record", e))?;
             shared.state().stopped.remove(&id);

@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
 use arenite_egress::{
-    ClosedRanges, CompiledPolicy, Conntrack, EgressConfig, EgressError, EgressEvent, EventKind, FromServer, Observed, Protocol,
-    SetPolicy, ToServer,
+    BoundSecret, ClosedRanges, CompiledPolicy, Conntrack, EgressConfig, EgressError, EgressEvent, EventKind, FromServer,
+    Observed, Protocol, SetPolicy, ToServer,
 };
 use arenite_isolation::no_new_privileges;
 use arenite_model::{NetworkPolicy, NetworkRule};
@@ -85,6 +85,8 @@ struct State {
     process: Option<UnboundedSender<FromServer>>,
     waiting: HashMap<u64, mpsc::Sender<()>>,
     logs: HashMap<String, Log>,
+    /// Of all sandboxes with secrets, also those without processes.
+    secrets: HashMap<String, Vec<BoundSecret>>,
 }
 
 /// A policy that was set.
@@ -130,12 +132,30 @@ impl Egress {
 
     /// Sets the policy of the sandbox at an address. Until it is in effect, the sandbox reaches nothing, or what its policy of
     /// before allowed. With the answer, one waits for that.
-    pub(super) fn set(&self, policy: SetPolicy, address: Ipv4Addr) -> InEffect<'_> {
+    pub(super) fn set(&self, address: Ipv4Addr, sandbox: &str, policy: NetworkPolicy, close_open: bool) -> InEffect<'_> {
+        let mut state = self.state();
+        state.logs.entry(sandbox.to_owned()).or_default();
+        let secrets = state.secrets.get(sandbox).cloned().unwrap_or_default();
+        self.send(state, address, SetPolicy { address: address.into(), sandbox: sandbox.to_owned(), policy, close_open, secrets })
+    }
+
+    /// Keeps the secrets of a sandbox for its next policy, and sends them if it has one.
+    pub(super) fn set_secrets(&self, sandbox: &str, secrets: Vec<BoundSecret>) -> Option<InEffect<'_>> {
+        let mut state = self.state();
+        state.secrets.insert(sandbox.to_owned(), secrets.clone());
+        let (address, known) = state.policies.iter().find(|(_, policy)| policy.sandbox == sandbox)?;
+        let (address, policy) = (*address, SetPolicy { secrets, close_open: false, ..known.clone() });
+        Some(self.send(state, address, policy))
+    }
+
+    pub(super) fn forget_secrets(&self, sandbox: &str) {
+        self.state().secrets.remove(sandbox);
+    }
+
+    fn send<'a>(&'a self, mut state: MutexGuard<'a, State>, address: Ipv4Addr, policy: SetPolicy) -> InEffect<'a> {
         let number = self.number.fetch_add(1, Ordering::Relaxed);
         let (told, ready) = mpsc::channel();
-        let mut state = self.state();
         state.policies.insert(address, policy.clone());
-        state.logs.entry(policy.sandbox.clone()).or_default();
         state.waiting.insert(number, told);
         if let Some(process) = &state.process {
             // If it ended, its successor gets all policies, and is asked the same.
