@@ -32,7 +32,7 @@ pub use file_tree::FileTreeError;
 pub use guest_request::{GuestAnswer, request_guest};
 pub use kubernetes::KubernetesConfig;
 pub use namespace::buckets::{Backing, BucketError, BucketFacts, Buckets};
-pub use namespace::network::{NetworkLog, egress_main, check_policy, suggest_rules};
+pub use namespace::network::{NetworkLog, check_policy, egress_main, suggest_rules};
 pub use namespace::storage::{Storage, StorageError, StorageKind};
 pub use stages::Stages;
 pub use states::{

@@ -42,7 +42,10 @@ pub(crate) enum PassedBody {
     Unchanged(Incoming),
     Replaced(ReplacedBody),
     /// Read before, or written here.
-    Whole { body: Full<Bytes>, _permit: Option<OwnedSemaphorePermit> },
+    Whole {
+        body: Full<Bytes>,
+        _permit: Option<OwnedSemaphorePermit>,
+    },
 }
 
 /// A stream of which texts are replaced. Trailers are left out.

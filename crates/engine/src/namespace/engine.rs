@@ -339,8 +339,13 @@ impl EngineShared {
             Tier::Gvisor => Some(host.records.bind_keeper(id).map_err(|e| at("keeper's socket", e))?),
             _ => None,
         };
+        let authority = match spec.secrets.is_empty() {
+            true => None,
+            false => Some(host.network()?.authority(id.as_str(), None)?),
+        };
+        let certificate = authority.as_ref().map(|authority| authority.certificate.clone());
         let guest_config =
-            GuestConfig { assignment, ..guest_config(id, name, spec, image, tier, host.config.extra_ca.is_some()) };
+            GuestConfig { assignment, certificate, ..guest_config(id, name, spec, image, tier, host.config.extra_ca.is_some()) };
         let config = config_file(&guest_config).map_err(|e| at("guest configuration", e))?;
         let processes = slot.kept.as_ref().and_then(|kept| kept.processes.as_deref());
         let processes = processes.map(|dir| Self::image_mount(dir, slot)).transpose()?;
@@ -354,6 +359,7 @@ impl EngineShared {
             uid_index: slot.uid_index,
             net_index: slot.net_index,
             network_policy: spec.network_policy.clone(),
+            authority,
             image: image.name.to_string(),
             layers: lower,
             pooled: assignment == Assignment::Pooled,
@@ -465,13 +471,14 @@ pub(crate) fn guest_config(
         sandbox_id: id.to_string(),
         sandbox_name: name.to_string(),
         image: image.name.to_string(),
-        env: environment(spec, image, extra_ca),
+        env: environment(spec, image, extra_ca || !spec.secrets.is_empty()),
         workdir: spec.workdir.clone().or_else(|| image.config.workdir.clone()),
         user: image.config.user.clone(),
         args: main_command(spec, image),
         ports: spec.ports.clone(),
         assignment: Assignment::Assigned,
         tier,
+        certificate: None,
     }
 }
 

@@ -41,7 +41,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use arenite_egress::BoundSecret;
+use arenite_egress::{AuthorityKeys, BoundSecret, EgressError};
 use arenite_isolation::{kernel_file, netns};
 use arenite_model::NetworkPolicy;
 use ipnet::Ipv4Net;
@@ -225,6 +225,12 @@ impl Network {
         if let Some(in_effect) = self.egress.set_secrets(sandbox, secrets) {
             in_effect.wait();
         }
+    }
+
+    /// The certificate authority of a sandbox with secrets: the one that it had, `known`, or a new one. The egress proxy has it with
+    /// the sandbox's next policy.
+    pub fn authority(&self, sandbox: &str, known: Option<&AuthorityKeys>) -> std::result::Result<AuthorityKeys, EgressError> {
+        self.egress.authority(sandbox, known)
     }
 
     /// Forgets the secrets of a destroyed sandbox.
