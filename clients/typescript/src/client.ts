@@ -4,6 +4,7 @@ import { APIError, AreniteError, ConnectionFailed, RequestTimedOut, refusalOf } 
 import { type Event, readEvents } from "./events.js";
 import { Groups } from "./groups.js";
 import { Sandboxes } from "./sandbox.js";
+import { Secrets } from "./secrets.js";
 import { Snapshots } from "./snapshots.js";
 import { Trajectories } from "./trajectory.js";
 import type { EventInfo, EventPage, Me, ServerInfo } from "./types.js";
@@ -81,6 +82,7 @@ export class Client {
   readonly timeoutMs: number;
   readonly groups: Groups;
   readonly sandboxes: Sandboxes;
+  readonly secrets: Secrets;
   readonly snapshots: Snapshots;
   readonly trajectories: Trajectories;
   readonly volumes: Volumes;
@@ -104,6 +106,7 @@ export class Client {
     this.#fetch = options.fetch ?? ((input, init) => fetch(input, init));
     this.groups = new Groups(this);
     this.sandboxes = new Sandboxes(this);
+    this.secrets = new Secrets(this);
     this.snapshots = new Snapshots(this);
     this.trajectories = new Trajectories(this);
     this.volumes = new Volumes(this);

@@ -26,6 +26,7 @@ use crate::pool::Pool;
 use crate::quarantine::Quarantine;
 use crate::reaper::Deadlines;
 use crate::registry::{Entry, Registry};
+use crate::secrets::Secrets;
 use crate::states::Snapshots;
 use crate::store::{self, Store, counted_here, current_waits};
 use crate::template::Templates;
@@ -64,6 +65,7 @@ pub struct Control {
     /// None: the engine keeps them itself.
     pub(crate) images: Option<Images>,
     pub(crate) registry_logins: Logins,
+    pub(crate) secrets: Secrets,
     pub(crate) volume_uses: VolumeUses,
     pub(crate) tally: Tally,
     pub(crate) events: Arc<Events>,
@@ -121,6 +123,7 @@ impl Control {
         control.load_groups().await?;
         control.load_snapshots().await?;
         control.load_registry_logins().await?;
+        control.pass_all_secrets().await?;
         // Logs which templates are unusable.
         control.templates.list();
         let nodes = control.nodes_store();
@@ -172,6 +175,7 @@ impl Control {
             idempotency: Idempotency::default(),
             images: config.images.clone().map(Images::new),
             registry_logins: Logins::default(),
+            secrets: Secrets::default(),
             volume_uses: VolumeUses::default(),
             tally: Tally::default(),
             events: Arc::new(Events::new(clock.now())),

@@ -5,8 +5,8 @@ use std::time::Duration;
 use arenite_engine::EngineError;
 use arenite_image::ImageError;
 use arenite_model::{
-    ErrorCode, GroupName, IdempotencyKey, ImageName, KeyId, NodeName, SandboxId, SandboxName, SandboxState, SnapshotName,
-    SpecError, TenantId, Tier, VolumeName,
+    ErrorCode, GroupName, IdError, IdempotencyKey, ImageName, KeyId, NodeName, SandboxId, SandboxName, SandboxState, SecretName,
+    SnapshotName, SpecError, TenantId, Tier, VolumeName,
 };
 use thiserror::Error;
 
@@ -155,6 +155,14 @@ pub enum ControlError {
     NoRegistry { host: String },
     #[error("the registry's user is not valid: {reason}")]
     InvalidLogin { reason: String },
+    #[error("there is no secret {name}")]
+    NoSecret { name: SecretName },
+    #[error("the secret is not valid: {reason}")]
+    InvalidSecret { reason: String },
+    #[error("secrets can't be encrypted or decrypted: {reason}")]
+    SecretKeys { reason: String },
+    #[error(transparent)]
+    Id(#[from] IdError),
     #[error("this server's engine keeps no images")]
     NoImages,
     #[error("the store could not {what}: {source}")]
@@ -201,6 +209,7 @@ impl ControlError {
             | Self::NoGroup { .. }
             | Self::NoVolume { .. }
             | Self::NoRegistry { .. }
+            | Self::NoSecret { .. }
             | Self::NoSnapshot { .. }
             | Self::NoNode { .. } => ErrorCode::NotFound,
             Self::AlreadyExists { .. }
@@ -230,7 +239,7 @@ impl ControlError {
             }
             Self::OverBudget { limit, wanted, .. } if wanted > limit => ErrorCode::Forbidden,
             Self::OverBudget { .. } => ErrorCode::Exhausted,
-            Self::AgentSecret { .. } => ErrorCode::Internal,
+            Self::AgentSecret { .. } | Self::SecretKeys { .. } => ErrorCode::Internal,
             Self::NoTenantStore
             | Self::NoImages
             | Self::NoBuilds { .. }
@@ -243,6 +252,8 @@ impl ControlError {
             | Self::InvalidKey { .. }
             | Self::InvalidLimit { .. }
             | Self::InvalidLease { .. }
+            | Self::InvalidSecret { .. }
+            | Self::Id(_)
             | Self::InvalidLogin { .. } => ErrorCode::InvalidRequest,
             Self::Quota(exceeded) if exceeded.is_permanent() => ErrorCode::QuotaExceeded,
             Self::Quota(_) => ErrorCode::Exhausted,
@@ -294,6 +305,7 @@ impl ControlError {
             Self::NoGroup { .. } => "create it with: arenite group create, or see which there are: arenite group ls",
             Self::NoSnapshot { .. } => "see which there are: arenite snapshot ls",
             Self::SnapshotExists { .. } => "choose another name, or remove it with: arenite snapshot rm NAME",
+            Self::NoSecret { .. } => "create it with: arenite secret set NAME, or see which there are: arenite secret ls",
             Self::NoVolume { .. } => "create it with: arenite volume create, or see which there are: arenite volume ls",
             Self::VolumeExists { .. } => "choose another name, or remove it with: arenite volume rm",
             Self::VolumeInUse { may_force: true, .. } => {

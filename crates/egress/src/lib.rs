@@ -62,5 +62,6 @@ pub use hello::{ClientHello, HelloReader, HelloStep};
 pub use name::{NameError, normalize_name};
 pub use original::{Conntrack, OriginalDestination};
 pub use policy::{CompiledPolicy, Decision, Observed, Reason, Seen, Target, suggest};
+pub use rustls::pki_types::CertificateDer;
 pub use serve::{EgressConfig, serve};
-pub use tls::AuthorityKeys;
+pub use tls::{AuthorityKeys, certificates_in};

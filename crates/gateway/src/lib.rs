@@ -58,6 +58,7 @@ mod refusal;
 mod registries;
 mod routes;
 mod sandbox_filter;
+mod secrets;
 mod server;
 mod states;
 mod steps;

@@ -18,10 +18,12 @@ pub enum RecordKind {
     Snapshot,
     /// A volume: `volumes::Stored`.
     Volume,
+    /// A tenant's encrypted secret: `secrets::Stored`.
+    Secret,
 }
 
 impl RecordKind {
-    pub const ALL: [Self; 5] = [Self::Idempotency, Self::Group, Self::Registry, Self::Snapshot, Self::Volume];
+    pub const ALL: [Self; 6] = [Self::Idempotency, Self::Group, Self::Registry, Self::Snapshot, Self::Volume, Self::Secret];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -30,6 +32,7 @@ impl RecordKind {
             Self::Registry => "registry",
             Self::Snapshot => "snapshot",
             Self::Volume => "volume",
+            Self::Secret => "secret",
         }
     }
 }

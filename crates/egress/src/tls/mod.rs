@@ -8,3 +8,4 @@ pub(crate) use self::authority::Authority;
 pub use self::authority::AuthorityKeys;
 pub(crate) use self::ended::EndedTls;
 pub(crate) use self::roots::Roots;
+pub use self::roots::certificates_in;

@@ -1,7 +1,8 @@
 //! The certificates that the host trusts.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use rustls::RootCertStore;
@@ -43,6 +44,13 @@ impl Roots {
         let verifier = WebPkiServerVerifier::builder_with_provider(roots.into(), default_provider().into()).build();
         verifier.inspect_err(|error| tracing::error!(%error, "no certificates of servers are trusted")).ok()
     }
+}
+
+/// The certificates in a PEM file. Those that can't be read are left out.
+pub fn certificates_in(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
+    let mut pem = Vec::new();
+    File::open(path)?.take(MAX_BYTES).read_to_end(&mut pem)?;
+    Ok(CertificateDer::pem_slice_iter(&pem).filter_map(Result::ok).collect())
 }
 
 fn read(path: &str) -> Option<Vec<u8>> {

@@ -17,6 +17,7 @@ from ..models import EventInfo, EventPage, Me, ServerInfo
 from ..results import EventGap
 from .groups import AsyncGroups
 from .sandbox import AsyncSandboxes
+from .secrets import AsyncSecrets
 from .snapshots import AsyncSnapshots
 from .trajectory import AsyncTrajectories
 from .volumes import AsyncVolumes
@@ -48,6 +49,7 @@ class AsyncClient:
         self.retries = retries
         self.sandboxes = AsyncSandboxes(self)
         self.groups = AsyncGroups(self)
+        self.secrets = AsyncSecrets(self)
         self.snapshots = AsyncSnapshots(self)
         self.trajectories = AsyncTrajectories(self)
         self.volumes = AsyncVolumes(self)
