@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Messages take effect in their order. `ready` is answered when all before it are in effect: each later decision is by the new
-//! policies. A policy or a secret that can't be compiled closes the sandbox. What can't be read as a message ends the process, because it may
-//! have been a policy.
+//! policies. A policy or a secret that can't be compiled closes the sandbox. What can't be read as a message ends the process,
+//! because it may have been a policy.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -297,7 +297,9 @@ impl HttpConnection {
             None => begin_http(stream).await?,
             Some(ended) => {
                 let refused = |(reason, text)| Refusal::Decided(Decision::refused(reason), Some(text));
-                begin_http(ended.connect(stream, &self.connection.shared.roots).await.map_err(refused)?).await?
+                // Its size is not for requests without TLS.
+                let stream = Box::pin(ended.connect(stream, &self.connection.shared.roots)).await.map_err(refused)?;
+                begin_http(stream).await?
             }
         };
         Ok(Upstream { target: target.clone(), dialed: address, sender, task })

@@ -100,8 +100,8 @@ impl Sandboxes {
         self.table.read().unwrap_or_else(PoisonError::into_inner).get(&address.to_canonical()).cloned()
     }
 
-    /// Gives the sandbox at an address its policy and its secrets. Another sandbox that had the address is removed. With `close_open`, connections
-    /// are closed that the new policy refuses.
+    /// Gives the sandbox at an address its policy and its secrets. Another sandbox that had the address is removed. With
+    /// `close_open`, connections are closed that the new policy refuses.
     pub(crate) fn set(
         &self,
         address: IpAddr,

@@ -37,7 +37,8 @@ impl HttpConnection {
             // Values are looked for in the answer.
             parts.headers.insert(ACCEPT_ENCODING, IDENTITY);
         }
-        let Some(replacer) = secrets.body_replacer(&parts.headers, to) else {
+        let replacer = if body.is_end_stream() { None } else { secrets.body_replacer(&parts.headers, to) };
+        let Some(replacer) = replacer else {
             return Ok((Request::from_parts(parts, PassedBody::Unchanged(body)), refused));
         };
         let whole = &self.connection.shared.whole_bodies;
@@ -68,8 +69,8 @@ impl HttpConnection {
             return Err(Refusal::Decided(Decision::refused(Reason::EncodedAnswer), None));
         }
         secrets.mask_head(&mut parts);
-        let replacer = secrets.answer_replacer().filter(|_| parts.status != StatusCode::SWITCHING_PROTOCOLS);
-        let Some(replacer) = replacer else {
+        let has_body = !body.is_end_stream() && parts.status != StatusCode::SWITCHING_PROTOCOLS;
+        let Some(replacer) = secrets.answer_replacer().filter(|_| has_body) else {
             return Ok(Response::from_parts(parts, PassedBody::Unchanged(body)));
         };
         let whole = &self.connection.shared.whole_bodies;

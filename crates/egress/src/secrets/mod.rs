@@ -14,6 +14,7 @@ mod forms;
 mod replace;
 mod request;
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -34,7 +35,7 @@ const MAX_HOSTS: usize = 64;
 const MAX_PLACEHOLDERS: usize = 64;
 /// Lengths in bytes.
 const MAX_VALUE: usize = 8 << 10;
-/// All values of a sandbox. Their forms are about forty times as long, and are in memory.
+/// All values of a sandbox. What finds them takes 15 MiB then, and 35 KiB for a value of 50 bytes.
 const MAX_VALUES: usize = 32 << 10;
 const MIN_PLACEHOLDER: usize = 8;
 const MAX_PLACEHOLDER: usize = 256;
@@ -104,16 +105,15 @@ impl SandboxSecrets {
             return Err(EgressError::LongSecrets { bytes, most: MAX_VALUES });
         }
         let mut compiled = Vec::new();
-        let (mut placeholders, mut owners) = (Vec::new(), Vec::new());
+        let (mut placeholders, mut owners, mut known) = (Vec::new(), Vec::new(), HashSet::new());
         for (number, secret) in secrets.iter().enumerate() {
             let invalid = |reason| EgressError::Secret { name: secret.name.clone(), reason };
             compiled.push(Secret::parse(secret).map_err(invalid)?);
             for placeholder in &secret.placeholders {
-                let placeholder = placeholder.clone().into_bytes();
-                if placeholders.contains(&placeholder) {
+                if !known.insert(placeholder) {
                     return Err(invalid("a placeholder is there twice".to_owned()));
                 }
-                placeholders.push(placeholder);
+                placeholders.push(placeholder.clone().into_bytes());
                 owners.push(number);
             }
         }

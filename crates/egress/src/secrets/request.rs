@@ -58,11 +58,13 @@ impl SandboxSecrets {
             return None;
         }
         let quoting = Quoting::from_headers(headers);
-        let action = |owner: &usize| match self.value(*owner, SecretPlace::Body, to) {
+        let action = |number| match self.value(number, SecretPlace::Body, to) {
             Ok(value) => Action::Replace(quoting.quote(value).into()),
             Err(_) => Action::Refuse,
         };
-        Some(Replacer::new(self.placeholders.clone(), self.owners.iter().map(action).collect()))
+        let actions: Vec<Action> = (0..self.secrets.len()).map(action).collect();
+        let of_placeholders = self.owners.iter().map(|owner| actions[*owner].clone()).collect();
+        Some(Replacer::new(self.placeholders.clone(), of_placeholders))
     }
 
     /// Why a body was refused.
