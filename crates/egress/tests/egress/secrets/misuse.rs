@@ -55,7 +55,8 @@ async fn a_placeholder_for_another_host_is_refused() {
     setting.set(vec![secret(VALUE, &[&a], super::ALL), other]).await;
     for head in ["GET /\r\nX-Key: other_placeholder\r\n", "GET /?other_placeholder", "POST /\r\nContent-Length: 17\r\n"] {
         let answer = setting.request(head, if head.starts_with("POST") { "other_placeholder" } else { "" }).await;
-        assert!(answer.contains(&format!("the secret OTHER may not be in a request to this host: it is for these places: header, query, body; and for these hosts: {b}")), "{answer}");
+        let expected = "the secret OTHER may not be in a request to this host: it is for these places: header, query, body; ";
+        assert!(answer.contains(&format!("{expected}and for these hosts: {b}\n")), "{answer}");
         assert_eq!(setting.refusal().await.reason, Reason::SecretMisplaced);
     }
     assert!(setting.server.received().is_empty());

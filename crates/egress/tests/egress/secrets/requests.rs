@@ -12,9 +12,9 @@ const IN_URL: &str = "sk%2BLive%2F42%20%22q%22~z9";
 #[tokio::test]
 async fn values_are_put_into_each_place() {
     let setting = Setting::start(ALL).await;
-    let head = format!(
-        "GET /x?a=1&key={PLACEHOLDER}&b={PLACEHOLDER}\r\nAuthorization: Bearer {PLACEHOLDER}\r\nX-Two: {PLACEHOLDER} inherited_placeholder\r\n"
-    );
+    let target = format!("/x?a=1&key={PLACEHOLDER}&b={PLACEHOLDER}");
+    let two = format!("{PLACEHOLDER} inherited_placeholder");
+    let head = format!("GET {target}\r\nAuthorization: Bearer {PLACEHOLDER}\r\nX-Two: {two}\r\n");
     let answer = setting.request(&head, "").await;
     assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("fine"), "{answer}");
     let received = setting.server.last();
