@@ -26,7 +26,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinHandle;
 
-use self::headers::{is_websocket, keep_end_to_end, upgrade_again};
+use self::headers::{is_encoded, is_websocket, keep_end_to_end, upgrade_again};
 use self::target::RequestTarget;
 use self::tunnel::Tunnel;
 use crate::connection::{Connection, EndEvent};
@@ -326,6 +326,7 @@ impl HttpConnection {
         secrets: Option<&Arc<SandboxSecrets>>,
     ) -> Result<Response<PassedBody>, Refusal> {
         *response.version_mut() = Version::HTTP_11;
+        let is_encoded = is_encoded(response.headers());
         keep_end_to_end(response.headers_mut());
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             if !upgrades {
@@ -339,7 +340,7 @@ impl HttpConnection {
             upgrade_again(response.headers_mut());
         }
         match secrets {
-            Some(secrets) if self.ended.is_some() => self.mask(response, secrets).await,
+            Some(secrets) if self.ended.is_some() => self.mask(response, is_encoded, secrets).await,
             _ => Ok(response.map(PassedBody::Unchanged)),
         }
     }

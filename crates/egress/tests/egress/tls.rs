@@ -75,6 +75,8 @@ pub(crate) fn certificate_of(keys: &AuthorityKeys) -> CertificateDer<'static> {
 }
 
 pub(crate) async fn shake_hands(connector: &TlsConnector, name: &str, stream: TcpStream) -> std::io::Result<ClientStream> {
+    // As clients of the web do.
+    stream.set_nodelay(true).unwrap();
     let name = ServerName::try_from(name.to_owned()).unwrap();
     timeout(LIMIT, connector.connect(name, stream)).await.expect("no handshake in time")
 }
@@ -121,6 +123,7 @@ impl WebServer {
         proxy.spawn(async move {
             loop {
                 let (stream, from) = listener.accept().await.unwrap();
+                stream.set_nodelay(true).unwrap();
                 let (acceptor, known, answer, paths) = (acceptor.clone(), known.clone(), answer.clone(), paths.clone());
                 tokio::spawn(async move {
                     let stream = acceptor.accept(stream).await?;

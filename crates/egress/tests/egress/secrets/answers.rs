@@ -153,6 +153,15 @@ async fn encoded_answers_are_refused() {
     assert!(answer.starts_with("HTTP/1.1 502") && answer.contains("the server's answer is encoded"), "{answer}");
     assert_eq!(setting.server.last().header("accept-encoding"), "identity");
     assert_eq!(setting.refusal().await.reason, arenite_egress::Reason::EncodedAnswer);
+    // Compressed on the way.
+    let (setting, listener, acceptor) = raw(ALL).await;
+    let stream = setting.proxy.connect(listener.local_addr().unwrap()).await;
+    let mut client = shake_hands(&setting.client, "a.test", stream).await.unwrap();
+    write(&mut client, &with_host("GET /", "a.test", "")).await;
+    let mut server = accept(&listener, &acceptor).await;
+    read_head(&mut server).await;
+    write(&mut server, "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n").await;
+    assert!(read_head(&mut client).await.starts_with("HTTP/1.1 502"));
 }
 
 #[tokio::test]
