@@ -180,7 +180,8 @@ impl Egress {
         state.waiting.insert(number, told);
         if let Some(process) = &state.process {
             // If it ended, its successor gets all policies, and is asked the same.
-            let _ = process.send(FromServer::Set(policy)).and_then(|()| process.send(FromServer::Ready(number)));
+            let _ = process.send(FromServer::Set(policy));
+            let _ = process.send(FromServer::Ready(number));
         }
         drop(state);
         self.wanted.notify_one();
