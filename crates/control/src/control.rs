@@ -141,6 +141,7 @@ impl Control {
         tasks.spawn(Arc::clone(&control).keep_images());
         if let Some(tenants) = &control.tenants {
             tasks.spawn(Arc::clone(tenants).write_refusals());
+            tasks.spawn(Arc::clone(&control).follow_floors());
         }
         if let Some(nodes) = nodes {
             tasks.spawn(Arc::clone(&control).keep_lease(nodes));

@@ -259,6 +259,7 @@ async fn the_stores_audit_log_is_paged_and_bounded(home: Home) {
         name: id(name),
         created_at: Timestamp::UNIX_EPOCH,
         limits: TenantLimits::default(),
+        network: TenantNetwork::default(),
         disabled: false,
     };
     store.create_tenant(&tenant("a")).await.unwrap();

@@ -47,6 +47,9 @@ pub struct SetPolicy {
     pub address: IpAddr,
     pub sandbox: String,
     pub policy: NetworkPolicy,
+    /// What it refuses is refused whatever the policy says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub floor: Option<NetworkPolicy>,
     /// Closes connections that this policy refuses.
     #[serde(default)]
     pub close_open: bool,
@@ -100,16 +103,19 @@ fn apply(message: FromServer, sandboxes: &Sandboxes) -> Option<ToServer> {
             sandboxes.remove(address);
             None
         }
-        FromServer::Set(SetPolicy { address, sandbox, policy, close_open }) => match CompiledPolicy::compile(&policy) {
-            Ok(policy) => {
-                sandboxes.set(address, &sandbox, policy, close_open);
-                None
+        FromServer::Set(SetPolicy { address, sandbox, policy, floor, close_open }) => {
+            let compiled = CompiledPolicy::compile(&policy).and_then(|policy| policy.with_floor(floor.as_ref()));
+            match compiled {
+                Ok(policy) => {
+                    sandboxes.set(address, &sandbox, policy, close_open);
+                    None
+                }
+                Err(error) => {
+                    sandboxes.remove(address);
+                    Some(ToServer::Refused { address, code: error.code().to_owned(), message: error.to_string() })
+                }
             }
-            Err(error) => {
-                sandboxes.remove(address);
-                Some(ToServer::Refused { address, code: error.code().to_owned(), message: error.to_string() })
-            }
-        },
+        }
     }
 }
 

@@ -165,12 +165,12 @@ impl HttpConnection {
             policy.decide(target.target(), port, Seen::Http { method: method.as_str(), path: plain.unwrap_or(path) })
         };
         let decision = decide(&named);
-        if decision.reason != Reason::NoRule {
+        if !decision.lacks_rule() {
             return (named, decision);
         }
         let by_address = named.at(address);
         match decide(&by_address) {
-            Decision { reason: Reason::NoRule, .. } => (named, decision),
+            other if other.lacks_rule() => (named, decision),
             other => (by_address, other),
         }
     }

@@ -52,6 +52,8 @@ pub(super) struct Record {
     /// What it may reach through the egress proxy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) network_policy: Option<NetworkPolicy>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) network_floor: Option<NetworkPolicy>,
     pub(super) image: String,
     /// The directories below its writable layer, which must not be removed while it lives.
     pub(super) layers: Vec<PathBuf>,
@@ -503,6 +505,7 @@ mod tests {
             uid_index: 3,
             net_index: Some(5),
             network_policy: None,
+            network_floor: None,
             image: "base".to_owned(),
             layers: vec!["/pool/layers/x/files".into()],
             tier: None,

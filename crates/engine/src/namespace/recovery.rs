@@ -25,7 +25,7 @@ use super::death;
 use super::descriptors;
 use super::engine::{EngineShared, Live, NamespaceEngine, blocking};
 use super::kvm::has_vm;
-use super::network::Network;
+use super::network::{EffectivePolicy, Network};
 use super::record::{Reading, Record, Records, boot_id};
 use super::reset::failed_network;
 use super::slot::{IdRanges, start_time, wait_end};
@@ -456,14 +456,12 @@ impl NamespaceEngine {
         } else {
             network.adopt(&settled.nets).await;
         }
-        let policies: Vec<_> = {
-            let state = self.shared.state();
-            let of_live = |live: &Live| {
-                let record = &live.record;
-                Some((record.net_index?, record.id.to_string(), record.network_policy.clone()?))
-            };
-            state.live.values().filter_map(of_live).collect()
+        let records: Vec<Record> = self.shared.state().live.values().map(|live| live.record.clone()).collect();
+        let of_record = |record| {
+            let Record { net_index, id, network_policy, network_floor, .. }: &Record = record;
+            Some(((*net_index)?, id.to_string(), EffectivePolicy::new(network_policy.as_ref(), network_floor.as_ref())?))
         };
+        let policies: Vec<_> = records.iter().filter_map(of_record).collect();
         network.restore_policies(&policies).map_err(failed_network)?;
         self.reconnect(network).await;
         for (id, pidfd) in settled.live {

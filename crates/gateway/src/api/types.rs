@@ -19,7 +19,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::config::ImageEntry;
-use crate::network::NetworkRequest;
+use crate::network::{NetworkRequest, NetworkRules};
 use crate::problem::Problem;
 
 /// A request for a sandbox. Fields that it does not have are refused.
@@ -539,6 +539,10 @@ pub(crate) struct TenantInfo {
     pub(crate) limits: BTreeMap<Quota, Option<u64>>,
     /// The tier that each of its new sandboxes must have; null: the server's default.
     pub(crate) min_tier: Option<Tier>,
+    /// The network of its creates that name none; null: open.
+    pub(crate) network_default: Option<NetworkRules>,
+    /// What its sandboxes may reach at most; null: all that their policies allow.
+    pub(crate) network_floor: Option<NetworkRules>,
     /// All quotas, as they apply.
     pub(crate) quotas: Vec<QuotaState>,
 }
@@ -582,6 +586,15 @@ pub(crate) struct ChangeTenant {
     #[serde(deserialize_with = "crate::changes::given")]
     #[schema(value_type = Option<Tier>)]
     pub(crate) min_tier: Option<Option<Tier>>,
+    /// The network of its creates that name none. Null: open.
+    #[serde(deserialize_with = "crate::changes::given")]
+    #[schema(value_type = Option<NetworkRequest>)]
+    pub(crate) network_default: Option<Option<NetworkRequest>>,
+    /// What its sandboxes may reach at most, as `allowlist` or `observe`. It is in effect at once, also for open connections. Null:
+    /// all that their policies allow.
+    #[serde(deserialize_with = "crate::changes::given")]
+    #[schema(value_type = Option<NetworkRequest>)]
+    pub(crate) network_floor: Option<Option<NetworkRequest>>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]

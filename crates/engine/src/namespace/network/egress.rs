@@ -20,7 +20,7 @@ use arenite_egress::{
     SetPolicy, ToServer,
 };
 use arenite_isolation::no_new_privileges;
-use arenite_model::{NetworkPolicy, NetworkRule};
+use arenite_model::{NetworkPolicy, NetworkRule, SandboxSpec};
 use ipnet::{IpNet, Ipv4Net};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -59,6 +59,28 @@ pub struct NetworkLog {
     pub events: Vec<EgressEvent>,
     pub allowed: u64,
     pub refused: u64,
+}
+
+/// A policy, and the floor under it. Without a policy, the floor is one.
+#[derive(Debug, Clone, Copy)]
+pub struct EffectivePolicy<'a> {
+    policy: &'a NetworkPolicy,
+    floor: Option<&'a NetworkPolicy>,
+}
+
+impl<'a> EffectivePolicy<'a> {
+    pub fn new(policy: Option<&'a NetworkPolicy>, floor: Option<&'a NetworkPolicy>) -> Option<Self> {
+        policy.or(floor).map(|policy| Self { policy, floor })
+    }
+
+    pub fn of_spec(spec: &'a SandboxSpec) -> Option<Self> {
+        Self::new(spec.network_policy.as_ref(), spec.network_floor.as_ref())
+    }
+
+    pub(super) fn set(self, address: Ipv4Addr, sandbox: &str, close_open: bool) -> SetPolicy {
+        let (policy, floor) = (self.policy.clone(), self.floor.cloned());
+        SetPolicy { address: address.into(), sandbox: sandbox.to_owned(), policy, floor, close_open }
+    }
 }
 
 #[derive(Debug, Default)]

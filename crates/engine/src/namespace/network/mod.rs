@@ -41,16 +41,14 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use arenite_egress::SetPolicy;
 use arenite_isolation::{kernel_file, netns};
-use arenite_model::NetworkPolicy;
 use ipnet::Ipv4Net;
 use tokio::sync::Semaphore;
 
 use self::addresses::Addresses;
 pub use self::config::{DENIED, HOST_NAMES, NetworkConfig};
 use self::egress::Egress;
-pub use self::egress::{NetworkLog, check_policy, egress_main, suggest_rules};
+pub use self::egress::{EffectivePolicy, NetworkLog, check_policy, egress_main, suggest_rules};
 pub use self::error::NetworkError;
 use self::rtnl::{End, Link, Mac, Rtnl};
 use super::dns::{Forwarder, Resolvers};
@@ -192,7 +190,7 @@ impl Network {
 
     /// Lets the sandbox with this address reach only what a policy allows; without one, all that its network allows. When this
     /// returns, it is in effect for new connections, and for open ones if `close_open` is set. Blocks for milliseconds.
-    pub fn police(&self, index: u32, sandbox: &str, policy: Option<&NetworkPolicy>, close_open: bool) -> Result<()> {
+    pub fn police(&self, index: u32, sandbox: &str, policy: Option<EffectivePolicy<'_>>, close_open: bool) -> Result<()> {
         let address = address_of(self.shared.subnet, index);
         let Some(policy) = policy else {
             if self.egress.has(address) {
@@ -202,7 +200,7 @@ impl Network {
             return Ok(());
         };
         // The policy comes first: without it, the redirect refuses everything.
-        let set = SetPolicy { address: address.into(), sandbox: sandbox.to_owned(), policy: policy.clone(), close_open };
+        let set = policy.set(address, sandbox, close_open);
         let in_effect = self.egress.set(set, address);
         rules::police(&self.shared.tag, address)?;
         in_effect.wait();
@@ -210,11 +208,11 @@ impl Network {
     }
 
     /// Restores the policies of running sandboxes after a start. Addresses of others become open.
-    pub fn restore_policies(&self, all: &[(u32, String, NetworkPolicy)]) -> Result<()> {
+    pub fn restore_policies(&self, all: &[(u32, String, EffectivePolicy<'_>)]) -> Result<()> {
         let mut addresses = Vec::with_capacity(all.len());
         for (index, sandbox, policy) in all {
             let address = address_of(self.shared.subnet, *index);
-            let set = SetPolicy { address: address.into(), sandbox: sandbox.clone(), policy: policy.clone(), close_open: false };
+            let set = policy.set(address, sandbox, false);
             // Until it is in effect, the sandbox reaches nothing.
             let _ = self.egress.set(set, address);
             addresses.push(address);
