@@ -14,13 +14,14 @@ import pytest
 from isolation.test_network import PUBLIC, world  # noqa: F401
 from tenant import Tenant, TenantsServer
 from tenants.test_creates import Agent, inside
+from waiting import until
 
 ADDRESS = PUBLIC[0]
 #: The world's server, and another port of it that answers nobody: it is refused before that.
 WEB, OTHER = f"{ADDRESS}:8123", f"{ADDRESS}:8124"
 FLOOR = {"mode": "allowlist", "allow": [WEB]}
 #: Its status; `refused` by the proxy, which says so; `none` without a connection.
-ASK = f"curl -sS -m 5 -o /tmp/answer -w '%{{http_code}}' http://{ADDRESS}:%d/ || true"
+ASK = f"curl -sS -m 5 -o /tmp/answer -w '%%{{http_code}}' http://{ADDRESS}:%d/ || true"
 
 
 @pytest.fixture(scope="module")
@@ -53,12 +54,16 @@ def status(acme: Tenant, name: str, port: int) -> str:
 
 def is_under_floor(acme: Tenant, name: str) -> bool:
     """What it allows works, and the rest is refused, for this reason."""
-    if (status(acme, name, 8123), status(acme, name, 8124)) != ("200", "403"):
-        return False
-    network = acme.json("GET", f"/api/v2/sandboxes/{name}/network")
-    assert network["floor"]["allow"] == [WEB]
-    refused = [event for event in network["events"] if not event["allowed"] and event["port"] == 8124]
-    return bool(refused) and {event["reason"] for event in refused} == {"floor"}
+    reached = (status(acme, name, 8123), status(acme, name, 8124))
+    assert reached == ("200", "403"), (name, reached)
+
+    def reasons() -> set[str]:
+        network = acme.json("GET", f"/api/v2/sandboxes/{name}/network")
+        assert network["floor"]["allow"] == [WEB]
+        return {event["reason"] for event in network["events"] if not event["allowed"] and event["port"] == 8124}
+
+    until(lambda: reasons() == {"floor"})
+    return True
 
 
 def remove(acme: Tenant, *names: str) -> None:

@@ -27,7 +27,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::broadcast;
 use utoipa::ToSchema;
 
-pub use arenite_egress::{EgressError, EgressEvent};
+pub use arenite_egress::{EgressError, EgressEvent, EventKind};
 pub use file_tree::FileTreeError;
 pub use guest_request::{GuestAnswer, request_guest};
 pub use kubernetes::KubernetesConfig;
@@ -127,6 +127,11 @@ pub trait Engine: Send + Sync + 'static {
     /// What the egress proxy decided for a sandbox.
     fn network_log(&self, _id: &SandboxId) -> NetworkLog {
         NetworkLog::default()
+    }
+
+    /// What the egress proxy decides, from now on. None: the engine has no proxy.
+    fn network_events(&self) -> Option<broadcast::Receiver<EgressEvent>> {
+        None
     }
 
     /// Whether it can seal states of disks, or why not.

@@ -24,7 +24,7 @@ use super::automatic::Disks;
 use super::buckets::Buckets;
 use super::data_dir::write_shared_file;
 use super::host::failed_storage;
-use super::network::EffectivePolicy;
+use super::network::{EffectivePolicy, Network};
 use super::record::{Record, boot_id};
 use super::recovery::Occupied;
 use super::reset::failed_network;
@@ -37,8 +37,8 @@ use super::{
 };
 use crate::descriptors::DescriptorCount;
 use crate::{
-    AutoSealed, Comparison, Connection, Created, DiskState, Ended, Engine, EngineError, Found, History, HostCapacity, NetworkLog,
-    Recovery, Remains, Return, Returned, Row, Seal, SealTime, Sealed, SealedState, Stages, Usage,
+    AutoSealed, Comparison, Connection, Created, DiskState, EgressEvent, Ended, Engine, EngineError, Found, History,
+    HostCapacity, NetworkLog, Recovery, Remains, Return, Returned, Row, Seal, SealTime, Sealed, SealedState, Stages, Usage,
 };
 
 /// Interval between checks for free descriptors, while sandboxes are prepared in advance.
@@ -640,6 +640,10 @@ impl Engine for NamespaceEngine {
 
     fn network_log(&self, id: &SandboxId) -> NetworkLog {
         self.shared.host.network().map(|network| network.log(id.as_str())).unwrap_or_default()
+    }
+
+    fn network_events(&self) -> Option<broadcast::Receiver<EgressEvent>> {
+        self.shared.host.network().ok().map(Network::events)
     }
 
     fn check_states(&self) -> Result<(), EngineError> {

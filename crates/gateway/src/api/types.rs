@@ -12,7 +12,7 @@ use arenite_model::{
     SandboxSpec, SandboxState, SnapshotName, StateId, TenantId, Tier, VolumeMount,
 };
 use arenite_synthesis::WorkerInfo;
-use arenite_trajectory::{SessionEvent, Step, Summary};
+use arenite_trajectory::{NetworkEvent, SessionEvent, Step, Summary};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -800,6 +800,16 @@ pub(crate) struct StepPage {
     pub(crate) steps: Vec<Step>,
     /// `after` of the next page; null at the end.
     pub(crate) next_after: Option<u64>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct NetworkRecordList {
+    pub(crate) trajectory: String,
+    pub(crate) network: Vec<NetworkEvent>,
+    /// Decisions beyond the limit on records; rounded down to a power of two.
+    pub(crate) left_out: u64,
+    /// `cursor` of the next page; null at the end.
+    pub(crate) next_cursor: Option<String>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]

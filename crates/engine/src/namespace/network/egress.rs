@@ -25,8 +25,8 @@ use ipnet::{IpNet, Ipv4Net};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
-use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{Notify, broadcast};
 
 use super::NetworkConfig;
 
@@ -41,6 +41,8 @@ const READY_LIMIT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(200);
 /// Events that are kept of a sandbox, the newest.
 const MAX_EVENTS: usize = 1_000;
+/// Events that wait for a follower.
+const MAX_WAITING: usize = 4_096;
 
 /// The argument of the process. Networks are text, such as `10.0.0.0/8`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -98,6 +100,8 @@ pub(super) struct Egress {
     /// Notified when the first policy is there.
     wanted: Notify,
     number: AtomicU64,
+    /// To those that follow all decisions.
+    events: broadcast::Sender<EgressEvent>,
 }
 
 #[derive(Debug, Default)]
@@ -141,7 +145,13 @@ impl Egress {
             subnet: subnet.to_string(),
             resolvers: config.resolvers.clone(),
         };
-        let egress = Arc::new(Self { arguments, state: Mutex::default(), wanted: Notify::new(), number: AtomicU64::new(0) });
+        let egress = Arc::new(Self {
+            arguments,
+            state: Mutex::default(),
+            wanted: Notify::new(),
+            number: AtomicU64::new(0),
+            events: broadcast::Sender::new(MAX_WAITING),
+        });
         tokio::spawn(watch(Arc::downgrade(&egress)));
         egress
     }
@@ -193,6 +203,10 @@ impl Egress {
         })
     }
 
+    pub(super) fn events(&self) -> broadcast::Receiver<EgressEvent> {
+        self.events.subscribe()
+    }
+
     fn note(&self, message: ToServer) {
         let mut state = self.state();
         match message {
@@ -211,7 +225,9 @@ impl Egress {
                 if log.events.len() >= MAX_EVENTS {
                     log.events.pop_front();
                 }
-                log.events.push_back(event);
+                log.events.push_back(event.clone());
+                // Perhaps nobody follows.
+                let _ = self.events.send(event);
             }
             ToServer::Lost(events) => tracing::warn!(events, "the egress proxy had more events than were read"),
             ToServer::Refused { address, message, .. } => {

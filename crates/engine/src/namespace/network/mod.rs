@@ -41,9 +41,10 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use arenite_egress::EgressEvent;
 use arenite_isolation::{kernel_file, netns};
 use ipnet::Ipv4Net;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, broadcast};
 
 use self::addresses::Addresses;
 pub use self::config::{DENIED, HOST_NAMES, NetworkConfig};
@@ -223,6 +224,11 @@ impl Network {
     /// What the egress proxy decided for a sandbox.
     pub fn log(&self, sandbox: &str) -> NetworkLog {
         self.egress.log(sandbox)
+    }
+
+    /// What it decides, from now on.
+    pub fn events(&self) -> broadcast::Receiver<EgressEvent> {
+        self.egress.events()
     }
 
     /// Keeps the addresses of running sandboxes after a start, and removes links that no running sandbox uses. Returns
