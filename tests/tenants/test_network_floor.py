@@ -173,6 +173,10 @@ def test_networks_of_tenants_on_the_command_line(tenants: TenantsServer, acme: T
     assert done.returncode == 0, done.stderr
     changed = json.loads(done.stdout)
     assert changed["network_floor"]["allow"] == [WEB] and changed["network_default"]["mode"] == "observe"
+    name = create(acme)
+    shown = tenants.command(acme.key, "network", "show", name).stdout
+    assert "mode: observe\nfloor of the tenant: allowlist\n" in shown and f"floor allow: {WEB}" in shown
+    remove(acme, name)
     done = tenants.command(operator, "tenant", "set", "floors", "--network-floor", "default", "--network-default", "default", "--json")
     assert (json.loads(done.stdout)["network_floor"], json.loads(done.stdout)["network_default"]) == (None, None)
 

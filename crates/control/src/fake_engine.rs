@@ -16,7 +16,7 @@ use arenite_engine::{
     Connection, Created, Ended, Engine, EngineError, Found, FoundState, HostCapacity, Quarantined, Recovery, Remains, Row,
     Storage, Usage,
 };
-use arenite_model::{Death, DeathReason, SandboxId, SandboxSpec};
+use arenite_model::{Death, DeathReason, NetworkPolicy, SandboxId, SandboxSpec};
 use async_trait::async_trait;
 use tokio::io::DuplexStream;
 use tokio::sync::{Notify, broadcast};
@@ -62,6 +62,7 @@ pub enum EngineCall {
     Stop(SandboxId),
     Restart(SandboxId),
     Dial(SandboxId),
+    SetNetwork(SandboxId),
     Recover(Vec<SandboxId>),
     Close,
 }
@@ -388,7 +389,23 @@ impl Engine for FakeEngine {
             _ => return Err(EngineError::NotFound { id: id.clone() }),
         }
         state.specs.insert(id.clone(), spec.clone());
+        state.specs.insert(id.clone(), spec.clone());
         Ok(Created { tier: spec.tier.unwrap_or_default(), isolation: vec!["fake".to_owned()], stages: Vec::new() })
+    }
+
+    /// It takes any policy, and enforces none.
+    fn check_network_policy(&self, _policy: &NetworkPolicy) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    async fn set_network_policy(&self, id: &SandboxId, spec: &SandboxSpec, _close_open: bool) -> Result<(), EngineError> {
+        let mut state = self.state();
+        state.calls.push(EngineCall::SetNetwork(id.clone()));
+        if let Some(known) = state.specs.get_mut(id) {
+            known.network_policy.clone_from(&spec.network_policy);
+            known.network_floor.clone_from(&spec.network_floor);
+        }
+        Ok(())
     }
 
     async fn prepare(&self, spec: &SandboxSpec) -> Result<SandboxId, EngineError> {

@@ -9,7 +9,7 @@ use arenite_model::{NetworkMode, NetworkPolicy, SandboxSpec, TenantId};
 use serde::{Deserialize, Serialize};
 
 use crate::tenants::Tenant;
-use crate::{Control, ControlError};
+use crate::{Control, ControlError, Sandbox};
 
 /// The networks of a tenant's sandboxes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,17 +78,21 @@ impl Control {
         for entry in entries {
             // A start in progress may have the floor of before.
             let _change = entry.change.lock().await;
-            let sandbox = entry.sandbox();
-            if sandbox.spec.network != NetworkMode::Open {
-                continue;
-            }
-            let spec = self.spec_for_engine(&sandbox)?;
-            if let Err(error) = self.engine.set_network_policy(&entry.id, &spec, true).await {
+            if let Err(error) = self.renew_network(&entry.sandbox()).await {
                 tracing::error!(id = %entry.id, %error, "the floor of a sandbox's tenant could not be put into effect");
-                result = Err(error.into());
+                result = Err(error);
             }
         }
         result
+    }
+
+    /// Gives the engine policy and floor of a sandbox again.
+    pub(crate) async fn renew_network(&self, sandbox: &Sandbox) -> Result<(), ControlError> {
+        if sandbox.spec.network != NetworkMode::Open {
+            return Ok(());
+        }
+        let spec = self.spec_for_engine(sandbox)?;
+        Ok(self.engine.set_network_policy(&sandbox.id, &spec, true).await?)
     }
 
     /// Puts floors into effect as they change, also by other nodes. Until it is aborted.

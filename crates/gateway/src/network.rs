@@ -97,7 +97,8 @@ pub(crate) struct NetworkInfo {
     /// Decisions since the server started: connections, requests of HTTP, and names.
     allowed: u64,
     refused: u64,
-    /// The newest 1,000 decisions, and ends of connections, the oldest first. Without a policy, nothing is recorded.
+    /// The newest 1,000 decisions, and ends of connections, the oldest first. Without a policy and a
+    /// floor, nothing is recorded.
     #[schema(value_type = Vec<Object>)]
     events: Vec<EgressEvent>,
     /// The smallest allowlist of what was allowed in these events.

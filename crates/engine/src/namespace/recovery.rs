@@ -462,7 +462,10 @@ impl NamespaceEngine {
             Some(((*net_index)?, id.to_string(), EffectivePolicy::new(network_policy.as_ref(), network_floor.as_ref())?))
         };
         let policies: Vec<_> = records.iter().filter_map(of_record).collect();
-        network.restore_policies(&policies).map_err(failed_network)?;
+        let live: BTreeSet<u32> = records.iter().filter_map(|record| record.net_index).collect();
+        // What is in quarantine may have a policy that can't be read.
+        let is_held = |index| !live.contains(&index) && (settled.unknown_net || settled.nets.contains(&index));
+        network.restore_policies(&policies, is_held).map_err(failed_network)?;
         self.reconnect(network).await;
         for (id, pidfd) in settled.live {
             self.shared.watch(id, pidfd);

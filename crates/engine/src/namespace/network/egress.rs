@@ -8,7 +8,7 @@
 //! It starts with the first policy. It runs without the host's root, since it reads what sandboxes send. While it is away, the
 //! rules lead to a closed port, so its sandboxes reach nothing.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::process::{ExitCode, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -107,6 +107,8 @@ pub(super) struct Egress {
 #[derive(Debug, Default)]
 struct State {
     policies: HashMap<Ipv4Addr, SetPolicy>,
+    /// Addresses with a policy that is unknown. They are closed.
+    held: HashSet<Ipv4Addr>,
     /// To the process; none: it is not there.
     process: Option<UnboundedSender<FromServer>>,
     waiting: HashMap<u64, mpsc::Sender<()>>,
@@ -166,6 +168,7 @@ impl Egress {
         let number = self.number.fetch_add(1, Ordering::Relaxed);
         let (told, ready) = mpsc::channel();
         let mut state = self.state();
+        state.held.remove(&address);
         state.policies.insert(address, policy.clone());
         state.logs.entry(policy.sandbox.clone()).or_default();
         state.waiting.insert(number, told);
@@ -180,6 +183,7 @@ impl Egress {
 
     pub(super) fn remove(&self, address: Ipv4Addr, ended: bool) {
         let mut state = self.state();
+        state.held.remove(&address);
         let Some(policy) = state.policies.remove(&address) else { return };
         if ended && !state.policies.values().any(|other| other.sandbox == policy.sandbox) {
             state.logs.remove(&policy.sandbox);
@@ -190,8 +194,15 @@ impl Egress {
         }
     }
 
+    /// Remembers that these addresses are closed.
+    pub(super) fn hold(&self, addresses: &[Ipv4Addr]) {
+        self.state().held.extend(addresses);
+    }
+
+    /// Whether the address is closed but for a policy.
     pub(super) fn has(&self, address: Ipv4Addr) -> bool {
-        self.state().policies.contains_key(&address)
+        let state = self.state();
+        state.policies.contains_key(&address) || state.held.contains(&address)
     }
 
     pub(super) fn log(&self, sandbox: &str) -> NetworkLog {

@@ -208,9 +208,12 @@ impl Network {
         Ok(())
     }
 
-    /// Restores the policies of running sandboxes after a start. Addresses of others become open.
-    pub fn restore_policies(&self, all: &[(u32, String, EffectivePolicy<'_>)]) -> Result<()> {
-        let mut addresses = Vec::with_capacity(all.len());
+    /// Restores the policies of running sandboxes after a start. Held addresses that had one stay closed, and those of others become
+    /// open.
+    pub fn restore_policies(&self, all: &[(u32, String, EffectivePolicy<'_>)], is_held: impl Fn(u32) -> bool) -> Result<()> {
+        let mut addresses = rules::policed(&self.shared.tag);
+        addresses.retain(|address| self.index_of(*address).is_some_and(&is_held));
+        self.egress.hold(&addresses);
         for (index, sandbox, policy) in all {
             let address = address_of(self.shared.subnet, *index);
             let set = policy.set(address, sandbox, false);
