@@ -180,6 +180,9 @@ SandboxName: TypeAlias = str
 SandboxState: TypeAlias = Literal["creating", "running", "paused", "deleting", "failed", "lost"] | str
 """A sandbox's state."""
 
+SecretName: TypeAlias = str
+"""Names a secret within its tenant."""
+
 SessionChange: TypeAlias = Literal["begin", "end"] | str
 
 SnapshotName: TypeAlias = str
@@ -717,15 +720,49 @@ class Me(Model):
     """Whether the server keeps tenants."""
 
 
-class NetworkInfo(Model):
+class NetworkEvent(Model):
+    """A refusal, or the end of an allowed connection."""
+    address: str | None = None
+    after: int | None = None
+    """The last step that started before this was written; set by the log."""
+    allowed: bool
+    at: datetime
+    bytes_received: int
+    bytes_sent: int
+    """By the sandbox."""
+    count: int
+    """Equal refusals of a second are one record."""
+    duration_ms: int
+    method: str | None = None
+    name: str | None = None
+    path: str | None = None
+    port: int
+    protocol: str
+    """`dns`, `tls`, `http`, `tcp` or `udp`."""
+    reason: str
+    rule: str | None = None
+    """The rule that decided."""
+
+
+class NetworkRules(Model):
+    """A mode with rules."""
+    allow: list[NetworkRule] | None = None
+    """Only with `allowlist`."""
+    deny: list[NetworkRule] | None = None
+    """With `allowlist` and `observe`."""
+    mode: RequestedMode
+
+
+class NetworkInfo(NetworkRules):
     """The network of a sandbox, and what it reached."""
-    allow: list[NetworkRule]
     allowed: int
     """Decisions since the server started: connections, requests of HTTP, and names."""
-    deny: list[NetworkRule]
     events: list[dict[str, Any]]
-    """The newest 1,000 decisions, and ends of connections, the oldest first. Without a policy, nothing is recorded."""
-    mode: RequestedMode
+    """The newest 1,000 decisions, and ends of connections, the oldest first. Without a policy and a floor, nothing is
+    recorded.
+    """
+    floor: NetworkRules | None = None
+    """What the sandboxes of its tenant may reach at most. Null: all that their policies allow."""
     refused: int
     suggested: list[NetworkRule]
     """The smallest allowlist of what was allowed in these events."""
@@ -740,6 +777,15 @@ class NetworkPolicy(Model):
     protocol to all protocols.
     """
     mode: PolicyMode | None = None
+
+
+class NetworkRecordList(Model):
+    left_out: int
+    """Decisions beyond the limit on records; rounded down to a power of two."""
+    network: list[NetworkEvent]
+    next_cursor: str | None = None
+    """`cursor` of the next page; null at the end."""
+    trajectory: str
 
 
 class NewKeyInfo(KeyInfo):
@@ -1074,6 +1120,8 @@ class SandboxSpec(Model):
     resources: Resources | None = None
     restart_processes: bool | None = None
     """Starts the main command, and leaves out the processes that the state keeps."""
+    secrets: list[SecretBinding] | None = None
+    """The secrets that the egress proxy puts into its requests."""
     state: StateId | None = None
     """The sealed state that its disk starts as; absent: the image alone."""
     tier: Tier | None = None
@@ -1096,6 +1144,15 @@ class SandboxUsage(Model):
     memory_bytes: int
     oom_kills: int | None = None
     pids: int
+
+
+class SecretBinding(Model):
+    """A secret of a sandbox, and what its programs have in the place of the value."""
+    inherited: list[str] | None = None
+    """Placeholders of the sandboxes that it is a fork of. They may be in its files and processes."""
+    name: SecretName
+    placeholder: str
+    """Unique to the sandbox and the secret: letters, digits, and underscores."""
 
 
 class ServerInfo(Model):
@@ -1266,6 +1323,10 @@ class TenantInfo(Model):
     min_tier: Tier | None = None
     """The tier that each of its new sandboxes must have; null: the server's default."""
     name: TenantId
+    network_default: NetworkRules | None = None
+    """The network of its creates that name none; null: open."""
+    network_floor: NetworkRules | None = None
+    """What its sandboxes may reach at most; null: all that their policies allow."""
     quotas: list[QuotaState]
     """All quotas, as they apply."""
     sandboxes: int
