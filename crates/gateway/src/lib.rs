@@ -42,6 +42,7 @@ mod lifecycle;
 mod lists;
 mod metrics;
 mod network;
+mod network_records;
 mod nodes;
 mod operation;
 mod origin;
