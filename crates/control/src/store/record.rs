@@ -18,10 +18,25 @@ pub enum RecordKind {
     Snapshot,
     /// A volume: `volumes::Stored`.
     Volume,
+    /// A route to models: `models::Stored`.
+    ModelRoute,
+    /// What one node used of a model route: `models::ModelUse`.
+    ModelTotal,
+    /// What a sandbox or a worker used of a model route: `models::ModelUse`.
+    ModelEach,
 }
 
 impl RecordKind {
-    pub const ALL: [Self; 5] = [Self::Idempotency, Self::Group, Self::Registry, Self::Snapshot, Self::Volume];
+    pub const ALL: [Self; 8] = [
+        Self::Idempotency,
+        Self::Group,
+        Self::Registry,
+        Self::Snapshot,
+        Self::Volume,
+        Self::ModelRoute,
+        Self::ModelTotal,
+        Self::ModelEach,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -30,6 +45,9 @@ impl RecordKind {
             Self::Registry => "registry",
             Self::Snapshot => "snapshot",
             Self::Volume => "volume",
+            Self::ModelRoute => "model_route",
+            Self::ModelTotal => "model_total",
+            Self::ModelEach => "model_each",
         }
     }
 }
