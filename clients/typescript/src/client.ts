@@ -3,6 +3,7 @@
 import { APIError, AreniteError, ConnectionFailed, RequestTimedOut, refusalOf } from "./errors.js";
 import { type Event, readEvents } from "./events.js";
 import { Groups } from "./groups.js";
+import { Models } from "./model_routes.js";
 import { Sandboxes } from "./sandbox.js";
 import { Snapshots } from "./snapshots.js";
 import { Trajectories } from "./trajectory.js";
@@ -80,6 +81,7 @@ export class Client {
   readonly baseUrl: string;
   readonly timeoutMs: number;
   readonly groups: Groups;
+  readonly models: Models;
   readonly sandboxes: Sandboxes;
   readonly snapshots: Snapshots;
   readonly trajectories: Trajectories;
@@ -103,6 +105,7 @@ export class Client {
     this.#headers = key ? { "x-api-key": key } : {};
     this.#fetch = options.fetch ?? ((input, init) => fetch(input, init));
     this.groups = new Groups(this);
+    this.models = new Models(this);
     this.sandboxes = new Sandboxes(this);
     this.snapshots = new Snapshots(this);
     this.trajectories = new Trajectories(this);

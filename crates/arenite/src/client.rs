@@ -155,6 +155,10 @@ impl Client {
         self.send_json(Method::POST, path, body).await
     }
 
+    pub(crate) async fn put<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
+        self.send_json(Method::PUT, path, body).await
+    }
+
     pub(crate) async fn patch<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
         self.send_json(Method::PATCH, path, body).await
     }

@@ -340,6 +340,9 @@ settings! {
     /// Address ranges that webhooks may reach besides the public internet
     #[arg(long, env = "ARENITE_WEBHOOK_ALLOW", value_name = "RANGE", value_delimiter = ',')]
     webhook_allow: Vec<AddressRange>,
+    /// Address ranges that model routes may reach besides the public internet
+    #[arg(long, env = "ARENITE_MODEL_ALLOW", value_name = "RANGE", value_delimiter = ',')]
+    model_allow: Vec<AddressRange>,
     /// Time for which failed deliveries to webhooks are retried, in seconds [default: 86400]
     #[arg(long, env = "ARENITE_WEBHOOK_RETRY_SECONDS", value_name = "SECONDS")]
     webhook_retry_seconds: u32,
@@ -466,6 +469,7 @@ pub(crate) struct Config {
     /// None: requests are not traced.
     pub(crate) traces: Option<TraceConfig>,
     pub(crate) webhook_allow: Vec<AddressRange>,
+    pub(crate) model_allow: Vec<AddressRange>,
     pub(crate) webhook_retry_seconds: u32,
     pub(crate) tenant_limit: Vec<LimitOf>,
     /// The key is short enough to guess.
@@ -572,6 +576,7 @@ impl Settings {
             otlp_endpoint: None,
             otlp_sample: Some(1.0),
             webhook_allow: Some(Vec::new()),
+            model_allow: Some(Vec::new()),
             webhook_retry_seconds: Some(86_400),
             tenant_limit: Some(Vec::new()),
             ticket_ttl_seconds: Some(u32::try_from(arenite_gateway::TICKET_TTL.as_secs()).expect("the default is short")),
@@ -805,6 +810,7 @@ impl Settings {
             tenants,
             traces,
             webhook_allow: all.webhook_allow.expect(complete),
+            model_allow: all.model_allow.expect(complete),
             webhook_retry_seconds: all.webhook_retry_seconds.expect(complete),
             tenant_limit: all.tenant_limit.expect(complete),
             domain: all.domain,

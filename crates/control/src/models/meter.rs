@@ -49,13 +49,22 @@ impl ModelUse {
     }
 }
 
+/// A sandbox or a worker, with what it uses of a route.
+#[derive(Debug, Clone, Copy)]
+pub struct ModelSubject<'a> {
+    /// Differs from that of every other one of the tenant.
+    pub key: &'a str,
+    /// For messages.
+    pub label: &'a str,
+}
+
 /// A call that is about to be made.
 #[derive(Debug, Clone, Copy)]
 pub struct ModelCall<'a> {
     pub route: &'a ModelRoute,
     pub model: &'a str,
     /// The sandbox or the worker with the budget; none: only the route's applies.
-    pub subject: Option<&'a str>,
+    pub subject: Option<ModelSubject<'a>>,
     /// What it may use, as far as that can be said before.
     pub expected: ModelUse,
 }
@@ -232,7 +241,7 @@ impl Control {
             taken.map_err(|retry_after| ControlError::ModelRate { route: route.name.clone(), limit, retry_after })?;
         }
         expected.cost_usd = spec.cost(model, &expected);
-        let each = subject.map(|subject| Self::model_each_key(route, subject));
+        let each = subject.map(|subject| Self::model_each_key(route, subject.key));
         let keys: Vec<RecordId> = std::iter::once(total.clone()).chain(each.clone()).collect();
         let others = match spec.budget == ModelBudget::default() {
             true => ModelUse::default(),
@@ -245,7 +254,7 @@ impl Control {
         let meter = |counted: &Counted, key: &RecordId| counted.meters.get(key).copied().unwrap_or_default();
         meter(&counted, &total).check(&|| format!("the model route {}", route.name), &spec.budget, &others)?;
         if let (Some(key), Some(subject)) = (&each, subject) {
-            let of = || format!("{subject} on the model route {}", route.name);
+            let of = || format!("{} on the model route {}", subject.label, route.name);
             meter(&counted, key).check(&of, &spec.budget_each, &ModelUse::default())?;
         }
         for key in &keys {

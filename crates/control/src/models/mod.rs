@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use meter::ModelMeters;
-pub use meter::{ModelCall, ModelPermit, ModelUse};
+pub use meter::{ModelCall, ModelPermit, ModelSubject, ModelUse};
 pub use route::{ModelBudget, ModelDialect, ModelPrice, ModelRoute, ModelRouteSpec};
 
 use crate::store::{Record, RecordId, RecordKind, StoreError, to_json};

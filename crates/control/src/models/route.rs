@@ -153,7 +153,7 @@ impl ModelRouteSpec {
         self.prices.iter().find(|price| fits(&price.models, model))
     }
 
-    pub(super) fn has_price(&self, model: &str) -> bool {
+    pub fn has_price(&self, model: &str) -> bool {
         self.price(model).is_some()
     }
 

@@ -16,6 +16,7 @@ from ..errors import AreniteError
 from ..models import EventInfo, EventPage, Me, ServerInfo
 from ..results import EventGap
 from .groups import AsyncGroups
+from .model_routes import AsyncModels
 from .sandbox import AsyncSandboxes
 from .snapshots import AsyncSnapshots
 from .trajectory import AsyncTrajectories
@@ -48,6 +49,7 @@ class AsyncClient:
         self.retries = retries
         self.sandboxes = AsyncSandboxes(self)
         self.groups = AsyncGroups(self)
+        self.models = AsyncModels(self)
         self.snapshots = AsyncSnapshots(self)
         self.trajectories = AsyncTrajectories(self)
         self.volumes = AsyncVolumes(self)

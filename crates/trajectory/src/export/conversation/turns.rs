@@ -167,13 +167,15 @@ impl Conversations {
     fn add_tool(&mut self, call: &ExportedCall<'_>) {
         let name = plain(&tool(&call.step.action));
         let arguments = hashes(&call.arguments);
-        let fits = |key: &CallKey| key.name == name || key.arguments.iter().any(|hash| arguments.contains(hash));
         let turns = &self.turns;
-        let find = |turn: usize, fits: &dyn Fn(&CallKey) -> bool| {
-            turns[turn].calls.iter().position(|key| key.step.is_none() && fits(key)).map(|call| (turn, call))
+        let find = |turn: &usize, fits: &dyn Fn(&CallKey) -> bool| {
+            turns[*turn].calls.iter().position(|key| key.step.is_none() && fits(key)).map(|call| (*turn, call))
         };
-        let last = || self.open.last().and_then(|turn| find(*turn, &|_| true));
-        let Some((turn, at)) = self.open.iter().rev().find_map(|turn| find(*turn, &fits)).or_else(last) else { return };
+        let newest = |fits: &dyn Fn(&CallKey) -> bool| self.open.iter().rev().find_map(|turn| find(turn, fits));
+        let found = newest(&|key| key.arguments.iter().any(|hash| arguments.contains(hash)))
+            .or_else(|| newest(&|key| key.name == name))
+            .or_else(|| find(self.open.last()?, &|_| true));
+        let Some((turn, at)) = found else { return };
         self.turns[turn].calls[at].step = Some(call.step.step);
         self.claimed.insert(call.step.step);
     }
