@@ -18,17 +18,17 @@ basicConstraints = critical, CA:FALSE
 subjectKeyIdentifier = hash
 authorityKeyIdentifier = keyid
 extendedKeyUsage = serverAuth
-subjectAltName = DNS:localhost, IP:127.0.0.1
+subjectAltName = {names}
 """
 
 
 class Authority:
     """Its files: `ca.pem`, `cert.pem`, and `key.pem`."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, names: str = "DNS:localhost, IP:127.0.0.1"):
         self.folder = folder
         self.ca, self.cert, self.key = folder / "ca.pem", folder / "cert.pem", folder / "key.pem"
-        (folder / "extensions").write_text(EXTENSIONS)
+        (folder / "extensions").write_text(EXTENSIONS.format(names=names))
         self._make("ca", "authority", days=30)
         self.issue()
 

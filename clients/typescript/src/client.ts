@@ -5,6 +5,7 @@ import { type Event, readEvents } from "./events.js";
 import { Groups } from "./groups.js";
 import { Models } from "./model_routes.js";
 import { Sandboxes } from "./sandbox.js";
+import { Secrets } from "./secrets.js";
 import { Snapshots } from "./snapshots.js";
 import { Trajectories } from "./trajectory.js";
 import type { EventInfo, EventPage, Me, ServerInfo } from "./types.js";
@@ -83,6 +84,7 @@ export class Client {
   readonly groups: Groups;
   readonly models: Models;
   readonly sandboxes: Sandboxes;
+  readonly secrets: Secrets;
   readonly snapshots: Snapshots;
   readonly trajectories: Trajectories;
   readonly volumes: Volumes;
@@ -107,6 +109,7 @@ export class Client {
     this.groups = new Groups(this);
     this.models = new Models(this);
     this.sandboxes = new Sandboxes(this);
+    this.secrets = new Secrets(this);
     this.snapshots = new Snapshots(this);
     this.trajectories = new Trajectories(this);
     this.volumes = new Volumes(this);

@@ -29,6 +29,7 @@ export { Files, FileWatch, type WatchOptions } from "./files.js";
 export { Group, Groups } from "./groups.js";
 export { Models } from "./model_routes.js";
 export { type ReturnOptions, Sandbox, type SandboxBatch, Sandboxes } from "./sandbox.js";
+export { Secrets, type SetSecret } from "./secrets.js";
 export { Snapshots } from "./snapshots.js";
 export { type Format, type StepFilter, type StepOptions, Trajectories, Trajectory } from "./trajectory.js";
 export type * from "./types.js";

@@ -10,6 +10,7 @@ mod node;
 mod quarantine;
 mod rag;
 mod rollout;
+mod secrets;
 mod service;
 mod set;
 mod states;
@@ -42,6 +43,7 @@ pub(crate) use rag::{
     RagCommand, RagEmbedArgs, RagEvalArgs, RagIndexArgs, RagLsArgs, RagRmArgs, RagSearchArgs, SearchMode, VectorPrecision,
 };
 pub(crate) use rollout::{ResultFormat, RolloutCommand, RolloutRunArgs};
+pub(crate) use secrets::{SecretCommand, SecretLsArgs, SecretReencryptArgs, SecretRmArgs, SecretSetArgs};
 pub(crate) use service::{CompletionsArgs, ManArgs, ServiceCommand, ServiceInstallArgs, ServiceUninstallArgs};
 pub(crate) use set::SetArgs;
 pub(crate) use states::{
@@ -159,6 +161,9 @@ pub(crate) enum Command {
     /// Show and change what a sandbox may reach
     #[command(subcommand)]
     Network(NetworkCommand),
+    /// Manage secrets, which sandboxes use and never have
+    #[command(subcommand)]
+    Secret(SecretCommand),
     /// Show and drain the nodes of a cluster
     #[command(subcommand)]
     Node(NodeCommand),

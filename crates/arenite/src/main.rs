@@ -110,6 +110,7 @@ fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
         Command::Tenant(command) => on_runtime(commands::tenants::tenant(command)),
         Command::Key(command) => on_runtime(commands::tenants::key(command)),
         Command::Events(args) => on_runtime(commands::events::events(args)),
+        Command::Secret(command) => on_runtime(commands::secret::run(command)),
         Command::Webhook(command) => on_runtime(commands::webhook::run(command)),
         Command::Model(command) => on_runtime(commands::model::run(command)),
         Command::Audit(args) => on_runtime(commands::tenants::audit(args)),

@@ -455,6 +455,7 @@ fn control_config(config: &Config) -> ControlConfig {
         control.engine_timeout = Duration::from_secs(15 * 60);
     }
     control.webhook_retry = Duration::from_secs(config.webhook_retry_seconds.into());
+    control.secret_keys = config.secret_keys.clone();
     for LimitOf { quota, limit } in &config.tenant_limit {
         // Checked when it was read.
         let _ = control.tenant_limits.set(*quota, *limit);

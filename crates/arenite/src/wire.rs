@@ -325,6 +325,19 @@ pub(crate) struct Events {
 }
 
 #[derive(Debug, Deserialize)]
+pub(crate) struct Secrets {
+    pub(crate) secrets: Vec<Secret>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Secret {
+    pub(crate) name: String,
+    pub(crate) hosts: Vec<String>,
+    pub(crate) places: Vec<String>,
+    pub(crate) rotated_at: jiff::Timestamp,
+}
+
+#[derive(Debug, Deserialize)]
 pub(crate) struct Webhooks {
     pub(crate) webhooks: Vec<Webhook>,
 }

@@ -16,6 +16,7 @@ use crate::children::over;
 use crate::clock::later;
 use crate::life::unfit;
 use crate::registry::Entry;
+use crate::secrets::observe_for_secrets;
 use crate::tenants::{Principal, Quota, QuotaExceeded};
 use crate::{Control, ControlError, Sandbox, memo};
 
@@ -141,6 +142,7 @@ impl Control {
                 return Err(ControlError::OutOfBounds { name: name() });
             }
             after.spec.network_policy.clone_from(policy);
+            observe_for_secrets(&mut after.spec);
             self.check_network_policy(&after.spec)?;
         }
         self.check_pauses_of(&after.spec)?;

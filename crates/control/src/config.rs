@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use crate::SpecOverlay;
 use crate::images::{ClusterImages, ImagesConfig};
 use crate::nodes::LeaseTimes;
+use crate::secrets::SecretKeySource;
 use crate::tenants::TenantLimits;
 
 /// Settings of the control service, passed at start.
@@ -33,6 +34,8 @@ pub struct ControlConfig {
     pub engine_timeout: Duration,
     /// How long deliveries of webhooks are retried.
     pub webhook_retry: Duration,
+    /// Where the keys are that secrets are encrypted with.
+    pub secret_keys: SecretKeySource,
     /// Keeps tenants and their keys. Otherwise `default` is the only tenant.
     pub tenants: bool,
     /// Interval between two samples of what sandboxes use.
@@ -64,6 +67,7 @@ impl ControlConfig {
             lost_keep: Duration::from_secs(24 * 60 * 60),
             engine_timeout: Duration::from_secs(120),
             webhook_retry: Duration::from_secs(24 * 60 * 60),
+            secret_keys: SecretKeySource::default(),
             tenants: false,
             meter_every: Duration::from_secs(10),
             tenant_limits: TenantLimits::default(),

@@ -27,6 +27,7 @@ use crate::pool::Pool;
 use crate::quarantine::Quarantine;
 use crate::reaper::Deadlines;
 use crate::registry::{Entry, Registry};
+use crate::secrets::Secrets;
 use crate::states::Snapshots;
 use crate::store::{self, Store, counted_here, current_waits};
 use crate::template::Templates;
@@ -66,6 +67,7 @@ pub struct Control {
     pub(crate) images: Option<Images>,
     pub(crate) registry_logins: Logins,
     pub(crate) models: ModelMeters,
+    pub(crate) secrets: Secrets,
     pub(crate) volume_uses: VolumeUses,
     pub(crate) tally: Tally,
     pub(crate) events: Arc<Events>,
@@ -123,6 +125,7 @@ impl Control {
         control.load_groups().await?;
         control.load_snapshots().await?;
         control.load_registry_logins().await?;
+        control.pass_all_secrets().await?;
         // Logs which templates are unusable.
         control.templates.list();
         let nodes = control.nodes_store();
@@ -175,6 +178,7 @@ impl Control {
             images: config.images.clone().map(Images::new),
             registry_logins: Logins::default(),
             models: ModelMeters::default(),
+            secrets: Secrets::default(),
             volume_uses: VolumeUses::default(),
             tally: Tally::default(),
             events: Arc::new(Events::new(clock.now())),

@@ -157,6 +157,7 @@ impl Control {
         let own_only = request.own_volumes_only && request.spec.volumes.is_some();
         let volumes = self.find_volumes(tenant, &mut spec, own_only).await?;
         let ancestors = self.ancestors(tenant, &request, &mut spec)?;
+        self.bind_secrets(tenant, ancestors.last(), &mut spec).await?;
         self.limit_life(tenant, request.spec.timeout_seconds, &mut spec).inspect_err(|e| self.tally_error(e))?;
         self.limit_tier(tenant, ancestors.last(), &mut spec).inspect_err(|e| self.tally_error(e))?;
         self.check_group(tenant, request.provenance.group.as_ref())?;
@@ -444,6 +445,7 @@ impl Control {
             error => ControlError::store("remember a new sandbox")(error),
         })?;
         stage(&mut stages, "store", &mut since);
+        self.pass_secrets(entry, &creating.spec).await?;
         let create = self.begin(entry, &creating, is_ahead);
         let (created, is_claimed) = self.bounded("the creation", &entry.name, create).await?;
         reservation.cancelled(&entry.name)?;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use arenite_engine::EngineError;
 use arenite_image::ImageError;
 use arenite_model::{
-    ErrorCode, GroupName, IdempotencyKey, ImageName, KeyId, ModelRouteName, NodeName, SandboxId, SandboxName, SandboxState, SnapshotName,
-    SpecError, TenantId, Tier, VolumeName,
+    ErrorCode, GroupName, IdError, IdempotencyKey, ImageName, KeyId, ModelRouteName, NodeName, SandboxId, SandboxName,
+    SandboxState, SecretName, SnapshotName, SpecError, TenantId, Tier, VolumeName,
 };
 use thiserror::Error;
 
@@ -167,6 +167,14 @@ pub enum ControlError {
     ModelBudget { of: String, limit: String, used: String, is_reserved: bool },
     #[error("the model route {route} allows {limit} requests a minute")]
     ModelRate { route: ModelRouteName, limit: u32, retry_after: Duration },
+    #[error("there is no secret {name}")]
+    NoSecret { name: SecretName },
+    #[error("the secret is not valid: {reason}")]
+    InvalidSecret { reason: String },
+    #[error("secrets can't be encrypted or decrypted: {reason}")]
+    SecretKeys { reason: String },
+    #[error(transparent)]
+    Id(#[from] IdError),
     #[error("this server's engine keeps no images")]
     NoImages,
     #[error("the store could not {what}: {source}")]
@@ -213,6 +221,7 @@ impl ControlError {
             | Self::NoGroup { .. }
             | Self::NoVolume { .. }
             | Self::NoRegistry { .. }
+            | Self::NoSecret { .. }
             | Self::NoSnapshot { .. }
             | Self::NoModelRoute { .. }
             | Self::NoNode { .. } => ErrorCode::NotFound,
@@ -243,7 +252,7 @@ impl ControlError {
             }
             Self::OverBudget { limit, wanted, .. } if wanted > limit => ErrorCode::Forbidden,
             Self::OverBudget { .. } => ErrorCode::Exhausted,
-            Self::AgentSecret { .. } => ErrorCode::Internal,
+            Self::AgentSecret { .. } | Self::SecretKeys { .. } => ErrorCode::Internal,
             Self::NoTenantStore
             | Self::NoImages
             | Self::NoBuilds { .. }
@@ -256,6 +265,8 @@ impl ControlError {
             | Self::InvalidKey { .. }
             | Self::InvalidLimit { .. }
             | Self::InvalidLease { .. }
+            | Self::InvalidSecret { .. }
+            | Self::Id(_)
             | Self::InvalidLogin { .. }
             | Self::InvalidModelRoute { .. } => ErrorCode::InvalidRequest,
             Self::ModelNotAllowed { .. } | Self::NoModelPrice { .. } => ErrorCode::Forbidden,
@@ -311,6 +322,7 @@ impl ControlError {
             Self::NoGroup { .. } => "create it with: arenite group create, or see which there are: arenite group ls",
             Self::NoSnapshot { .. } => "see which there are: arenite snapshot ls",
             Self::SnapshotExists { .. } => "choose another name, or remove it with: arenite snapshot rm NAME",
+            Self::NoSecret { .. } => "create it with: arenite secret set NAME, or see which there are: arenite secret ls",
             Self::NoVolume { .. } => "create it with: arenite volume create, or see which there are: arenite volume ls",
             Self::VolumeExists { .. } => "choose another name, or remove it with: arenite volume rm",
             Self::VolumeInUse { may_force: true, .. } => {

@@ -123,6 +123,7 @@ mod reaper;
 mod recovery;
 mod registry;
 mod sandbox;
+pub mod secrets;
 mod select;
 mod shutdown_hooks;
 mod states;

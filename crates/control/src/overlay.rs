@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use arenite_model::{
-    CheckpointPolicy, IdlePolicy, ImageName, NetworkMode, NetworkPolicy, Resources, SandboxSpec, Tier, VolumeMount,
+    CheckpointPolicy, IdlePolicy, ImageName, NetworkMode, NetworkPolicy, Resources, SandboxSpec, SecretBinding, SecretName, Tier,
+    VolumeMount,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -22,6 +23,8 @@ pub struct SpecOverlay {
     /// Without a policy, it also ends the policy of a template.
     pub network: Option<NetworkMode>,
     pub network_policy: Option<NetworkPolicy>,
+    /// Secrets of the tenant. Those that `env` refers to need not be named.
+    pub secrets: Option<Vec<SecretName>>,
     pub tier: Option<Tier>,
     pub volumes: Option<Vec<VolumeMount>>,
     pub ports: Option<Vec<u16>>,
@@ -61,6 +64,13 @@ impl SpecOverlay {
         set(&mut spec.ports, &self.ports);
         set(&mut spec.idle_policy, &self.idle_policy);
         set(&mut spec.checkpoint, &self.checkpoint);
+        for name in self.secrets.iter().flatten() {
+            if spec.secrets.iter().all(|binding| binding.name != *name) {
+                // Its placeholder comes with the create.
+                let (name, placeholder, inherited) = (name.clone(), String::new(), Vec::new());
+                spec.secrets.push(SecretBinding { name, placeholder, inherited });
+            }
+        }
         if self.tier.is_some() {
             spec.tier = self.tier;
         }

@@ -30,6 +30,8 @@ fn fixed_part(spec: &SandboxSpec) -> SandboxSpec {
         resources: spec.resources.clone(),
         network: spec.network,
         network_policy: spec.network_policy.clone(),
+        // None waits with secrets: those of a sandbox are made with it.
+        secrets: spec.secrets.clone(),
         volumes: spec.volumes.clone(),
         // Pools hold what an image has without gVisor, which can't be assigned later.
         tier: spec.tier.filter(|tier| *tier == Tier::Gvisor),

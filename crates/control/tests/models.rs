@@ -101,7 +101,10 @@ async fn money_is_counted_by_the_prices() {
     let route = control.set_model_route(&tenant(), name(), priced).await.unwrap();
     // It reserves 10 + 50 * 2 dollars.
     let permit = control.admit_model_call(call(&route, None)).await.unwrap();
-    assert!(matches!(control.admit_model_call(call(&route, None)).await, Err(ControlError::ModelBudget { is_reserved: true, .. })));
+    assert!(matches!(
+        control.admit_model_call(call(&route, None)).await,
+        Err(ControlError::ModelBudget { is_reserved: true, .. })
+    ));
     let cost = ModelUse { cost_usd: 99.0, ..used(1, 49) };
     permit.settle(&cost);
     control.admit_model_call(call(&route, None)).await.unwrap().settle(&cost);

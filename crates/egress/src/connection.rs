@@ -15,8 +15,10 @@ use crate::name::normalize_name;
 use crate::original::OriginalDestination;
 use crate::policy::{Decision, Reason, Seen, Target};
 use crate::sandbox::{Admission, OpenConnection, Sandboxes, Spoken};
+use crate::secrets::WholeBodies;
 use crate::sniff::{FIRST_MESSAGE, SERVER_FIRST, Spoke, sniff};
 use crate::splice::splice;
+use crate::tls::{EndedTls, Roots};
 
 /// Names of one address that are compared with the policy.
 const MAX_PINS: usize = 256;
@@ -27,6 +29,9 @@ pub(crate) struct Shared {
     pub(crate) dialer: Dialer,
     pub(crate) events: Arc<Events>,
     pub(crate) destinations: Arc<dyn OriginalDestination>,
+    /// Check the servers of TLS that is ended.
+    pub(crate) roots: Roots,
+    pub(crate) whole_bodies: WholeBodies,
 }
 
 impl Shared {
@@ -106,7 +111,13 @@ impl Connection {
                 http.serve(stream, first).await;
             }
             Spoke::Tls(ClientHello { server_name: Some(name), .. }) => {
-                self.to_name(stream, &first, name.into(), Spoken::Tls).await
+                if self.open.sandbox.secrets().is_some_and(|secrets| secrets.leaks_in_name(&name)) {
+                    return self.refuse(Protocol::Tls, None, &Decision::refused(Reason::SecretLeak));
+                }
+                match self.ended_tls(&name) {
+                    Some(ended) => ended.serve(self, stream, first).await,
+                    None => self.to_name(stream, &first, name.into(), Spoken::Tls).await,
+                }
             }
             Spoke::MalformedTls => self.refuse(Protocol::Tls, None, &Decision::refused(Reason::MalformedTls)),
             Spoke::Tls(_) => match pinned {
@@ -121,6 +132,14 @@ impl Connection {
                 }
             }
         }
+    }
+
+    /// Whether TLS to this name ends here: a secret is for it, and the policy allows it.
+    fn ended_tls(&self, name: &str) -> Option<EndedTls> {
+        let port = self.destination.port();
+        let authority = self.open.sandbox.secrets()?.ends_tls(name, port)?;
+        let decision = self.open.sandbox.policy().decide(Target::Name(name), port, Seen::EndedTls);
+        decision.allowed.then(|| EndedTls { name: name.into(), authority })
     }
 
     fn observes(&self) -> bool {
@@ -191,7 +210,7 @@ impl Connection {
     }
 
     /// The client's stream resets as its owner drops it.
-    fn refuse(&self, protocol: Protocol, name: Option<&str>, decision: &Decision) {
+    pub(crate) fn refuse(&self, protocol: Protocol, name: Option<&str>, decision: &Decision) {
         let address: Option<IpAddr> = Some(self.destination.ip());
         self.shared.events.decided(&Draft { name, address, ..self.draft(protocol) }, decision);
     }
@@ -214,6 +233,7 @@ fn protocol(spoken: &Spoken) -> Protocol {
     match spoken {
         Spoken::Tls => Protocol::Tls,
         Spoken::Http { .. } => Protocol::Http,
+        Spoken::Https { .. } => Protocol::Https,
         Spoken::Tcp => Protocol::Tcp,
     }
 }

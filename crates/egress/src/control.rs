@@ -7,21 +7,24 @@
 //! ```
 //!
 //! Messages take effect in their order. `ready` is answered when all before it are in effect: each later decision is by the new
-//! policies. A policy that can't be compiled closes the sandbox. What can't be read as a message ends the process, because it may
+//! policies. A policy or a secret that can't be compiled closes the sandbox. What can't be read as a message ends the process, because it may
 //! have been a policy.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use arenite_model::NetworkPolicy;
+use arenite_model::{NetworkPolicy, SecretPlace, SecretText};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, BufWriter};
 use tokio::sync::mpsc;
+use zeroize::Zeroize;
 
 use crate::error::EgressError;
 use crate::events::{EgressEvent, Events};
 use crate::policy::CompiledPolicy;
 use crate::sandbox::Sandboxes;
+use crate::secrets::SandboxSecrets;
+use crate::tls::AuthorityKeys;
 
 /// Longest message of the server: a policy with all rules, each at its longest.
 const MAX_MESSAGE: usize = 16 << 20;
@@ -50,6 +53,25 @@ pub struct SetPolicy {
     /// Closes connections that this policy refuses.
     #[serde(default)]
     pub close_open: bool,
+    /// In effect for each request that begins after this message, also on open connections.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<BoundSecret>,
+    /// Signs certificates for the hosts of secrets. Without it, their TLS is not ended and nothing is inserted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub authority: Option<AuthorityKeys>,
+}
+
+/// A secret of a sandbox: what its programs have, and what the proxy puts in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BoundSecret {
+    pub name: String,
+    /// 8 to 256 letters, digits, and underscores each. Answers that have the value get the first one instead.
+    pub placeholders: Vec<String>,
+    /// Empty: the secret was revoked, and requests with its placeholders are refused.
+    pub value: SecretText,
+    /// Names, or `*.` and a name, with ports after a colon where they are not 443.
+    pub hosts: Vec<String>,
+    pub places: Vec<SecretPlace>,
 }
 
 /// A message to the server.
@@ -84,7 +106,10 @@ pub(crate) async fn follow(
             // A message without its end was cut off with the server.
             return if length > MAX_MESSAGE { Err(EgressError::LongMessage { most: MAX_MESSAGE }) } else { Ok(()) };
         }
-        let message = serde_json::from_slice(&line).map_err(|error| EgressError::Control(error.into()))?;
+        let message = serde_json::from_slice(&line).map_err(|error| EgressError::Control(error.into()));
+        // It may have values of secrets.
+        line.zeroize();
+        let message = message?;
         if let Some(answer) = apply(message, sandboxes)
             && answers.send(answer).await.is_err()
         {
@@ -100,17 +125,24 @@ fn apply(message: FromServer, sandboxes: &Sandboxes) -> Option<ToServer> {
             sandboxes.remove(address);
             None
         }
-        FromServer::Set(SetPolicy { address, sandbox, policy, close_open }) => match CompiledPolicy::compile(&policy) {
-            Ok(policy) => {
-                sandboxes.set(address, &sandbox, policy, close_open);
+        FromServer::Set(set) => match compile(&set, sandboxes) {
+            Ok((policy, secrets)) => {
+                sandboxes.set(set.address, &set.sandbox, policy, secrets, set.close_open);
                 None
             }
             Err(error) => {
-                sandboxes.remove(address);
-                Some(ToServer::Refused { address, code: error.code().to_owned(), message: error.to_string() })
+                sandboxes.remove(set.address);
+                Some(ToServer::Refused { address: set.address, code: error.code().to_owned(), message: error.to_string() })
             }
         },
     }
+}
+
+type Compiled = (CompiledPolicy, Option<Arc<SandboxSecrets>>);
+
+fn compile(set: &SetPolicy, sandboxes: &Sandboxes) -> Result<Compiled, EgressError> {
+    let known = sandboxes.find(set.address).filter(|known| known.id() == set.sandbox).and_then(|known| known.secrets());
+    Ok((CompiledPolicy::compile(&set.policy)?, SandboxSecrets::compile(set, known.as_deref())?))
 }
 
 /// Writes events and answers. Returns when the server does not read any more.

@@ -9,6 +9,12 @@ pub enum EgressError {
     Rule { rule: String, reason: String },
     #[error("a network policy has {count} rules; at most {most} are possible")]
     TooManyRules { count: usize, most: usize },
+    #[error("invalid secret {name:?}: {reason}")]
+    Secret { name: String, reason: String },
+    #[error("a sandbox has {count} secrets; at most {most} are possible")]
+    TooManySecrets { count: usize, most: usize },
+    #[error("the certificate authority of a sandbox can't be used: {0}")]
+    Authority(String),
     #[error("could not {what}: {source}")]
     Listen { what: &'static str, source: io::Error },
     #[error("could not read from the server: {0}")]
@@ -23,6 +29,9 @@ impl EgressError {
         match self {
             Self::Rule { .. } => "invalid_rule",
             Self::TooManyRules { .. } => "too_many_rules",
+            Self::Secret { .. } => "invalid_secret",
+            Self::TooManySecrets { .. } => "too_many_secrets",
+            Self::Authority(_) => "invalid_authority",
             Self::Listen { .. } => "listen_failed",
             Self::Control(_) | Self::LongMessage { .. } => "control_failed",
         }

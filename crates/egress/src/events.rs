@@ -25,6 +25,8 @@ pub enum Protocol {
     Tls,
     /// One request of HTTP.
     Http,
+    /// One request of HTTP in TLS that the proxy ended.
+    Https,
     /// TCP in which no name is seen.
     Tcp,
     Udp,

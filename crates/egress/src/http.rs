@@ -1,22 +1,24 @@
-//! HTTP without TLS: each request is decided on, and passed on over a connection to its own host.
+//! HTTP: each request is decided on, and passed on over a connection to its own host. It comes without TLS, or in TLS that was
+//! ended here; then secrets are inserted and masked.
 //!
 //! hyper reads requests and writes them again, so what the server sees is what was decided on: there is one reading of lengths,
 //! headers, and the end of a request. Bodies stream in both directions.
 
 mod headers;
+mod secrets;
 mod target;
 mod tunnel;
 
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::header::{CONTENT_TYPE, EXPECT};
+use http::uri::Scheme;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
-use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::SendRequest;
 use hyper::service::service_fn;
@@ -33,21 +35,23 @@ use crate::events::{Draft, Protocol};
 use crate::metered::Metered;
 use crate::policy::{Decision, Reason, Seen, plain_path};
 use crate::sandbox::{Admission, Spoken};
+use crate::secrets::{PassedBody, SandboxSecrets};
+use crate::tls::EndedTls;
 
 /// Time without a byte until a connection takes no further request.
 const KEEP_ALIVE: Duration = Duration::from_secs(75);
 /// Time for the head of a request, from the end of the one before.
 const HEAD: Duration = Duration::from_secs(90);
 /// Time without a byte until a connection ends, also while a server thinks.
-const IDLE: Duration = Duration::from_secs(15 * 60);
+pub(crate) const IDLE: Duration = Duration::from_secs(15 * 60);
 /// Buffer of a direction, and the largest head of a request or answer.
 const BUFFER: usize = 64 << 10;
 
-type Body = Either<Incoming, Full<Bytes>>;
-
-/// The requests of one connection. It takes any stream, so that one with its TLS ended could be handled as well.
+/// The requests of one connection.
 pub(crate) struct HttpConnection {
     connection: Connection,
+    /// None without TLS.
+    ended: Option<EndedTls>,
     upstream: tokio::sync::Mutex<Option<Upstream>>,
     /// Of the last request.
     tunnel: Mutex<Option<Tunnel>>,
@@ -57,7 +61,7 @@ pub(crate) struct HttpConnection {
 struct Upstream {
     target: RequestTarget,
     dialed: IpAddr,
-    sender: SendRequest<Incoming>,
+    sender: SendRequest<PassedBody>,
     task: JoinHandle<()>,
 }
 
@@ -69,14 +73,19 @@ impl Drop for Upstream {
 
 /// Why a request was not passed on.
 enum Refusal {
-    Decided(Decision),
+    /// With the text for the client, if the reason says too little.
+    Decided(Decision, Option<String>),
     /// The server failed after the request was allowed.
     Server(hyper::Error),
 }
 
 impl HttpConnection {
     pub(crate) fn new(connection: Connection) -> Self {
-        Self { connection, upstream: tokio::sync::Mutex::default(), tunnel: Mutex::default() }
+        Self { connection, ended: None, upstream: tokio::sync::Mutex::default(), tunnel: Mutex::default() }
+    }
+
+    pub(crate) fn with_ended_tls(connection: Connection, ended: EndedTls) -> Self {
+        Self { ended: Some(ended), ..Self::new(connection) }
     }
 
     /// Answers requests until the client ends. `first` was read before.
@@ -84,8 +93,16 @@ impl HttpConnection {
     where
         IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
+        let stream = Metered::new(stream, first, self.connection.meter.clone(), IDLE);
+        self.serve_metered(stream).await;
+    }
+
+    /// The stream counts its bytes, and ends when nothing moves.
+    pub(crate) async fn serve_metered<IO>(self, stream: IO)
+    where
+        IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
         let this = Arc::new(self);
-        let stream = Metered::new(stream, first, this.connection.meter.clone(), IDLE);
         let service = service_fn(|request| {
             let this = this.clone();
             async move { Ok::<_, Infallible>(this.answer(request).await) }
@@ -99,7 +116,7 @@ impl HttpConnection {
             .preserve_header_case(true);
         // What a server sends passes as it is.
         server.auto_date_header(false);
-        let draft = this.connection.draft(Protocol::Http);
+        let draft = this.connection.draft(this.protocol());
         let decision = Decision { allowed: true, rule: None, reason: Reason::Rule };
         let _end = EndEvent { connection: &this.connection, draft: &draft, decision: &decision };
         let mut serving = pin!(server.serve_connection(TokioIo::new(stream), service).with_upgrades());
@@ -120,15 +137,17 @@ impl HttpConnection {
         }
     }
 
-    async fn answer(&self, mut request: Request<Incoming>) -> Response<Body> {
+    async fn answer(&self, mut request: Request<Incoming>) -> Response<PassedBody> {
         // hyper gives the client's stream back after a request to upgrade, also where it is refused.
         self.set_tunnel(Tunnel { client: hyper::upgrade::on(&mut request), server: None });
+        let secrets = self.connection.open.sandbox.secrets();
+        let secrets = secrets.as_deref();
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-        let target = match RequestTarget::read(&request, self.connection.destination) {
+        let target = match self.read_target(&request, secrets) {
             Ok(target) => target,
             Err(reason) => {
                 self.note(None, &method, &path, &Decision::refused(reason));
-                return self.refusal(None, reason);
+                return self.refusal(None, reason, None);
             }
         };
         let seen_path = plain_path(&path);
@@ -136,22 +155,54 @@ impl HttpConnection {
         let (target, decision) = self.decide(target, &method, &path, seen_path.as_deref());
         if !decision.allowed {
             self.note(Some(&target), &method, &path, &decision);
-            return self.refusal(Some(&target), decision.reason);
+            return self.refusal(Some(&target), decision.reason, None);
         }
-        let spoken = Spoken::Http { method: method.as_str().into(), path: seen_path.unwrap_or(path.clone()).into() };
+        let spoken = self.spoken(method.as_str().into(), seen_path.unwrap_or(path.clone()).into());
         let upgrades = is_websocket(&request);
-        let outgoing = Self::outgoing(request, &target, port, upgrades);
-        match self.pass(outgoing, &target, &spoken, (&method, &path)).await {
-            Ok(response) => self.incoming(response, upgrades),
-            Err(Refusal::Decided(decision)) => {
+        let outgoing = self.outgoing(request, &target, port, upgrades);
+        let passed = async {
+            let (outgoing, refused_body) = self.fill(outgoing, secrets).await?;
+            match self.pass(outgoing, &target, &spoken, (&method, &path)).await {
+                Ok(response) => self.incoming(response, upgrades, secrets).await,
+                Err(error) => Err(self.name_body(error, secrets, &refused_body)),
+            }
+        };
+        match passed.await {
+            Ok(response) => response,
+            Err(Refusal::Decided(decision, message)) => {
                 self.note(Some(&target), &method, &path, &decision);
-                self.refusal(Some(&target), decision.reason)
+                self.refusal(Some(&target), decision.reason, message.as_deref())
             }
             Err(Refusal::Server(error)) => {
                 tracing::debug!(%error, "a server failed");
                 text(StatusCode::BAD_GATEWAY, format!("arenite: {target} ended without an answer\n"))
             }
         }
+    }
+
+    fn protocol(&self) -> Protocol {
+        if self.ended.is_some() { Protocol::Https } else { Protocol::Http }
+    }
+
+    fn scheme(&self) -> &'static Scheme {
+        if self.ended.is_some() { &Scheme::HTTPS } else { &Scheme::HTTP }
+    }
+
+    fn spoken(&self, method: Box<str>, path: Box<str>) -> Spoken {
+        if self.ended.is_some() { Spoken::Https { method, path } } else { Spoken::Http { method, path } }
+    }
+
+    /// The host of a request, which is the server name in TLS.
+    fn read_target(&self, request: &Request<Incoming>, secrets: Option<&SandboxSecrets>) -> Result<RequestTarget, Reason> {
+        let target = RequestTarget::read(request, self.connection.destination, self.scheme())?;
+        let name = target.host_name();
+        if self.ended.as_ref().is_some_and(|ended| name.as_ref() != Some(&ended.name)) {
+            return Err(Reason::HostMismatch);
+        }
+        if name.is_some_and(|name| secrets.is_some_and(|secrets| secrets.leaks_in_name(&name))) {
+            return Err(Reason::SecretLeak);
+        }
+        Ok(target)
     }
 
     /// By the name that the request has, or by a rule for the address to which the client connected.
@@ -162,10 +213,13 @@ impl HttpConnection {
             if plain.is_none() && policy.compares_paths(target.target(), port) {
                 return Decision::refused(Reason::AmbiguousPath);
             }
-            policy.decide(target.target(), port, Seen::Http { method: method.as_str(), path: plain.unwrap_or(path) })
+            let (method, path) = (method.as_str(), plain.unwrap_or(path));
+            let seen = if self.ended.is_some() { Seen::Https { method, path } } else { Seen::Http { method, path } };
+            policy.decide(target.target(), port, seen)
         };
         let decision = decide(&named);
-        if decision.reason != Reason::NoRule {
+        // TLS ends only where a rule has its name.
+        if decision.reason != Reason::NoRule || self.ended.is_some() {
             return (named, decision);
         }
         let by_address = named.at(address);
@@ -178,7 +232,7 @@ impl HttpConnection {
     /// Sends an allowed request to its server.
     async fn pass(
         &self,
-        mut request: Request<Incoming>,
+        mut request: Request<PassedBody>,
         target: &RequestTarget,
         spoken: &Spoken,
         (method, path): (&Method, &str),
@@ -189,7 +243,7 @@ impl HttpConnection {
             if !is_reused {
                 // Ends the connection to another server.
                 *kept = None;
-                *kept = Some(self.connect(target, spoken).await.map_err(Refusal::Decided)?);
+                *kept = Some(self.connect(target, spoken).await?);
             }
             let upstream = kept.as_mut().expect("it was made if it was missing");
             if upstream.sender.ready().await.is_err() && is_reused {
@@ -201,7 +255,7 @@ impl HttpConnection {
             // The policy may be another one since the connection to the server was begun.
             let decision = self.connection.open.admit(admission);
             if !decision.allowed {
-                return Err(Refusal::Decided(decision));
+                return Err(Refusal::Decided(decision, None));
             }
             match upstream.sender.try_send_request(request).await {
                 Ok(response) => {
@@ -224,47 +278,50 @@ impl HttpConnection {
         }
     }
 
-    async fn connect(&self, target: &RequestTarget, spoken: &Spoken) -> Result<Upstream, Decision> {
+    async fn connect(&self, target: &RequestTarget, spoken: &Spoken) -> Result<Upstream, Refusal> {
         let dialer = &self.connection.shared.dialer;
         let destination = self.connection.destination;
-        let Dialed { stream, address } = match target.name() {
-            Some(name) => dialer.dial_name(&self.connection.open.sandbox, &name, destination, spoken).await?,
-            None => dialer.dial_address(destination).await.map_err(Decision::refused)?,
+        let dialed = match target.name() {
+            Some(name) => dialer.dial_name(&self.connection.open.sandbox, &name, destination, spoken).await,
+            None => dialer.dial_address(destination).await.map_err(Decision::refused),
         };
-        let mut client = hyper::client::conn::http1::Builder::new();
-        client.max_buf_size(BUFFER).preserve_header_case(true);
-        let (sender, connection) = client.handshake(TokioIo::new(stream)).await.map_err(|error| {
-            tracing::debug!(%error, "a server failed");
-            Decision::refused(Reason::NotConnected)
-        })?;
-        let task = tokio::spawn(async move {
-            if let Err(error) = connection.with_upgrades().await {
-                tracing::trace!(%error, "a connection to a server ended");
+        let Dialed { stream, address } = dialed.map_err(|decision| Refusal::Decided(decision, None))?;
+        let (sender, task) = match &self.ended {
+            None => begin_http(stream).await?,
+            Some(ended) => {
+                let refused = |(reason, text)| Refusal::Decided(Decision::refused(reason), Some(text));
+                begin_http(ended.connect(stream, &self.connection.shared.roots).await.map_err(refused)?).await?
             }
-        });
+        };
         Ok(Upstream { target: target.clone(), dialed: address, sender, task })
     }
 
-    fn outgoing(request: Request<Incoming>, target: &RequestTarget, port: u16, upgrades: bool) -> Request<Incoming> {
+    fn outgoing(&self, request: Request<Incoming>, target: &RequestTarget, port: u16, upgrades: bool) -> Request<Incoming> {
         let (mut parts, body) = request.into_parts();
         parts.version = Version::HTTP_11;
         parts.uri = target::origin_form(&parts.uri);
         keep_end_to_end(&mut parts.headers);
         // Answered here, with the first read of the body.
         parts.headers.remove(EXPECT);
-        target.set_host(&mut parts.headers, port);
+        target.set_host(&mut parts.headers, port, self.scheme());
         if upgrades {
             upgrade_again(&mut parts.headers);
         }
         Request::from_parts(parts, body)
     }
 
-    fn incoming(&self, mut response: Response<Incoming>, upgrades: bool) -> Response<Body> {
+    async fn incoming(
+        &self,
+        mut response: Response<Incoming>,
+        upgrades: bool,
+        secrets: Option<&SandboxSecrets>,
+    ) -> Result<Response<PassedBody>, Refusal> {
         *response.version_mut() = Version::HTTP_11;
         keep_end_to_end(response.headers_mut());
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             if !upgrades {
-                return text(StatusCode::BAD_GATEWAY, "arenite: the server switched protocols without being asked\n".to_owned());
+                let message = "arenite: the server switched protocols without being asked\n";
+                return Ok(text(StatusCode::BAD_GATEWAY, message.to_owned()));
             }
             let server = hyper::upgrade::on(&mut response);
             if let Some(tunnel) = &mut *self.tunnel() {
@@ -272,7 +329,10 @@ impl HttpConnection {
             }
             upgrade_again(response.headers_mut());
         }
-        response.map(Either::Left)
+        match secrets {
+            Some(secrets) if self.ended.is_some() => self.mask(response, secrets).await,
+            _ => Ok(response.map(PassedBody::Unchanged)),
+        }
     }
 
     fn tunnel(&self) -> MutexGuard<'_, Option<Tunnel>> {
@@ -284,17 +344,22 @@ impl HttpConnection {
     }
 
     /// The answer to a request that is not passed on.
-    fn refusal(&self, target: Option<&RequestTarget>, reason: Reason) -> Response<Body> {
+    fn refusal(&self, target: Option<&RequestTarget>, reason: Reason, message: Option<&str>) -> Response<PassedBody> {
         let status = match reason {
             Reason::MalformedHttp => StatusCode::BAD_REQUEST,
-            Reason::NoAddress | Reason::NotResolved | Reason::NotConnected => StatusCode::BAD_GATEWAY,
+            Reason::HostMismatch => StatusCode::MISDIRECTED_REQUEST,
+            Reason::NoAddress
+            | Reason::NotResolved
+            | Reason::NotConnected
+            | Reason::InvalidCertificate
+            | Reason::EncodedAnswer => StatusCode::BAD_GATEWAY,
             _ => StatusCode::FORBIDDEN,
         };
         let Some(target) = target else {
             return text(status, format!("arenite: the request is refused: {reason}\n"));
         };
         let port = self.connection.destination.port();
-        let mut message = format!("arenite: {target}:{port} is refused: {reason}\n");
+        let mut message = format!("arenite: {target}:{port} is refused: {}\n", message.unwrap_or(reason.text()));
         if reason == Reason::NoRule {
             message
                 .push_str(&format!("to allow it, add \"{target}:{port}\" to the allow list of the sandbox's network policy\n"));
@@ -308,19 +373,38 @@ impl HttpConnection {
 
     fn note_at(&self, target: Option<&RequestTarget>, address: Option<IpAddr>, method: &Method, path: &str, decision: &Decision) {
         let name = target.and_then(RequestTarget::host_name);
+        let secrets = self.connection.open.sandbox.secrets();
+        let show = |text| secrets.as_ref().map_or(Cow::Borrowed(text), |secrets| secrets.show(text));
+        let (method, path) = (show(method.as_str()), show(path));
         let draft = Draft {
             name: name.as_deref(),
             address,
-            method: Some(method.as_str()),
-            path: Some(path),
-            ..self.connection.draft(Protocol::Http)
+            method: Some(&method),
+            path: Some(&path),
+            ..self.connection.draft(self.protocol())
         };
         self.connection.shared.events.decided(&draft, decision);
     }
 }
 
-fn text(status: StatusCode, message: String) -> Response<Body> {
-    let mut response = Response::new(Either::Right(Full::from(message)));
+/// Speaks HTTP on a connection to a server.
+async fn begin_http<IO>(stream: IO) -> Result<(SendRequest<PassedBody>, JoinHandle<()>), Refusal>
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut client = hyper::client::conn::http1::Builder::new();
+    client.max_buf_size(BUFFER).preserve_header_case(true);
+    let (sender, connection) = client.handshake(TokioIo::new(stream)).await.map_err(Refusal::Server)?;
+    let task = tokio::spawn(async move {
+        if let Err(error) = connection.with_upgrades().await {
+            tracing::trace!(%error, "a connection to a server ended");
+        }
+    });
+    Ok((sender, task))
+}
+
+fn text(status: StatusCode, message: String) -> Response<PassedBody> {
+    let mut response = Response::new(PassedBody::from(message));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     response

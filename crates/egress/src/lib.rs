@@ -8,15 +8,16 @@
 //!  TCP ────────nft redirect──► serve: which sandbox, to which address?
 //!                                  ├─ a rule with this address ────────► splice ────────► that address
 //!                                  ├─ TLS: name in the ClientHello ────► splice ────────► an address that our resolver
-//!                                  ├─ HTTP: Host, for each request ────► http ──────────►   gave for the name
+//!                                  ├─ TLS, a secret is for the name ───► tls, http ─TLS─►   gave for the name
+//!                                  ├─ HTTP: Host, for each request ────► http ──────────►
 //!                                  ├─ other, a `tcp` rule with a name ─► splice ────────►
 //!                                  └─ else: reset                    (all but closed ranges)
 //!  server ◄──── control: policies in, events out ────► table of sandboxes
 //! ```
 //!
-//! Owns policies, their decisions, and the connections that they allow. Knows sandboxes by their addresses. It never starts
-//! sandboxes, changes firewall rules, or ends TLS, and it never connects to an address only because a client chose it, unless a
-//! rule has that address.
+//! Owns policies, their decisions, and the connections that they allow. Knows sandboxes by their addresses. It ends TLS only for
+//! hosts of secrets. It never starts sandboxes or changes firewall rules, and it never connects to an address only because a
+//! client chose it, unless a rule has that address.
 //!
 //! - **It fails closed.** An address without a policy reaches nothing. While the process is away, the redirect leads to a closed
 //!   port. It ends when its server ends, because then nobody could change a policy any more.
@@ -24,8 +25,8 @@
 //!   with [`ClosedRanges`] before a connection is made, whatever rule allows it. Only the operator opens ranges.
 //! - **One order.** A policy is replaced under the lock under which decisions are made. A connection that was decided by an
 //!   earlier policy is decided again before its first byte is passed on.
-//! - **Termination of TLS** is not done here. The handler of HTTP takes any stream, so that a decrypted one can be handled
-//!   in the same way.
+//! - **Secrets** never enter a sandbox: it has placeholders, and the values are put into requests here. Only for the hosts of its
+//!   secrets, TLS is ended; no other connection can have values inserted.
 
 #![forbid(unsafe_code)]
 
@@ -47,16 +48,20 @@ mod original;
 mod policy;
 mod refusals;
 mod sandbox;
+mod secrets;
 mod serve;
 mod sniff;
 mod splice;
+mod tls;
 
 pub use closed::ClosedRanges;
-pub use control::{FromServer, SetPolicy, ToServer};
+pub use control::{BoundSecret, FromServer, SetPolicy, ToServer};
 pub use error::EgressError;
 pub use events::{EgressEvent, EventKind, Protocol};
 pub use hello::{ClientHello, HelloReader, HelloStep};
 pub use name::{NameError, normalize_name};
 pub use original::{Conntrack, OriginalDestination};
 pub use policy::{CompiledPolicy, Decision, Observed, Reason, Seen, Target, suggest};
+pub use rustls::pki_types::CertificateDer;
 pub use serve::{EgressConfig, serve};
+pub use tls::{AuthorityKeys, certificates_in};

@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use crate::dns::Resolved;
 use crate::names::Names;
 use crate::policy::{CompiledPolicy, Decision, Reason, Seen, Target};
+use crate::secrets::SandboxSecrets;
 
 /// Maximum number of concurrent connections of a sandbox.
 const MAX_CONNECTIONS: usize = 1_024;
@@ -35,6 +36,7 @@ pub(crate) struct Sandbox {
 #[derive(Debug)]
 struct State {
     policy: Arc<CompiledPolicy>,
+    secrets: Option<Arc<SandboxSecrets>>,
     is_gone: bool,
     open: HashMap<u64, Open>,
 }
@@ -59,7 +61,15 @@ pub(crate) struct Admission {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Spoken {
     Tls,
-    Http { method: Box<str>, path: Box<str> },
+    Http {
+        method: Box<str>,
+        path: Box<str>,
+    },
+    /// In TLS that the proxy ended.
+    Https {
+        method: Box<str>,
+        path: Box<str>,
+    },
     Tcp,
 }
 
@@ -73,6 +83,7 @@ impl Admission {
             Spoken::Tls => Seen::Tls,
             Spoken::Tcp => Seen::Tcp,
             Spoken::Http { method, path } => Seen::Http { method, path },
+            Spoken::Https { method, path } => Seen::Https { method, path },
         };
         let decision = policy.decide(self.target(), self.port, seen);
         if decision.allowed
@@ -89,16 +100,23 @@ impl Sandboxes {
         self.table.read().unwrap_or_else(PoisonError::into_inner).get(&address.to_canonical()).cloned()
     }
 
-    /// Gives the sandbox at an address its policy. Another sandbox that had the address is removed. With `close_open`, connections
+    /// Gives the sandbox at an address its policy and its secrets. Another sandbox that had the address is removed. With `close_open`, connections
     /// are closed that the new policy refuses.
-    pub(crate) fn set(&self, address: IpAddr, id: &str, policy: CompiledPolicy, close_open: bool) {
+    pub(crate) fn set(
+        &self,
+        address: IpAddr,
+        id: &str,
+        policy: CompiledPolicy,
+        secrets: Option<Arc<SandboxSecrets>>,
+        close_open: bool,
+    ) {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         let policy = Arc::new(policy);
         let known = table.get(&address.to_canonical()).filter(|known| *known.id == *id);
         match known {
-            Some(known) => known.replace(policy, close_open),
+            Some(known) => known.replace(policy, secrets, close_open),
             None => {
-                let state = State { policy, is_gone: false, open: HashMap::new() };
+                let state = State { policy, secrets, is_gone: false, open: HashMap::new() };
                 let new = Sandbox { id: id.into(), state: Mutex::new(state), names: Mutex::default() };
                 if let Some(old) = table.insert(address.to_canonical(), Arc::new(new)) {
                     old.close();
@@ -127,6 +145,11 @@ impl Sandbox {
 
     pub(crate) fn policy(&self) -> Arc<CompiledPolicy> {
         self.state().policy.clone()
+    }
+
+    /// None if it has none.
+    pub(crate) fn secrets(&self) -> Option<Arc<SandboxSecrets>> {
+        self.state().secrets.clone()
     }
 
     pub(crate) fn decide_query(&self, name: &str) -> Decision {
@@ -162,9 +185,10 @@ impl Sandbox {
         Some(OpenConnection { sandbox: self.clone(), number, close })
     }
 
-    fn replace(&self, policy: Arc<CompiledPolicy>, close_open: bool) {
+    fn replace(&self, policy: Arc<CompiledPolicy>, secrets: Option<Arc<SandboxSecrets>>, close_open: bool) {
         let mut state = self.state();
         state.policy = policy;
+        state.secrets = secrets;
         if close_open {
             for open in state.open.values() {
                 if open.admitted.as_ref().is_some_and(|admitted| !admitted.decide(&state.policy).allowed) {
@@ -246,20 +270,20 @@ mod tests {
     async fn a_new_policy_closes_what_it_refuses() {
         let sandboxes = Sandboxes::default();
         let address: IpAddr = "10.209.0.7".parse().unwrap();
-        sandboxes.set(address, "one", policy(r#"["a.example", "b.example"]"#), false);
+        sandboxes.set(address, "one", policy(r#"["a.example", "b.example"]"#), None, false);
         let sandbox = sandboxes.find(address).unwrap();
         let [a, b] = ["a.example", "b.example"].map(|name| {
             let connection = sandbox.open().unwrap();
             assert!(connection.admit(tls(name)).allowed);
             connection
         });
-        sandboxes.set(address, "one", policy(r#"["a.example"]"#), false);
+        sandboxes.set(address, "one", policy(r#"["a.example"]"#), None, false);
         assert!(!is_closed(&b).await, "open connections stay");
         assert!(!b.admit(tls("b.example")).allowed, "new ones are refused");
-        sandboxes.set(address, "one", policy(r#"["a.example"]"#), true);
+        sandboxes.set(address, "one", policy(r#"["a.example"]"#), None, true);
         assert!(!is_closed(&a).await);
         assert!(is_closed(&b).await);
-        sandboxes.set(address, "two", policy(r#"["a.example"]"#), false);
+        sandboxes.set(address, "two", policy(r#"["a.example"]"#), None, false);
         assert!(is_closed(&a).await, "another sandbox has the address");
         assert!(!a.admit(tls("a.example")).allowed);
         assert!(sandbox.open().is_none());
@@ -270,7 +294,7 @@ mod tests {
     async fn connections_are_bounded() {
         let sandboxes = Sandboxes::default();
         let address: IpAddr = "10.209.0.7".parse().unwrap();
-        sandboxes.set(address, "one", policy("[]"), false);
+        sandboxes.set(address, "one", policy("[]"), None, false);
         let sandbox = sandboxes.find(address).unwrap();
         let mut open: Vec<_> = (0..MAX_CONNECTIONS).map(|_| sandbox.open().unwrap()).collect();
         assert!(sandbox.open().is_none());

@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener as StdTcpListener, UdpSocket as StdUdpSoc
 use std::sync::Arc;
 
 use rustix::process::{Resource, getrlimit};
+use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::{Semaphore, mpsc};
@@ -20,6 +21,8 @@ use crate::error::EgressError;
 use crate::events::Events;
 use crate::original::OriginalDestination;
 use crate::sandbox::Sandboxes;
+use crate::secrets::WholeBodies;
+use crate::tls::Roots;
 
 /// Maximum number of connections of all sandboxes.
 const MAX_CONNECTIONS: usize = 16_384;
@@ -40,6 +43,8 @@ pub struct EgressConfig {
     pub resolvers: Option<Vec<SocketAddr>>,
     /// [`Conntrack`](crate::Conntrack), except in tests.
     pub destinations: Arc<dyn OriginalDestination>,
+    /// Trusted for servers of TLS that is ended here, beside the host's certificates.
+    pub roots: Vec<CertificateDer<'static>>,
 }
 
 /// Serves sandboxes until the server ends: `input` has its messages, and `output` gets events and answers. All connections end
@@ -49,7 +54,7 @@ pub async fn serve(
     input: impl AsyncRead + Unpin,
     output: impl AsyncWrite + Unpin,
 ) -> Result<(), EgressError> {
-    let EgressConfig { tcp, dns_udp, dns_tcp, closed, resolvers, destinations } = config;
+    let EgressConfig { tcp, dns_udp, dns_tcp, closed, resolvers, destinations, roots } = config;
     let listen = |what| move |source| EgressError::Listen { what, source };
     let tcp = tcp_listener(tcp).map_err(listen("accept connections"))?;
     let dns_tcp = tcp_listener(dns_tcp).map_err(listen("accept connections for names"))?;
@@ -60,8 +65,14 @@ pub async fn serve(
     let lookup = Arc::new(Lookup::new(Resolvers::new(resolvers), Arc::new(closed)));
     let answers = PolicedAnswers { sandboxes: sandboxes.clone(), lookup: lookup.clone(), events: events.clone() };
     let dns = DnsServer::start(dns_udp, dns_tcp, Arc::new(answers));
-    let shared =
-        Arc::new(Shared { sandboxes: sandboxes.clone(), dialer: Dialer::new(lookup), events: events.clone(), destinations });
+    let shared = Arc::new(Shared {
+        sandboxes: sandboxes.clone(),
+        dialer: Dialer::new(lookup),
+        events: events.clone(),
+        destinations,
+        roots: Roots::new(roots),
+        whole_bodies: WholeBodies::default(),
+    });
 
     let (answer, answers) = mpsc::channel(ANSWERS);
     let result = tokio::select! {

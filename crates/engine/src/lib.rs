@@ -27,12 +27,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::broadcast;
 use utoipa::ToSchema;
 
-pub use arenite_egress::{EgressError, EgressEvent};
+pub use arenite_egress::{BoundSecret, EgressError, EgressEvent};
 pub use file_tree::FileTreeError;
 pub use guest_request::{GuestAnswer, request_guest};
 pub use kubernetes::KubernetesConfig;
 pub use namespace::buckets::{Backing, BucketError, BucketFacts, Buckets};
-pub use namespace::network::{NetworkLog, egress_main, suggest_rules};
+pub use namespace::network::{NetworkLog, check_policy, egress_main, suggest_rules};
 pub use namespace::storage::{Storage, StorageError, StorageKind};
 pub use stages::Stages;
 pub use states::{
@@ -126,6 +126,15 @@ pub trait Engine: Send + Sync + 'static {
         _close_open: bool,
     ) -> Result<(), EngineError> {
         policy.map_or(Ok(()), |policy| self.check_network_policy(&policy))
+    }
+
+    /// Replaces the secrets that the egress proxy puts into a sandbox's requests; empty: none. When it returns, they are in effect for
+    /// each further request. Before a create, a restart, or a recovery they are kept for it, until the sandbox is destroyed.
+    async fn set_secrets(&self, _id: &SandboxId, secrets: Vec<BoundSecret>) -> Result<(), EngineError> {
+        match secrets.is_empty() {
+            true => Ok(()),
+            false => self.check_network_policy(&NetworkPolicy::default()),
+        }
     }
 
     /// What the egress proxy decided for a sandbox.

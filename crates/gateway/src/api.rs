@@ -80,6 +80,7 @@ impl CreateSandbox {
                 resources: self.resources.unwrap_or_default(),
                 network,
                 network_policy,
+                secrets: self.secrets,
                 tier: self.tier,
                 volumes: self.volumes,
                 ports: self.ports,
@@ -111,7 +112,7 @@ fn is_tag(text: &str) -> bool {
 /// What there is, for a path that leads to nothing.
 pub(crate) async fn unknown(exchange: &mut Exchange) -> Answered {
     Err(Refusal::not_found(format!("there is no {}", exchange.path.decoded)).hint(
-        "there are info, me, events, webhooks, usage, usage/live, templates, templates/{name}, images, images/pull, images/pulls, images/{name}, registries, registries/{host}, corpora, workers, nodes, nodes/{name}/{drain,uncordon}, quarantine, tenants, keys, audit, groups, groups/{name}/renew, snapshots, snapshots/{name}, volumes, volumes/{name}/{copy,files,content}, sandboxes and sandboxes/{name}/{extend,pause,resume,start,checkpoints,history,rollback,reset,diff,fork,network,usage,logs,steps}",
+        "there are info, me, events, webhooks, usage, usage/live, templates, templates/{name}, images, images/pull, images/pulls, images/{name}, registries, registries/{host}, corpora, workers, nodes, nodes/{name}/{drain,uncordon}, quarantine, tenants, keys, audit, groups, groups/{name}/renew, secrets, secrets/{name}, snapshots, snapshots/{name}, volumes, volumes/{name}/{copy,files,content}, sandboxes and sandboxes/{name}/{extend,pause,resume,start,checkpoints,history,rollback,reset,diff,fork,network,usage,logs,steps}",
     ))
 }
 

@@ -59,6 +59,7 @@ mod refusal;
 mod registries;
 mod routes;
 mod sandbox_filter;
+mod secrets;
 mod server;
 mod states;
 mod steps;

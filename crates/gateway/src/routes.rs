@@ -47,6 +47,7 @@ use crate::problem::{PROBLEM_JSON, Problem};
 use crate::query::{self, Query};
 use crate::refusal::Refusal;
 use crate::registries::{RegistryInfo, RegistryList, RemovedRegistry, SetRegistry};
+use crate::secrets::{PutSecret, ReencryptedSecrets, RemovedSecret, SecretInfo, SecretList};
 use crate::volumes::{
     ChangeVolume, CopyVolume, CreateVolume, FileEntry, FileList, RemovedFile, RemovedVolume, VolumeInfo, VolumeList,
 };
@@ -55,7 +56,7 @@ use crate::webhooks::{
 };
 use crate::{
     api, auth, builds, changes, corpora, events, groups, health, images, metrics, models, network, nodes, pages, problem, proxy,
-    quarantine, registries, sandbox_filter, states, tenants, trajectories, usage, volumes, webhooks,
+    quarantine, registries, sandbox_filter, secrets, states, tenants, trajectories, usage, volumes, webhooks,
 };
 
 /// Answers a request of a route.
@@ -399,6 +400,16 @@ static ROUTES: &[Route] = &[
         .doc(Operation::new("images", "set_registry", "Sets the user and the password for pulls from a registry").takes::<SetRegistry>().answers::<RegistryInfo>(200)),
     Route::new(At::Server, &API, DELETE, "/api/v2/registries/{host}", |e| Box::pin(registries::remove(e))).needs(Role::Admin)
         .doc(Operation::new("images", "remove_registry", "Forgets the user for pulls from a registry").answers::<RemovedRegistry>(200)),
+    Route::new(At::Server, &API, GET, "/api/v2/secrets", |e| Box::pin(secrets::list(e))).needs(Role::Manage).for_whole_tenant()
+        .doc(Operation::new("secrets", "list_secrets", "Lists the secrets without their values").paged(MAX_PAGE).answers::<SecretList>(200)),
+    Route::new(At::Server, &API, GET, "/api/v2/secrets/{name}", |e| Box::pin(secrets::get(e))).needs(Role::Manage).for_whole_tenant()
+        .doc(Operation::new("secrets", "get_secret", "Describes a secret without its value").answers::<SecretInfo>(200)),
+    Route::new(At::Server, &API, PUT, "/api/v2/secrets/{name}", |e| Box::pin(secrets::put(e))).needs(Role::Admin)
+        .doc(Operation::new("secrets", "set_secret", "Creates a secret, or changes it; in effect at once, also in running sandboxes").takes::<PutSecret>().answers::<SecretInfo>(200)),
+    Route::new(At::Server, &API, DELETE, "/api/v2/secrets/{name}", |e| Box::pin(secrets::remove(e))).needs(Role::Admin)
+        .doc(Operation::new("secrets", "remove_secret", "Removes a secret; further requests with its placeholders are refused").answers::<RemovedSecret>(200)),
+    Route::new(At::Server, &API, POST, "/api/v2/secrets/reencrypt", |e| Box::pin(secrets::reencrypt(e))).needs_operator()
+        .doc(Operation::new("secrets", "reencrypt_secrets", "Reads the keys again, and encrypts the secrets of all tenants with the first one").takes::<Nothing>().answers::<ReencryptedSecrets>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/models", |e| Box::pin(models::list(e))).needs(Role::Admin)
         .doc(Operation::new("models", "list_model_routes", "Lists the routes to models").paged(MAX_PAGE).answers::<ModelRouteList>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/models/{name}", |e| Box::pin(models::get(e))).needs(Role::Admin)

@@ -305,6 +305,7 @@ impl Shared {
             ports: spec.ports.clone(),
             assignment: Assignment::Assigned,
             tier: live.record.tier,
+            certificate: None,
         };
         let connection = self.connect(live).await?;
         // The kubelet has set the host name.

@@ -149,6 +149,9 @@ pub struct GuestConfig {
     pub assignment: Assignment,
     /// What isolates the sandbox.
     pub tier: Tier,
+    /// The certificate in PEM of the authority that its programs have to trust: with secrets, the egress proxy ends TLS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<String>,
 }
 
 /// The request-specific part of a pooled sandbox's configuration.

@@ -122,9 +122,13 @@ fn an_observation_is_there_once_as_the_model_saw_it() {
     let atif = t.lines(Format::Atif).remove(0);
     assert_eq!(atif["steps"][2]["observation"]["results"][0]["content"], "a\nb…");
     assert_eq!(atif["steps"][2]["observation"]["results"][0]["extra"]["recorded_as"], 3);
-    assert_eq!((&atif["steps"][0]["extra"]["recorded_as"], &atif["steps"][0]["tool_calls"][0]["function_name"]), (&Value::Null, &json!("bash_exec")));
+    assert_eq!(
+        (&atif["steps"][0]["extra"]["recorded_as"], &atif["steps"][0]["tool_calls"][0]["function_name"]),
+        (&Value::Null, &json!("bash_exec"))
+    );
     assert_eq!(atif["final_metrics"]["total_prompt_tokens"], 6);
-    let roles: Vec<Value> = t.lines(Format::Sharegpt)[0]["conversations"].as_array().unwrap().iter().map(|turn| turn["from"].clone()).collect();
+    let roles: Vec<Value> =
+        t.lines(Format::Sharegpt)[0]["conversations"].as_array().unwrap().iter().map(|turn| turn["from"].clone()).collect();
     assert_eq!(roles, ["human", "function_call", "observation", "gpt"]);
     // Calls of models are no nodes, and are not repeated.
     assert_eq!(t.lines(Format::AgentflowSynthesis)[0]["nodes"].as_array().unwrap().len(), 3);
@@ -163,11 +167,14 @@ fn conversations_and_branches_are_lines() {
     let on = |answer: &str, question: &str| [&start[..], &[said(answer), user(question)]].concat();
     t.model(&on("one", "and?"), said("one more"));
     t.model(&on("two", "and?"), said("two more"));
-    assert_eq!(t.messages(), [
-        vec!["user:sub", "assistant:done"],
-        vec!["system:s", "user:q", "assistant:one", "user:and?", "assistant:one more"],
-        vec!["system:s", "user:q", "assistant:two", "user:and?", "assistant:two more"],
-    ]);
+    assert_eq!(
+        t.messages(),
+        [
+            vec!["user:sub", "assistant:done"],
+            vec!["system:s", "user:q", "assistant:one", "user:and?", "assistant:one more"],
+            vec!["system:s", "user:q", "assistant:two", "user:and?", "assistant:two more"],
+        ]
+    );
     // Each message of the user and the system once for what came before it.
     let told: Vec<String> = t.atif().into_iter().map(|(source, message)| format!("{source}:{message}")).collect();
     let wanted = ["system:s", "user:q", "agent:one", "agent:two", "user:sub", "agent:done"];
@@ -206,7 +213,12 @@ fn hostile_bodies_export() {
         json!({ "system": {}, "prompt": [[1, 2]], "previous_response_id": "x" }),
         json!([1]),
     ] {
-        for answer in [json!({ "choices": [{}] }), json!({ "output": [null] }), json!({ "content": [1, { "type": "tool_use" }] }), json!("x")] {
+        for answer in [
+            json!({ "choices": [{}] }),
+            json!({ "output": [null] }),
+            json!({ "content": [1, { "type": "tool_use" }] }),
+            json!("x"),
+        ] {
             t.step(MODEL_DIALECT, "POST /v1/chat/completions", &body, &answer, ok());
         }
     }

@@ -14,6 +14,7 @@ from ._async.files import AsyncFiles, AsyncFileWatch
 from ._async.groups import AsyncGroup, AsyncGroups
 from ._async.model_routes import AsyncModels
 from ._async.sandbox import AsyncSandbox, AsyncSandboxBatch, AsyncSandboxes
+from ._async.secrets import AsyncSecrets
 from ._async.snapshots import AsyncSnapshots
 from ._async.trajectory import AsyncTrajectories, AsyncTrajectory
 from ._async.volumes import AsyncVolume, AsyncVolumes
@@ -26,6 +27,7 @@ from ._sync.files import Files, FileWatch
 from ._sync.groups import Group, Groups
 from ._sync.model_routes import Models
 from ._sync.sandbox import Sandbox, SandboxBatch, Sandboxes
+from ._sync.secrets import Secrets
 from ._sync.snapshots import Snapshots
 from ._sync.trajectory import Trajectories, Trajectory
 from ._sync.volumes import Volume, Volumes
@@ -70,6 +72,7 @@ __all__ = [
     "AsyncSandbox",
     "AsyncSandboxBatch",
     "AsyncSandboxes",
+    "AsyncSecrets",
     "AsyncSnapshots",
     "AsyncTrajectories",
     "AsyncTrajectory",
@@ -107,6 +110,7 @@ __all__ = [
     "ServerFailed",
     "ServerTimedOut",
     "TooLarge",
+    "Secrets",
     "Snapshots",
     "Trajectories",
     "Trajectory",

@@ -20,6 +20,7 @@ mod replay;
 pub(crate) mod reset;
 pub(crate) mod rollout;
 pub(crate) mod sandbox;
+pub(crate) mod secret;
 pub(crate) mod service;
 pub(crate) mod shell;
 pub(crate) mod states;

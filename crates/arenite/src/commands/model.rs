@@ -22,9 +22,8 @@ pub(crate) async fn run(command: ModelCommand) -> Outcome {
 
 async fn set(args: ModelSetArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
-    let price = |price: &PriceOf| {
-        json!({ "models": price.models, "input": price.input, "output": price.output, "cached": price.cached })
-    };
+    let price =
+        |price: &PriceOf| json!({ "models": price.models, "input": price.input, "output": price.output, "cached": price.cached });
     let request = json!({
         "upstream": args.upstream,
         "dialect": args.dialect,

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arenite_control::images::PullMode;
+use arenite_control::secrets::SecretKeySource;
 use arenite_control::store::{AddressError, PostgresAddress};
 use arenite_engine::KubernetesConfig;
 use arenite_engine::docker::{DEFAULT_GVISOR_RUNTIME, DEFAULT_SOCKET};
@@ -346,6 +347,13 @@ settings! {
     /// Time for which failed deliveries to webhooks are retried, in seconds [default: 86400]
     #[arg(long, env = "ARENITE_WEBHOOK_RETRY_SECONDS", value_name = "SECONDS")]
     webhook_retry_seconds: u32,
+    /// File with the keys that tenants' secrets are encrypted with: one of 32 bytes in base64 on each line, of which the first encrypts
+    /// [default: secrets.key in the data directory, created with the first secret; required in a cluster]
+    #[arg(long, env = "ARENITE_SECRET_KEY_FILE", value_name = "FILE")]
+    secret_key_file: PathBuf,
+    /// Command that prints these keys, instead of a file
+    #[arg(long, env = "ARENITE_SECRET_KEY_COMMAND", value_name = "COMMAND")]
+    secret_key_command: String,
     /// Limit of each tenant without a separate one: sandboxes, creates (concurrent ones), cpu (cores), memory, disk, trajectories
     /// (their logs), requests (a second) or timeout (the longest life time); repeatable [default: none]
     #[arg(long, env = "ARENITE_TENANT_LIMIT", value_name = "NAME=VALUE", value_delimiter = ',')]
@@ -471,6 +479,7 @@ pub(crate) struct Config {
     pub(crate) webhook_allow: Vec<AddressRange>,
     pub(crate) model_allow: Vec<AddressRange>,
     pub(crate) webhook_retry_seconds: u32,
+    pub(crate) secret_keys: SecretKeySource,
     pub(crate) tenant_limit: Vec<LimitOf>,
     /// The key is short enough to guess.
     pub(crate) has_weak_key: bool,
@@ -578,6 +587,8 @@ impl Settings {
             webhook_allow: Some(Vec::new()),
             model_allow: Some(Vec::new()),
             webhook_retry_seconds: Some(86_400),
+            secret_key_file: None,
+            secret_key_command: None,
             tenant_limit: Some(Vec::new()),
             ticket_ttl_seconds: Some(u32::try_from(arenite_gateway::TICKET_TTL.as_secs()).expect("the default is short")),
             domain: None,
@@ -716,6 +727,15 @@ impl Settings {
                 return Err(ConfigError::Refused { setting, given: "set".to_owned(), rule });
             }
         };
+        let secret_keys = match (all.secret_key_file.map(absolute), all.secret_key_command) {
+            (None, None) => SecretKeySource::DataDir,
+            (Some(file), None) => SecretKeySource::File(file),
+            (None, Some(command)) => SecretKeySource::Command(command),
+            (Some(_), Some(given)) => {
+                let rule = "give either secret_key_file or secret_key_command";
+                return Err(ConfigError::Refused { setting: "secret_key_command", given, rule });
+            }
+        };
         let tls = match (all.tls_cert.map(absolute), all.tls_key.map(absolute)) {
             (Some(cert), Some(key)) => Some(Arc::new(Certificates::open(cert, key)?)),
             (Some(cert), None) => {
@@ -812,6 +832,7 @@ impl Settings {
             webhook_allow: all.webhook_allow.expect(complete),
             model_allow: all.model_allow.expect(complete),
             webhook_retry_seconds: all.webhook_retry_seconds.expect(complete),
+            secret_keys,
             tenant_limit: all.tenant_limit.expect(complete),
             domain: all.domain,
             node: all.node,
@@ -1032,6 +1053,7 @@ mod tests {
             ("ticket_ttl_seconds = 0", "ticket_ttl_seconds"),
             ("ticket_ttl_seconds = 86401", "ticket_ttl_seconds"),
             ("webhook_retry_seconds = 2592001", "webhook_retry_seconds"),
+            ("secret_key_file = \"/x\"\nsecret_key_command = \"true\"", "secret_key_command"),
             ("image_pull_wait_seconds = 0", "image_pull_wait_seconds"),
             ("image_keep_days = 3651", "image_keep_days"),
         ] {

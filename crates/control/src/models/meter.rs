@@ -82,7 +82,8 @@ struct Meter {
 impl Meter {
     /// Refuses a call when nothing of the budget is left. `others`: the use by other nodes.
     fn check(&self, of: &dyn Fn() -> String, budget: &ModelBudget, others: &ModelUse) -> Result<(), ControlError> {
-        let over = |limit: String, used: String, is_reserved| Err(ControlError::ModelBudget { of: of(), limit, used, is_reserved });
+        let over =
+            |limit: String, used: String, is_reserved| Err(ControlError::ModelBudget { of: of(), limit, used, is_reserved });
         if let Some(limit) = budget.tokens {
             let used = self.used.tokens().saturating_add(others.tokens());
             if used.saturating_add(self.tokens_reserved) >= limit {

@@ -41,9 +41,7 @@ fn record_id(tenant: &TenantId, name: &ModelRouteName) -> RecordId {
 
 fn read_record(record: Record) -> Result<ModelRoute, ControlError> {
     let Record { id: RecordId { tenant, key, .. }, value, .. } = record;
-    let bad = |reason: String| {
-        ControlError::store("read a model route")(StoreError::BadRow { id: key.clone(), reason })
-    };
+    let bad = |reason: String| ControlError::store("read a model route")(StoreError::BadRow { id: key.clone(), reason });
     let name = key.parse().map_err(|error: arenite_model::IdError| bad(error.to_string()))?;
     let Stored { spec, created_at, changed_at } = serde_json::from_str(&value).map_err(|error| bad(error.to_string()))?;
     Ok(ModelRoute { tenant, name, spec, created_at, changed_at })

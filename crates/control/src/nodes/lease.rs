@@ -110,7 +110,7 @@ impl Control {
         if let Some(webhooks) = self.webhooks() {
             webhooks.read_again().await?;
         }
-        Ok(())
+        self.pass_all_secrets().await
     }
 
     async fn node_facts(&self, claim: &NodeClaim) -> NodeFacts {
@@ -167,7 +167,7 @@ impl Control {
             if shared.is_some_and(|shared| shared != renewed.shared)
                 && let Err(error) = self.read_shared().await
             {
-                tracing::warn!(%error, "tenants, keys and webhooks could not be read; the next renewal tries again");
+                tracing::warn!(%error, "what other nodes have changed could not be read; the next renewal tries again");
             } else {
                 shared = Some(renewed.shared);
             }

@@ -18,6 +18,8 @@ pub enum RecordKind {
     Snapshot,
     /// A volume: `volumes::Stored`.
     Volume,
+    /// A tenant's encrypted secret: `secrets::Stored`.
+    Secret,
     /// A route to models: `models::Stored`.
     ModelRoute,
     /// What one node used of a model route: `models::ModelUse`.
@@ -27,12 +29,13 @@ pub enum RecordKind {
 }
 
 impl RecordKind {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Idempotency,
         Self::Group,
         Self::Registry,
         Self::Snapshot,
         Self::Volume,
+        Self::Secret,
         Self::ModelRoute,
         Self::ModelTotal,
         Self::ModelEach,
@@ -45,6 +48,7 @@ impl RecordKind {
             Self::Registry => "registry",
             Self::Snapshot => "snapshot",
             Self::Volume => "volume",
+            Self::Secret => "secret",
             Self::ModelRoute => "model_route",
             Self::ModelTotal => "model_total",
             Self::ModelEach => "model_each",

@@ -46,6 +46,12 @@ impl Answers for PolicedAnswers {
             return query.failure(Rcode::NoSuchName);
         };
         let decision = if query.is_internet() { sandbox.decide_query(&name) } else { Decision::refused(Reason::NoRule) };
+        if sandbox.secrets().is_some_and(|secrets| secrets.leaks_in_name(&name)) {
+            // The rule says where it would have gone; the name has the value.
+            let draft = Draft::new(sandbox.id(), Protocol::Dns, PORT);
+            self.events.decided(&draft, &Decision { allowed: false, reason: Reason::SecretLeak, ..decision });
+            return query.failure(Rcode::NoSuchName);
+        }
         // Programs ask for both kinds of addresses at once; that is one event.
         let is_second = query.kind() == TYPE_AAAA || UNANSWERED.contains(&query.kind());
         if !decision.allowed {

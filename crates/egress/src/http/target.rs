@@ -11,8 +11,6 @@ use http::{HeaderMap, HeaderValue, Method, Request, Uri};
 use crate::name::normalize_name;
 use crate::policy::{Reason, Target};
 
-const HTTP_PORT: u16 = 80;
-
 /// Where a request goes, and the host that it names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RequestTarget {
@@ -29,7 +27,7 @@ enum RequestHost {
 
 impl RequestTarget {
     /// Reads the host from the header, and from the target where that is a whole URL.
-    pub(super) fn read<B>(request: &Request<B>, destination: SocketAddr) -> Result<Self, Reason> {
+    pub(super) fn read<B>(request: &Request<B>, destination: SocketAddr, expected: &Scheme) -> Result<Self, Reason> {
         if request.method() == Method::CONNECT {
             return Err(Reason::Connect);
         }
@@ -42,7 +40,7 @@ impl RequestTarget {
         let uri = request.uri();
         let absolute = match (uri.scheme(), uri.authority()) {
             (None, None) => None,
-            (Some(scheme), Some(authority)) if *scheme == Scheme::HTTP => Some(authority.as_str()),
+            (Some(scheme), Some(authority)) if scheme == expected => Some(authority.as_str()),
             _ => return Err(Reason::MalformedHttp),
         };
         let read = |text: &str| read_host(text, destination).ok_or(Reason::MalformedHttp);
@@ -80,8 +78,9 @@ impl RequestTarget {
     }
 
     /// Writes the host as it was decided on, so that the server can't read it in another way.
-    pub(super) fn set_host(&self, headers: &mut HeaderMap, port: u16) {
-        let text = if port == HTTP_PORT { self.to_string() } else { format!("{self}:{port}") };
+    pub(super) fn set_host(&self, headers: &mut HeaderMap, port: u16, scheme: &Scheme) {
+        let default = if *scheme == Scheme::HTTPS { 443 } else { 80 };
+        let text = if port == default { self.to_string() } else { format!("{self}:{port}") };
         let value = HeaderValue::from_str(&text).expect("names and addresses are visible ASCII");
         headers.insert(HOST, value);
     }
@@ -142,7 +141,7 @@ mod tests {
         for host in hosts {
             request = request.header(HOST, *host);
         }
-        let target = RequestTarget::read(&request.body(()).unwrap(), DESTINATION.parse().unwrap());
+        let target = RequestTarget::read(&request.body(()).unwrap(), DESTINATION.parse().unwrap(), &Scheme::HTTP);
         target.map(|target| target.to_string())
     }
 

@@ -12,16 +12,20 @@ use crate::events::Events;
 use crate::metered::Meter;
 use crate::policy::CompiledPolicy;
 use crate::sandbox::Sandboxes;
+use crate::secrets::WholeBodies;
+use crate::tls::Roots;
 
 /// A connection of a sandbox that may reach nothing.
 fn connect() -> DuplexStream {
     let sandboxes = Arc::new(Sandboxes::default());
     let address = "10.209.0.7".parse().unwrap();
-    sandboxes.set(address, "box", CompiledPolicy::compile(&arenite_model::NetworkPolicy::default()).unwrap(), false);
+    sandboxes.set(address, "box", CompiledPolicy::compile(&arenite_model::NetworkPolicy::default()).unwrap(), None, false);
     let lookup = Arc::new(Lookup::new(Resolvers::new(Some(Vec::new())), Arc::default()));
     let open = Arc::new(sandboxes.find(address).unwrap().open().unwrap());
     let destinations = Arc::new(|stream: &TcpStream| stream.local_addr());
-    let shared = Arc::new(Shared { sandboxes, dialer: Dialer::new(lookup), events: Events::channel().0, destinations });
+    let (dialer, events) = (Dialer::new(lookup), Events::channel().0);
+    let (roots, whole_bodies) = (Roots::new(Vec::new()), WholeBodies::default());
+    let shared = Arc::new(Shared { sandboxes, dialer, events, destinations, roots, whole_bodies });
     let destination = "192.0.2.1:80".parse().unwrap();
     let connection = Connection { shared, open, destination, meter: Meter::new() };
     let (client, stream) = tokio::io::duplex(1 << 16);

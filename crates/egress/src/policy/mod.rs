@@ -14,6 +14,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::path::plain_path;
+pub(crate) use self::rule::HostPattern;
 use self::rule::{Rule, RuleTarget};
 pub use self::suggest::{Observed, suggest};
 use crate::EgressError;
@@ -32,8 +33,16 @@ pub enum Target<'a> {
 /// What is spoken on a connection, as far as the proxy sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seen<'a> {
+    /// TLS that is passed on as it is.
     Tls,
+    /// TLS that the proxy ends; each of its requests is decided on later.
+    EndedTls,
     Http {
+        method: &'a str,
+        path: &'a str,
+    },
+    /// A request in TLS that the proxy ended.
+    Https {
         method: &'a str,
         path: &'a str,
     },
@@ -80,6 +89,21 @@ pub enum Reason {
     UnknownSandbox,
     /// Too many connections.
     TooMany,
+    /// The client did not complete the handshake of TLS that the proxy ends, for example because it does not trust the sandbox's
+    /// certificate authority.
+    ClientHandshake,
+    /// The host of a request is not the server name of its TLS connection.
+    HostMismatch,
+    /// A placeholder is where its secret may not be.
+    SecretMisplaced,
+    /// The secret of a placeholder has no value any more.
+    SecretRevoked,
+    /// The value of a secret would leave by another way.
+    SecretLeak,
+    /// The server's certificate is not valid.
+    InvalidCertificate,
+    /// The server encoded its answer, so that it can't be searched for values of secrets.
+    EncodedAnswer,
 }
 
 impl Reason {
@@ -103,6 +127,13 @@ impl Reason {
             Self::Silent => "the client sent nothing",
             Self::UnknownSandbox => "the sender has no policy",
             Self::TooMany => "the sandbox has too many connections",
+            Self::ClientHandshake => "the client did not complete the TLS handshake",
+            Self::HostMismatch => "the request's host is not the server name of its TLS connection",
+            Self::SecretMisplaced => "a secret is where it may not be",
+            Self::SecretRevoked => "a secret was revoked",
+            Self::SecretLeak => "it has the value of a secret that is not for it",
+            Self::InvalidCertificate => "the server's certificate is not valid",
+            Self::EncodedAnswer => "the server's answer is encoded, although this was not asked for",
         }
     }
 }

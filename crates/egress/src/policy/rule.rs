@@ -45,6 +45,16 @@ enum Ports {
     Ranges(Box<[(u16, u16)]>),
 }
 
+impl Ports {
+    fn contains(&self, port: u16) -> bool {
+        match self {
+            Self::Web => matches!(port, 80 | 443),
+            Self::All => true,
+            Self::Ranges(ranges) => ranges.iter().any(|(first, last)| (*first..=*last).contains(&port)),
+        }
+    }
+}
+
 #[derive(Debug)]
 struct HttpConditions {
     methods: Vec<Box<str>>,
@@ -77,11 +87,7 @@ impl Rule {
     }
 
     pub(super) fn has_port(&self, port: u16) -> bool {
-        match &self.ports {
-            Ports::Web => matches!(port, 80 | 443),
-            Ports::All => true,
-            Ports::Ranges(ranges) => ranges.iter().any(|(first, last)| (*first..=*last).contains(&port)),
-        }
+        self.ports.contains(port)
     }
 
     pub(super) fn has_protocol(&self, seen: Seen<'_>) -> bool {
@@ -90,19 +96,23 @@ impl Rule {
             // Without a protocol, a name is allowed where it can be seen. A denied one is denied everywhere.
             (None, Seen::Tcp) => is_net || self.is_deny,
             (None, Seen::Udp) => self.is_deny,
-            (None, Seen::Tls | Seen::Http { .. }) => true,
+            (None, Seen::Tls | Seen::EndedTls | Seen::Http { .. } | Seen::Https { .. }) => true,
             (Some(RuleProtocol::Tcp), seen) => !matches!(seen, Seen::Udp),
             (Some(RuleProtocol::Udp), seen) => matches!(seen, Seen::Udp),
             (Some(RuleProtocol::Http), seen) => matches!(seen, Seen::Http { .. }),
-            (Some(RuleProtocol::Https), seen) => matches!(seen, Seen::Tls),
+            (Some(RuleProtocol::Https), seen) => matches!(seen, Seen::Tls | Seen::EndedTls | Seen::Https { .. }),
         };
         has_protocol
             && match (&self.http, seen) {
                 (None, _) => true,
-                (Some(http), Seen::Http { method, path }) => {
+                (Some(http), Seen::Http { method, path } | Seen::Https { method, path }) => {
                     (http.methods.is_empty() || http.methods.iter().any(|m| **m == *method))
                         && (http.paths.is_empty() || http.paths.iter().any(|p| p.matches(path)))
                 }
+                // What can't be compared is not allowed.
+                (Some(_), Seen::Tls) => self.is_deny,
+                // Each request will be compared.
+                (Some(_), Seen::EndedTls) => !self.is_deny,
                 (Some(_), _) => false,
             }
     }
@@ -114,6 +124,33 @@ impl Rule {
 
     pub(super) fn has_paths(&self) -> bool {
         self.http.as_ref().is_some_and(|http| !http.paths.is_empty())
+    }
+}
+
+/// A host of a secret: a name or the names below it, and ports.
+#[derive(Debug)]
+pub(crate) struct HostPattern {
+    target: RuleTarget,
+    ports: Ports,
+}
+
+impl HostPattern {
+    /// `HOST[:PORTS]`. The error says what is wrong.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let Parsed { target, ports, protocol, .. } = parse_text(text)?;
+        if protocol.is_some() || !matches!(target, RuleTarget::Name(_) | RuleTarget::Below(_)) {
+            return Err("write a name, or *. and a name, with ports after a colon where they are not 443".to_owned());
+        }
+        Ok(Self { target, ports: ports.unwrap_or_else(|| Ports::Ranges([(443, 443)].into())) })
+    }
+
+    pub(crate) fn contains(&self, name: &str, port: u16) -> bool {
+        let has_name = match &self.target {
+            RuleTarget::Name(own) => **own == *name,
+            RuleTarget::Below(own) => name.strip_suffix(&**own).is_some_and(|labels| labels.ends_with('.')),
+            RuleTarget::EveryName | RuleTarget::Net(_) => false,
+        };
+        has_name && self.ports.contains(port)
     }
 }
 
@@ -164,8 +201,8 @@ fn parse_http(fields: &RuleFields) -> Result<Option<Box<HttpConditions>>, String
     if fields.methods.is_empty() && fields.paths.is_empty() {
         return Ok(None);
     }
-    if fields.protocol != Some(RuleProtocol::Http) {
-        return Err("methods and paths need the protocol http: inside TLS, they can't be seen".to_owned());
+    if !matches!(fields.protocol, Some(RuleProtocol::Http | RuleProtocol::Https)) {
+        return Err("methods and paths need the protocol http or https".to_owned());
     }
     if fields.methods.len() > MAX_METHODS || fields.paths.len() > MAX_PATHS {
         return Err(format!("it has more than {MAX_METHODS} methods or {MAX_PATHS} paths"));

@@ -29,7 +29,7 @@ pub fn suggest(observed: &[Observed]) -> Vec<NetworkRule> {
             Protocol::Udp => ports.udp.insert(seen.port),
             // The rule for a name without a protocol allows only what shows the name.
             Protocol::Tcp if is_name => ports.tcp.insert(seen.port),
-            Protocol::Tcp | Protocol::Tls | Protocol::Http => ports.plain.insert(seen.port),
+            Protocol::Tcp | Protocol::Tls | Protocol::Http | Protocol::Https => ports.plain.insert(seen.port),
         };
     }
     let mut rules = Vec::new();

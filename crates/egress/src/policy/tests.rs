@@ -157,7 +157,7 @@ fn wrong_rules_are_named() {
         r#"{"cidr": "a.example"}"#,
         r#"{"host": "a.example", "ports": [0]}"#,
         r#"{"host": "a.example", "methods": ["GET"]}"#,
-        r#"{"host": "a.example", "paths": ["/"], "protocol": "https"}"#,
+        r#"{"host": "a.example", "paths": ["/"], "protocol": "tcp"}"#,
         r#"{"host": "a.example", "paths": ["api"], "protocol": "http"}"#,
         r#"{"host": "a.example", "paths": ["/a?b"], "protocol": "http"}"#,
         r#"{"host": "a.example", "methods": ["G T"], "protocol": "http"}"#,

@@ -36,8 +36,8 @@ use super::{
 };
 use crate::descriptors::DescriptorCount;
 use crate::{
-    AutoSealed, Comparison, Connection, Created, DiskState, Ended, Engine, EngineError, Found, History, HostCapacity, NetworkLog,
-    Recovery, Remains, Return, Returned, Row, Seal, SealTime, Sealed, SealedState, Stages, Usage,
+    AutoSealed, BoundSecret, Comparison, Connection, Created, DiskState, Ended, Engine, EngineError, Found, History,
+    HostCapacity, NetworkLog, Recovery, Remains, Return, Returned, Row, Seal, SealTime, Sealed, SealedState, Stages, Usage,
 };
 
 /// Interval between checks for free descriptors, while sandboxes are prepared in advance.
@@ -339,8 +339,13 @@ impl EngineShared {
             Tier::Gvisor => Some(host.records.bind_keeper(id).map_err(|e| at("keeper's socket", e))?),
             _ => None,
         };
+        let authority = match spec.secrets.is_empty() {
+            true => None,
+            false => Some(host.network()?.authority(id.as_str(), None)?),
+        };
+        let certificate = authority.as_ref().map(|authority| authority.certificate.clone());
         let guest_config =
-            GuestConfig { assignment, ..guest_config(id, name, spec, image, tier, host.config.extra_ca.is_some()) };
+            GuestConfig { assignment, certificate, ..guest_config(id, name, spec, image, tier, host.config.extra_ca.is_some()) };
         let config = config_file(&guest_config).map_err(|e| at("guest configuration", e))?;
         let processes = slot.kept.as_ref().and_then(|kept| kept.processes.as_deref());
         let processes = processes.map(|dir| Self::image_mount(dir, slot)).transpose()?;
@@ -354,6 +359,7 @@ impl EngineShared {
             uid_index: slot.uid_index,
             net_index: slot.net_index,
             network_policy: spec.network_policy.clone(),
+            authority,
             image: image.name.to_string(),
             layers: lower,
             pooled: assignment == Assignment::Pooled,
@@ -465,13 +471,14 @@ pub(crate) fn guest_config(
         sandbox_id: id.to_string(),
         sandbox_name: name.to_string(),
         image: image.name.to_string(),
-        env: environment(spec, image, extra_ca),
+        env: environment(spec, image, extra_ca || !spec.secrets.is_empty()),
         workdir: spec.workdir.clone().or_else(|| image.config.workdir.clone()),
         user: image.config.user.clone(),
         args: main_command(spec, image),
         ports: spec.ports.clone(),
         assignment: Assignment::Assigned,
         tier,
+        certificate: None,
     }
 }
 
@@ -640,6 +647,15 @@ impl Engine for NamespaceEngine {
         blocking(move || shared.change_network_policy(&id, policy, close_open)).await
     }
 
+    async fn set_secrets(&self, id: &SandboxId, secrets: Vec<BoundSecret>) -> Result<(), EngineError> {
+        let (shared, id) = (self.shared.clone(), id.clone());
+        blocking(move || {
+            shared.host.network()?.set_secrets(id.as_str(), secrets);
+            Ok(())
+        })
+        .await
+    }
+
     fn network_log(&self, id: &SandboxId) -> NetworkLog {
         self.shared.host.network().map(|network| network.log(id.as_str())).unwrap_or_default()
     }
@@ -734,6 +750,9 @@ impl Engine for NamespaceEngine {
                     shared.host.end_processes(&id);
                     shared.host.remove_objects(&id).map_err(|e| at("removal", e))?;
                 }
+            }
+            if let Ok(network) = shared.host.network() {
+                network.forget_secrets(id.as_str());
             }
             shared.host.records.remove(&id).map_err(|e| at("record", e))?;
             shared.state().stopped.remove(&id);

@@ -158,6 +158,7 @@ impl Host {
             HeldLock::Server { .. } => {
                 ceilings::raise();
                 config.network.tag = mark.clone();
+                config.network.extra_ca = config.extra_ca.clone();
                 let opened = Network::open(config.network.clone()).await;
                 Some(opened.map_err(|e| EngineError::Stage {
                     stage: "network".to_owned(),

@@ -18,6 +18,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use arenite_egress::AuthorityKeys;
 use arenite_model::{NetworkPolicy, SandboxId, SandboxName, StateId, Tier, VolumeMount};
 use jiff::Timestamp;
 use rustix::io::Errno;
@@ -52,6 +53,9 @@ pub(super) struct Record {
     /// What it may reach through the egress proxy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) network_policy: Option<NetworkPolicy>,
+    /// Of a sandbox with secrets: signs the certificates that the egress proxy shows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) authority: Option<AuthorityKeys>,
     pub(super) image: String,
     /// The directories below its writable layer, which must not be removed while it lives.
     pub(super) layers: Vec<PathBuf>,
@@ -503,6 +507,7 @@ mod tests {
             uid_index: 3,
             net_index: Some(5),
             network_policy: None,
+            authority: None,
             image: "base".to_owned(),
             layers: vec!["/pool/layers/x/files".into()],
             tier: None,

@@ -458,6 +458,10 @@ impl NamespaceEngine {
         }
         let policies: Vec<_> = {
             let state = self.shared.state();
+            for record in state.live.values().map(|live| &live.record).filter(|record| record.authority.is_some()) {
+                // It has one, so none is made.
+                let _ = network.authority(record.id.as_str(), record.authority.as_ref());
+            }
             let of_live = |live: &Live| {
                 let record = &live.record;
                 Some((record.net_index?, record.id.to_string(), record.network_policy.clone()?))

@@ -9,7 +9,7 @@ use arenite_control::{ChildBudget, Deadline, QuarantinedSandbox, ResourcesOverla
 use arenite_engine::{ChangedPath, HostCapacity};
 use arenite_model::{
     CheckpointPolicy, Death, GroupName, IdlePolicy, ImageName, KeyId, NodeName, PauseKind, Resources, SandboxId, SandboxName,
-    SandboxSpec, SandboxState, SnapshotName, StateId, TenantId, Tier, VolumeMount,
+    SandboxSpec, SandboxState, SecretName, SnapshotName, StateId, TenantId, Tier, VolumeMount,
 };
 use arenite_synthesis::WorkerInfo;
 use arenite_trajectory::{SessionEvent, Step, Summary};
@@ -46,6 +46,9 @@ pub(crate) struct CreateSandbox {
     pub(super) resources: Option<ResourcesOverlay>,
     /// A mode, such as `open`, or `{"mode": "allowlist", "allow": ["pypi.org"]}`.
     pub(super) network: Option<NetworkRequest>,
+    /// Secrets of the tenant. Those that `env` refers to with `{{secret:NAME}}` need not be named. `spec.secrets` of the answer has the
+    /// placeholders.
+    pub(super) secrets: Option<Vec<SecretName>>,
     /// What isolates it. Absent: the server's default, or `machine` if the image has a VM. The create fails if it is not available,
     /// or less than the minimum of the tenant.
     pub(super) tier: Option<Tier>,

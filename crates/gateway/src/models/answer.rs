@@ -39,7 +39,11 @@ pub(super) struct CallRecord {
 pub(super) enum Reading {
     /// Not yet.
     Nothing,
-    Events { events: Events, assembly: Box<Assembly>, hides_usage: bool },
+    Events {
+        events: Events,
+        assembly: Box<Assembly>,
+        hides_usage: bool,
+    },
     Whole(Vec<u8>),
     /// It is too large.
     Passing,

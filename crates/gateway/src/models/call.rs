@@ -67,8 +67,7 @@ pub(crate) async fn serve(exchange: &mut Exchange) -> Answered {
 
 /// Passes a call on that uses nothing and is no step.
 async fn plain(exchange: &Exchange, route: &ModelRoute, endpoint: &str, body: Bytes) -> Answered {
-    let upstream::Answer { head, connection } =
-        upstream::send(&exchange.gateway, route, &exchange.parts, endpoint, body).await?;
+    let upstream::Answer { head, connection } = upstream::send(&exchange.gateway, route, &exchange.parts, endpoint, body).await?;
     Ok(to_client(head, |incoming| {
         Body::new(incoming.map_frame(move |frame| {
             // The connection ends with the body.

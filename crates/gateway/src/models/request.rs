@@ -134,7 +134,8 @@ mod tests {
 
     #[test]
     fn a_dialect_has_its_endpoints_alone() {
-        let find = |dialect, method, endpoint| Endpoint::find(dialect, &method, endpoint).map_err(|refusal| refusal.status.as_u16());
+        let find =
+            |dialect, method, endpoint| Endpoint::find(dialect, &method, endpoint).map_err(|refusal| refusal.status.as_u16());
         assert_eq!(find(ModelDialect::Openai, Method::POST, "chat/completions"), Ok(Endpoint::ChatCompletions));
         assert_eq!(find(ModelDialect::Anthropic, Method::GET, "models"), Ok(Endpoint::Plain));
         assert_eq!(find(ModelDialect::Anthropic, Method::POST, "chat/completions"), Err(404));

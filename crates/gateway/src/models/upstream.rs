@@ -48,8 +48,7 @@ fn late(what: &str, time: Duration) -> Refusal {
 /// The key of the upstream. None: it needs none.
 async fn key(gateway: &Gateway, route: &ModelRoute) -> Result<Option<SecretText>, Refusal> {
     let Some(name) = &route.spec.secret else { return Ok(None) };
-    let _ = gateway;
-    Err(Refusal::new(ErrorCode::Unsupported, format!("this server keeps no secret {name}")))
+    Ok(Some(gateway.control.secret_value(&route.tenant, name).await?))
 }
 
 /// Sends a request, and waits for the head of the answer.

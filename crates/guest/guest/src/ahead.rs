@@ -17,6 +17,7 @@ use crate::SharedGuest;
 use crate::inside::InsideSteps;
 use crate::server;
 use crate::services::Services;
+use crate::trust;
 use arenite_guest_code::jupyter::JupyterError;
 use arenite_guest_runtime::http::{ApiError, Reply, ok, whole};
 
@@ -85,6 +86,7 @@ async fn restored(guest: SharedGuest, steps: InsideSteps, told: Restored) -> Rep
         .and_then(|()| std::fs::write("/etc/resolv.conf", told.resolver))
         .map_err(|error| failed(format!("could not write /etc: {error}")))?;
     guest.reassign(told.config);
+    trust::install(&guest.runtime).await;
     guest.agent.begin(&guest.runtime).await;
     ok(())
 }

@@ -34,6 +34,7 @@ mod severable;
 mod standalone;
 pub use tools::descriptions as tool_descriptions;
 mod tools;
+mod trust;
 
 pub use arenite_guest_desktop::vm;
 pub use arenite_guest_files::confined;

@@ -36,6 +36,7 @@ use crate::pod::Pod;
 use crate::ports;
 use crate::services::Services;
 use crate::standalone::Container;
+use crate::trust;
 use arenite_guest_runtime::process::Processes;
 
 /// Time without a call from the host after which a sandbox counts as idle.
@@ -199,6 +200,7 @@ pub(crate) async fn begin(guest: &SharedGuest) {
         // The rest runs once, when the sandbox is assigned.
         return;
     }
+    trust::install(&guest.runtime).await;
     guest.agent.begin(&guest.runtime).await;
     hooks::before_services(&guest.hooks).await;
     guest.proxy.begin().await;

@@ -18,6 +18,7 @@ from ..results import EventGap
 from .groups import AsyncGroups
 from .model_routes import AsyncModels
 from .sandbox import AsyncSandboxes
+from .secrets import AsyncSecrets
 from .snapshots import AsyncSnapshots
 from .trajectory import AsyncTrajectories
 from .volumes import AsyncVolumes
@@ -50,6 +51,7 @@ class AsyncClient:
         self.sandboxes = AsyncSandboxes(self)
         self.groups = AsyncGroups(self)
         self.models = AsyncModels(self)
+        self.secrets = AsyncSecrets(self)
         self.snapshots = AsyncSnapshots(self)
         self.trajectories = AsyncTrajectories(self)
         self.volumes = AsyncVolumes(self)

@@ -84,6 +84,16 @@ pub(super) const SCHEMA_OF_DRAINS: &str = "
         ADD COLUMN images_id TEXT NOT NULL DEFAULT '';
 ";
 
+/// Secrets are among what all nodes keep: the proxies of their sandboxes have the values.
+pub(super) const SECRETS: &str = "
+    CREATE TRIGGER secret_added AFTER INSERT ON records
+        FOR EACH ROW WHEN (NEW.kind = 'secret') EXECUTE FUNCTION arenite_changed();
+    CREATE TRIGGER secret_changed AFTER UPDATE ON records
+        FOR EACH ROW WHEN (NEW.kind = 'secret') EXECUTE FUNCTION arenite_changed();
+    CREATE TRIGGER secret_removed AFTER DELETE ON records
+        FOR EACH ROW WHEN (OLD.kind = 'secret') EXECUTE FUNCTION arenite_changed();
+";
+
 /// What other nodes have deleted of a node that did not run, and where workers are.
 pub(super) const REMOVALS_AND_WORKERS: &str = "
     CREATE TABLE removals (

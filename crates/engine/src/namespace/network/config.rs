@@ -1,6 +1,7 @@
 //! Configuration of sandboxes' networks.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use ipnet::{IpNet, Ipv4Net};
 
@@ -39,6 +40,8 @@ pub struct NetworkConfig {
     pub host_ports: Vec<u16>,
     /// The DNS resolvers; none: the host's `/etc/resolv.conf`, read again when it changes.
     pub resolvers: Option<Vec<SocketAddr>>,
+    /// PEM file of certificates of servers that the egress proxy trusts, in addition to the host's.
+    pub extra_ca: Option<PathBuf>,
     /// 4 to 6 lower-case letters and digits, unique to the data directory: the mark of all objects on the host.
     pub tag: String,
 }
@@ -51,6 +54,7 @@ impl Default for NetworkConfig {
             denied: DENIED.iter().map(|(net, _)| net.parse().expect("the list holds networks")).collect(),
             allowed: Vec::new(),
             host_ports: Vec::new(),
+            extra_ca: None,
             resolvers: None,
             tag: String::new(),
         }

@@ -10,14 +10,15 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
 use arenite_egress::{
-    ClosedRanges, CompiledPolicy, Conntrack, EgressConfig, EgressError, EgressEvent, EventKind, FromServer, Observed, Protocol,
-    SetPolicy, ToServer,
+    AuthorityKeys, BoundSecret, CertificateDer, ClosedRanges, CompiledPolicy, Conntrack, EgressConfig, EgressError, EgressEvent,
+    EventKind, FromServer, Observed, Protocol, SetPolicy, ToServer, certificates_in,
 };
 use arenite_isolation::no_new_privileges;
 use arenite_model::{NetworkPolicy, NetworkRule};
@@ -50,6 +51,7 @@ struct Arguments {
     allowed: Vec<String>,
     subnet: String,
     resolvers: Option<Vec<SocketAddr>>,
+    extra_ca: Option<PathBuf>,
 }
 
 /// What the egress proxy decided for a sandbox.
@@ -85,6 +87,14 @@ struct State {
     process: Option<UnboundedSender<FromServer>>,
     waiting: HashMap<u64, mpsc::Sender<()>>,
     logs: HashMap<String, Log>,
+    /// Of all sandboxes with secrets, also those without processes.
+    secrets: HashMap<String, Secrets>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Secrets {
+    bound: Vec<BoundSecret>,
+    authority: Option<AuthorityKeys>,
 }
 
 /// A policy that was set.
@@ -118,6 +128,7 @@ impl Egress {
             allowed: texts(&config.allowed),
             subnet: subnet.to_string(),
             resolvers: config.resolvers.clone(),
+            extra_ca: config.extra_ca.clone(),
         };
         let egress = Arc::new(Self { arguments, state: Mutex::default(), wanted: Notify::new(), number: AtomicU64::new(0) });
         tokio::spawn(watch(Arc::downgrade(&egress)));
@@ -130,12 +141,42 @@ impl Egress {
 
     /// Sets the policy of the sandbox at an address. Until it is in effect, the sandbox reaches nothing, or what its policy of
     /// before allowed. With the answer, one waits for that.
-    pub(super) fn set(&self, policy: SetPolicy, address: Ipv4Addr) -> InEffect<'_> {
+    pub(super) fn set(&self, address: Ipv4Addr, sandbox: &str, policy: NetworkPolicy, close_open: bool) -> InEffect<'_> {
+        let mut state = self.state();
+        state.logs.entry(sandbox.to_owned()).or_default();
+        let Secrets { bound: secrets, authority } = state.secrets.get(sandbox).cloned().unwrap_or_default();
+        let sandbox = sandbox.to_owned();
+        self.send(state, address, SetPolicy { address: address.into(), sandbox, policy, close_open, secrets, authority })
+    }
+
+    /// Keeps the secrets of a sandbox for its next policy, and sends them if it has one.
+    pub(super) fn set_secrets(&self, sandbox: &str, secrets: Vec<BoundSecret>) -> Option<InEffect<'_>> {
+        let mut state = self.state();
+        state.secrets.entry(sandbox.to_owned()).or_default().bound.clone_from(&secrets);
+        let (address, known) = state.policies.iter().find(|(_, policy)| policy.sandbox == sandbox)?;
+        let (address, policy) = (*address, SetPolicy { secrets, close_open: false, ..known.clone() });
+        Some(self.send(state, address, policy))
+    }
+
+    /// The certificate authority of a sandbox with secrets: the one that it had, or a new one. It is for its next policy.
+    pub(super) fn authority(&self, sandbox: &str, known: Option<&AuthorityKeys>) -> Result<AuthorityKeys, EgressError> {
+        let kept = self.state().secrets.get(sandbox).and_then(|secrets| secrets.authority.clone());
+        let authority = match kept.or_else(|| known.cloned()) {
+            Some(authority) => authority,
+            None => AuthorityKeys::generate(sandbox)?,
+        };
+        self.state().secrets.entry(sandbox.to_owned()).or_default().authority = Some(authority.clone());
+        Ok(authority)
+    }
+
+    pub(super) fn forget_secrets(&self, sandbox: &str) {
+        self.state().secrets.remove(sandbox);
+    }
+
+    fn send<'a>(&'a self, mut state: MutexGuard<'a, State>, address: Ipv4Addr, policy: SetPolicy) -> InEffect<'a> {
         let number = self.number.fetch_add(1, Ordering::Relaxed);
         let (told, ready) = mpsc::channel();
-        let mut state = self.state();
         state.policies.insert(address, policy.clone());
-        state.logs.entry(policy.sandbox.clone()).or_default();
         state.waiting.insert(number, told);
         if let Some(process) = &state.process {
             // If it ended, its successor gets all policies, and is asked the same.
@@ -216,7 +257,10 @@ impl Egress {
     fn spawn(&self) -> std::io::Result<Child> {
         let arguments = serde_json::to_string(&self.arguments)?;
         let mut command = Command::new("/proc/self/exe");
-        command.args(["egress", &arguments]).env_clear().uid(USER).gid(USER).current_dir("/");
+        command.args(["egress", &arguments]).env_clear();
+        // Where the host's certificates are, if it says so.
+        command.envs(std::env::var_os("SSL_CERT_FILE").map(|file| ("SSL_CERT_FILE", file)));
+        command.uid(USER).gid(USER).current_dir("/");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         no_new_privileges::restrict(command.as_std_mut());
         command.spawn()
@@ -300,12 +344,20 @@ pub fn suggest_rules(events: &[EgressEvent]) -> Vec<NetworkRule> {
     arenite_egress::suggest(&events.iter().filter(is_reached).map(observed).collect::<Vec<_>>())
 }
 
+/// The certificates of a file, or none if this process can't read it.
+fn trusted(path: &Path) -> Vec<CertificateDer<'static>> {
+    certificates_in(path).unwrap_or_else(|error| {
+        eprintln!("warning: {} could not be read; only the host's certificates are trusted: {error}", path.display());
+        Vec::new()
+    })
+}
+
 /// The process. Its argument and its standard input and output are those of [`Egress`].
 pub fn egress_main() -> ExitCode {
     let run = || -> Result<(), String> {
         let arguments = std::env::args().nth(2).ok_or("it is started by the server")?;
         let arguments: Arguments = serde_json::from_str(&arguments).map_err(|error| error.to_string())?;
-        let Arguments { gateway, denied, allowed, subnet, resolvers } = arguments;
+        let Arguments { gateway, denied, allowed, subnet, resolvers, extra_ca } = arguments;
         let failed = |error: std::io::Error| error.to_string();
         let parse = |text: &String| text.parse::<IpNet>().map_err(|error| format!("{text:?} is not a network: {error}"));
         let closed = ClosedRanges {
@@ -323,6 +375,7 @@ pub fn egress_main() -> ExitCode {
             closed,
             resolvers,
             destinations: Arc::new(Conntrack),
+            roots: extra_ca.map_or_else(Vec::new, |path| trusted(&path)),
         };
         let served = runtime.block_on(arenite_egress::serve(config, tokio::io::stdin(), tokio::io::stdout()));
         runtime.shutdown_background();

@@ -41,7 +41,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use arenite_egress::SetPolicy;
+use arenite_egress::{AuthorityKeys, BoundSecret, EgressError};
 use arenite_isolation::{kernel_file, netns};
 use arenite_model::NetworkPolicy;
 use ipnet::Ipv4Net;
@@ -202,8 +202,7 @@ impl Network {
             return Ok(());
         };
         // The policy comes first: without it, the redirect refuses everything.
-        let set = SetPolicy { address: address.into(), sandbox: sandbox.to_owned(), policy: policy.clone(), close_open };
-        let in_effect = self.egress.set(set, address);
+        let in_effect = self.egress.set(address, sandbox, policy.clone(), close_open);
         rules::police(&self.shared.tag, address)?;
         in_effect.wait();
         Ok(())
@@ -214,12 +213,29 @@ impl Network {
         let mut addresses = Vec::with_capacity(all.len());
         for (index, sandbox, policy) in all {
             let address = address_of(self.shared.subnet, *index);
-            let set = SetPolicy { address: address.into(), sandbox: sandbox.clone(), policy: policy.clone(), close_open: false };
             // Until it is in effect, the sandbox reaches nothing.
-            let _ = self.egress.set(set, address);
+            let _ = self.egress.set(address, sandbox, policy.clone(), false);
             addresses.push(address);
         }
         rules::replace_policed(&self.shared.tag, &addresses)
+    }
+
+    /// Replaces what the egress proxy puts into a sandbox's requests. When this returns, it is in effect. Blocks for milliseconds.
+    pub fn set_secrets(&self, sandbox: &str, secrets: Vec<BoundSecret>) {
+        if let Some(in_effect) = self.egress.set_secrets(sandbox, secrets) {
+            in_effect.wait();
+        }
+    }
+
+    /// The certificate authority of a sandbox with secrets: the one that it had, `known`, or a new one. The egress proxy has it with
+    /// the sandbox's next policy.
+    pub fn authority(&self, sandbox: &str, known: Option<&AuthorityKeys>) -> std::result::Result<AuthorityKeys, EgressError> {
+        self.egress.authority(sandbox, known)
+    }
+
+    /// Forgets the secrets of a destroyed sandbox.
+    pub fn forget_secrets(&self, sandbox: &str) {
+        self.egress.forget_secrets(sandbox);
     }
 
     /// What the egress proxy decided for a sandbox.

@@ -179,18 +179,19 @@ mod tests {
                 "choices": [{"index": 0, "delta": delta, "finish_reason": finish,
                     "logprobs": {"content": [{"token": "t", "logprob": -0.5}]}, "token_ids": [7]}]})
         };
-        let call = |index: u64, id: Value, name: Value, arguments: &str| {
-            json!({"tool_calls": [{"index": index, "id": id, "type": "function", "function": {"name": name, "arguments": arguments}}]})
-        };
-        let mut assembly = assembled(Endpoint::ChatCompletions, &[
-            chunk(json!({"role": "assistant", "content": ""}), Value::Null),
-            chunk(json!({"reasoning_content": "hm"}), Value::Null),
-            chunk(json!({"content": "He"}), Value::Null),
-            chunk(json!({"content": "llo"}), Value::Null),
-            chunk(call(0, json!("call_a"), json!("ls"), "{\"pa"), Value::Null),
-            chunk(call(0, Value::Null, Value::Null, "th\":1}"), Value::Null),
-            chunk(call(1, json!("call_b"), json!("cat"), "{}"), Value::Null),
-        ]);
+        let call = |index: u64, id: Value, name: Value, arguments: &str| json!({"tool_calls": [{"index": index, "id": id, "type": "function", "function": {"name": name, "arguments": arguments}}]});
+        let mut assembly = assembled(
+            Endpoint::ChatCompletions,
+            &[
+                chunk(json!({"role": "assistant", "content": ""}), Value::Null),
+                chunk(json!({"reasoning_content": "hm"}), Value::Null),
+                chunk(json!({"content": "He"}), Value::Null),
+                chunk(json!({"content": "llo"}), Value::Null),
+                chunk(call(0, json!("call_a"), json!("ls"), "{\"pa"), Value::Null),
+                chunk(call(0, Value::Null, Value::Null, "th\":1}"), Value::Null),
+                chunk(call(1, json!("call_b"), json!("cat"), "{}"), Value::Null),
+            ],
+        );
         assert!(!assembly.is_complete());
         assembly.feed(chunk(json!({}), json!("tool_calls")).to_string().as_bytes());
         let usage = json!({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4}}).to_string();
@@ -210,19 +211,22 @@ mod tests {
 
     #[test]
     fn events_of_messages_become_one_message() {
-        let assembly = assembled(Endpoint::Messages, &[
-            json!({"type": "message_start", "message": {"id": "m", "role": "assistant", "content": [], "usage": {"input_tokens": 5, "output_tokens": 1}}}),
-            json!({"type": "content_block_start", "index": 0, "content_block": {"type": "thinking", "thinking": ""}}),
-            json!({"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "hm"}}),
-            json!({"type": "content_block_start", "index": 1, "content_block": {"type": "text", "text": ""}}),
-            json!({"type": "ping"}),
-            json!({"type": "content_block_delta", "index": 1, "delta": {"type": "text_delta", "text": "Hi"}}),
-            json!({"type": "content_block_start", "index": 2, "content_block": {"type": "tool_use", "id": "t", "name": "ls", "input": {}}}),
-            json!({"type": "content_block_delta", "index": 2, "delta": {"type": "input_json_delta", "partial_json": "{\"a\""}}),
-            json!({"type": "content_block_delta", "index": 2, "delta": {"type": "input_json_delta", "partial_json": ":1}"}}),
-            json!({"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 9}}),
-            json!({"type": "message_stop"}),
-        ]);
+        let assembly = assembled(
+            Endpoint::Messages,
+            &[
+                json!({"type": "message_start", "message": {"id": "m", "role": "assistant", "content": [], "usage": {"input_tokens": 5, "output_tokens": 1}}}),
+                json!({"type": "content_block_start", "index": 0, "content_block": {"type": "thinking", "thinking": ""}}),
+                json!({"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "hm"}}),
+                json!({"type": "content_block_start", "index": 1, "content_block": {"type": "text", "text": ""}}),
+                json!({"type": "ping"}),
+                json!({"type": "content_block_delta", "index": 1, "delta": {"type": "text_delta", "text": "Hi"}}),
+                json!({"type": "content_block_start", "index": 2, "content_block": {"type": "tool_use", "id": "t", "name": "ls", "input": {}}}),
+                json!({"type": "content_block_delta", "index": 2, "delta": {"type": "input_json_delta", "partial_json": "{\"a\""}}),
+                json!({"type": "content_block_delta", "index": 2, "delta": {"type": "input_json_delta", "partial_json": ":1}"}}),
+                json!({"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 9}}),
+                json!({"type": "message_stop"}),
+            ],
+        );
         let answer = assembly.answer().unwrap();
         assert_eq!(answer["content"][0]["thinking"], "hm");
         assert_eq!(answer["content"][1]["text"], "Hi");
@@ -254,7 +258,9 @@ mod tests {
     #[test]
     fn strange_events_are_no_end() {
         let mut assembly = Assembly::new(Endpoint::ChatCompletions);
-        for event in ["", "{", "[]", "1", "{\"choices\":3}", "{\"choices\":[{\"index\":-1}]}", "{\"choices\":[{\"index\":9999999}]}"] {
+        for event in
+            ["", "{", "[]", "1", "{\"choices\":3}", "{\"choices\":[{\"index\":-1}]}", "{\"choices\":[{\"index\":9999999}]}"]
+        {
             assembly.feed(event.as_bytes());
         }
         assert!(!assembly.is_complete());

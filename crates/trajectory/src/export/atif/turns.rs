@@ -103,7 +103,11 @@ fn tool_calls(message: &ChatMessage) -> Vec<ToolCall<'_>> {
 }
 
 /// The results of a turn's tool calls, with the steps that carried them out.
-fn results(all: &Conversations, source: &mut Source<'_>, turn: &Turn) -> Result<Vec<ObservationResult<'static>>, TrajectoryError> {
+fn results(
+    all: &Conversations,
+    source: &mut Source<'_>,
+    turn: &Turn,
+) -> Result<Vec<ObservationResult<'static>>, TrajectoryError> {
     let mut steps = HashMap::new();
     for (id, number) in turn.steps_of_calls() {
         if let Some(call) = source.call(number)? {
@@ -121,9 +125,7 @@ fn results(all: &Conversations, source: &mut Source<'_>, turn: &Turn) -> Result<
         }
     }
     let results = all.results(source, turn, false)?.into_iter();
-    Ok(results
-        .map(|(id, content)| ObservationResult { extra: steps.remove(&id), source_call_id: id, content })
-        .collect())
+    Ok(results.map(|(id, content)| ObservationResult { extra: steps.remove(&id), source_call_id: id, content }).collect())
 }
 
 fn spoken<'a>(

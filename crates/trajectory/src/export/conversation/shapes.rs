@@ -223,7 +223,8 @@ fn text_of(content: &Value) -> Option<String> {
         part => {
             let text = ["text", "refusal"].iter().find_map(|key| part.get(*key)?.as_str());
             let picture = ["/image_url/url", "/image_url", "/source/data", "/source/url"];
-            let picture = || picture.iter().find_map(|pointer| part.pointer(pointer)?.as_str()).map(|url| format!("[image: {url}]"));
+            let picture =
+                || picture.iter().find_map(|pointer| part.pointer(pointer)?.as_str()).map(|url| format!("[image: {url}]"));
             text.map(str::to_owned).or_else(picture).unwrap_or_else(|| part.to_string())
         }
     };
@@ -295,7 +296,9 @@ mod tests {
         let read = answer(&body).unwrap();
         assert_eq!((read.prompt_token_ids, read.token_ids, read.logprobs), (Some(vec![1, 2]), Some(vec![3]), Some(vec![-0.5])));
         assert_eq!(read.message.text.as_deref(), Some("hi"));
-        for none in [json!({"error": {"message": "no"}}), json!({"data": [{"embedding": [0.1]}]}), json!(1), json!({"choices": []})] {
+        for none in
+            [json!({"error": {"message": "no"}}), json!({"data": [{"embedding": [0.1]}]}), json!(1), json!({"choices": []})]
+        {
             assert!(answer(&none).is_none(), "{none}");
         }
     }

@@ -183,7 +183,8 @@ impl Conversations {
     /// The last turns of conversations, in order.
     pub(in crate::export) fn leaves(&self) -> Vec<&Turn> {
         // Of repeated requests that failed, the last one counts, and none if one succeeded.
-        let failed: HashMap<u64, u64> = self.turns.iter().filter(|turn| !turn.has_answer).map(|turn| (turn.request, turn.step)).collect();
+        let failed: HashMap<u64, u64> =
+            self.turns.iter().filter(|turn| !turn.has_answer).map(|turn| (turn.request, turn.step)).collect();
         let is_last = |turn: &&Turn| match turn.has_answer {
             true => turn.next.is_none(),
             false => !self.by_request.contains_key(&turn.request) && failed.get(&turn.request) == Some(&turn.step),
