@@ -406,6 +406,31 @@ def test_an_agent_inside_calls_models_and_only_for_its_own_sandbox(
         live.delete()
 
 
+@pytest.mark.parametrize("dialect", ["openai", "anthropic"])
+def test_the_upstream_gets_the_secret_and_nobody_else(
+    allowing: Server, upstream: FakeModels, route: Callable[..., str], sandbox: Callable[..., LiveSandbox], dialect: str
+) -> None:
+    live, key, own = sandbox(), f"up-{uuid.uuid4().hex}", f"arn_own{uuid.uuid4().hex}"
+    with allowing.api() as api:
+        api.put("/api/v2/secrets/model-key", json={"value": key}).raise_for_status()
+        name = route(dialect=dialect, secret="model-key")
+        upstream.script = [say("Hi"), say("Hi")]
+        path = "messages" if dialect == "anthropic" else "chat/completions"
+        url = f"/models/{name}/sandbox/{live.name}/v1/{path}"
+        headers = {"authorization": f"Bearer {own}", "x-api-key": own, "cookie": f"arenite_session={own}"}
+        answers = [api.post(url, json={"model": "a", "messages": [], "stream": stream}, headers=headers) for stream in (False, True)]
+        for _, sent in upstream.heads:
+            assert sent.get("x-api-key" if dialect == "anthropic" else "authorization", "").endswith(key)
+            assert own not in json.dumps(sent)
+        texts = [answer.text + json.dumps(dict(answer.headers)) for answer in answers]
+        texts += [api.get(f"/api/v2/models/{name}").text, export(allowing, live.id, "jsonl"), allowing.log_path.read_text()]
+        for text in texts:
+            assert key not in text and own not in text
+        api.delete("/api/v2/secrets/model-key").raise_for_status()
+        gone = api.post(url, json={"model": "a", "messages": []})
+        assert (gone.status_code, gone.json()["error"]["message"]) == (404, "there is no secret model-key")
+
+
 def test_a_rollout_runs_unchanged_but_for_the_base_url(allowing: Server, upstream: FakeModels, route: Callable[..., str], tmp_path: Path) -> None:
     upstream.script = [call("call_a", "bash-run", command="echo 42"), say("42")]
     tasks = tmp_path / "tasks.jsonl"
