@@ -6,6 +6,7 @@ import json
 import socket
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -77,26 +78,39 @@ def export(server: Server, trajectory: str, form: str) -> str:
     return httpx.get(f"{server.url}/api/v1/trajectories/{trajectory}/export", params={"format": form}, timeout=60).raise_for_status().text
 
 
+def whole(client: openai.OpenAI, asked: Any) -> tuple[str | None, list[dict[str, Any]]]:
+    said = client.chat.completions.create(**asked).choices[0].message
+    calls = [
+        {"id": one.id, "type": "function", "function": {"name": one.function.name, "arguments": one.function.arguments}}
+        for one in said.tool_calls or []
+    ]
+    return said.content, calls
+
+
+def streamed(client: openai.OpenAI, asked: Any) -> tuple[str | None, list[dict[str, Any]]]:
+    text, calls = "", {}
+    for chunk in client.chat.completions.create(**asked, stream=True):
+        delta = chunk.choices[0].delta
+        text += delta.content or ""
+        for one in delta.tool_calls or []:
+            call = calls.setdefault(one.index, {"id": one.id, "type": "function", "function": {"name": one.function.name, "arguments": ""}})
+            call["function"]["arguments"] += one.function.arguments or ""
+    return text or None, [*calls.values()]
+
+
 def openai_agent(base: str, live: LiveSandbox, stream: bool, **more: Any) -> str:
     """Asks, runs the tools that the model calls in the sandbox, and ends with its answer."""
     client = openai.OpenAI(base_url=base, api_key="none", max_retries=0)
     messages: list[Any] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": QUESTION}]
     while True:
-        asked = {"model": "fake-1", "messages": messages, "tools": [{"type": "function", "function": TOOL}], **more}
-        if stream:
-            with client.chat.completions.stream(**asked) as events:
-                for _ in events:
-                    pass
-                said = events.get_final_completion().choices[0].message
-        else:
-            said = client.chat.completions.create(**asked).choices[0].message
-        if not said.tool_calls:
-            return said.content
-        calls = [{"id": one.id, "type": "function", "function": {"name": one.function.name, "arguments": one.function.arguments}} for one in said.tool_calls]
-        messages.append({"role": "assistant", "content": said.content, "tool_calls": calls})
-        for one in said.tool_calls:
-            output = live.output(json.loads(one.function.arguments)["command"])
-            messages.append({"role": "tool", "tool_call_id": one.id, "content": output})
+        asked: Any = {"model": "fake-1", "messages": messages, "tools": [{"type": "function", "function": TOOL}], **more}
+        text, calls = (streamed if stream else whole)(client, asked)
+        if not calls:
+            return text or ""
+        messages.append({"role": "assistant", "content": text, "tool_calls": calls})
+        for one in calls:
+            output = live.output(json.loads(one["function"]["arguments"])["command"])
+            messages.append({"role": "tool", "tool_call_id": one["id"], "content": output})
 
 
 def anthropic_agent(base: str, live: LiveSandbox, stream: bool) -> str:
@@ -181,8 +195,8 @@ def test_responses_completions_and_embeddings(allowing: Server, upstream: FakeMo
     first = client.responses.create(model="fake-1", instructions=SYSTEM, input=QUESTION)
     output = live.output("echo 3")
     result = {"type": "function_call_output", "call_id": "call_a", "output": output}
-    with client.responses.stream(model="fake-1", previous_response_id=first.id, input=[result]) as events:
-        assert events.get_final_response().output_text == "Three."
+    events = [*client.responses.create(model="fake-1", previous_response_id=first.id, input=[result], stream=True)]
+    assert events[-1].response.output_text == "Three."
     assert client.completions.create(model="fake-1", prompt="Say").choices[0].text == "more"
     assert "".join(one.choices[0].text for one in client.completions.create(model="fake-1", prompt="Say", stream=True)) == "more"
     assert client.embeddings.create(model="fake-1", input="x", encoding_format="float").data[0].embedding == [0.5, 0.25]
@@ -221,7 +235,7 @@ def test_counts_are_asked_for_and_hidden_from_a_client_that_did_not(allowing: Se
 
 def test_a_stream_passes_unbuffered(allowing: Server, upstream: FakeModels, route: Callable[..., str]) -> None:
     """The next event is sent once the client has the one before."""
-    got = [__import__("threading").Event() for _ in range(3)]
+    got = [threading.Event() for _ in range(3)]
 
     def slow(handler: FakeHandler) -> None:
         handler.stream()
