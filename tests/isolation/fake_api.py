@@ -1,22 +1,42 @@
 """A fake service over TLS and HTTP: it writes each request to a file, and answers with what it got.
 
-Run as `fake_api.py ADDRESS CERTIFICATE KEY LOG`: TLS on port 443, HTTP on port 80.
+Run as `fake_api.py ADDRESS CERTIFICATE KEY LOG REPOSITORIES`: TLS on port 443, HTTP on port 80. Below `/git/`, it serves the files
+of REPOSITORIES, for the user and password in its file `login`.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import ssl
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 
 class Echo(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     log: str
+    repositories: Path
+
+    def file(self) -> None:
+        login = base64.b64encode((self.repositories / "login").read_bytes()).decode()
+        path = self.repositories / self.path.split("?")[0].removeprefix("/git/")
+        status = 200 if path.is_file() else 404
+        if self.headers.get("authorization") != f"Basic {login}":
+            status = 401
+        content = path.read_bytes() if status == 200 else b""
+        self.send_response(status)
+        if status == 401:
+            self.send_header("www-authenticate", 'Basic realm="git"')
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
 
     def answer(self) -> None:
+        if self.path.startswith("/git/"):
+            return self.file()
         body = self.rfile.read(int(self.headers.get("content-length") or 0)).decode(errors="replace")
         if self.headers.get("transfer-encoding") == "chunked":
             while size := int(self.rfile.readline(), 16):
@@ -41,7 +61,8 @@ class Echo(BaseHTTPRequestHandler):
 
 
 def main() -> None:
-    address, certificate, key, Echo.log = sys.argv[1:]
+    address, certificate, key, Echo.log, repositories = sys.argv[1:]
+    Echo.repositories = Path(repositories)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     plain, tls = (ThreadingHTTPServer((address, port), Echo) for port in (80, 443))

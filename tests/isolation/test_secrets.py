@@ -50,7 +50,7 @@ def upstream(server: Server, world: None, tmp_path_factory: pytest.TempPathFacto
     log.touch()
     script = Path(__file__).parent / "fake_api.py"
     service = subprocess.Popen(
-        ["ip", "netns", "exec", WORLD, sys.executable, str(script), PUBLIC[0], str(authority.cert), str(authority.key), str(log)]
+        ["ip", "netns", "exec", WORLD, sys.executable, str(script), PUBLIC[0], str(authority.cert), str(authority.key), str(log), str(repositories(folder))]
     )
     # The proxy trusts what the operator adds, as sandboxes do.
     before = os.environ.get("ARENITE_TEST_EXTRA_CA")
@@ -73,6 +73,20 @@ def upstream(server: Server, world: None, tmp_path_factory: pytest.TempPathFacto
         service.wait()
         names.close()
         server.restart()
+
+
+def repositories(folder: Path) -> Path:
+    """A repository that needs the value as a password."""
+    root, work = folder / "repositories", folder / "work"
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.com", "-C", str(work)]
+    subprocess.run(["git", "init", "-q", str(work)], check=True)
+    (work / "file").write_text("cloned\n")
+    for words in (["add", "file"], ["commit", "-q", "-m", "one"]):
+        subprocess.run([*git, *words], check=True)
+    subprocess.run(["git", "clone", "-q", "--bare", str(work), str(root / "private.git")], check=True)
+    subprocess.run(["git", "-C", str(root / "private.git"), "update-server-info"], check=True)
+    (root / "login").write_text(f"user:{VALUE}")
+    return root
 
 
 def put(server: Server, name: str, **secret: Any) -> dict[str, Any]:
@@ -140,6 +154,12 @@ def test_the_value_reaches_all_places_that_the_secret_names(box: LiveSandbox, up
     # Sent in chunks of unknown length.
     box.output(f"(yes | head -c 300000; printf %s $BODY) | curl -sSf -T - -H 'content-type: text/plain' https://{API}/stream")
     assert upstream.last()["body"].endswith(f"x{BODY_VALUE}") and len(upstream.last()["body"]) > 300_000
+
+
+def test_git_clones_with_a_password_that_the_sandbox_does_not_have(box: LiveSandbox) -> None:
+    assert box.output(f"git clone -q https://user:$KEY@{API}/git/private.git /tmp/cloned && cat /tmp/cloned/file") == "cloned"
+    refused = box.bash(f"GIT_TERMINAL_PROMPT=0 git clone -q https://user:wrong@{API}/git/private.git /tmp/other")
+    assert refused.exit_code != 0 and "Authentication failed" in refused.stderr, refused
 
 
 MISPLACED = {

@@ -13,10 +13,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arenite_engine::{
-    Connection, Created, Ended, Engine, EngineError, Found, FoundState, HostCapacity, Quarantined, Recovery, Remains, Row,
-    Storage, Usage,
+    BoundSecret, Connection, Created, Ended, Engine, EngineError, Found, FoundState, HostCapacity, Quarantined, Recovery,
+    Remains, Row, Storage, Usage,
 };
-use arenite_model::{Death, DeathReason, SandboxId, SandboxSpec};
+use arenite_model::{Death, DeathReason, NetworkPolicy, SandboxId, SandboxSpec};
 use async_trait::async_trait;
 use tokio::io::DuplexStream;
 use tokio::sync::{Notify, broadcast};
@@ -97,6 +97,7 @@ struct State {
     /// Work in sandboxes that continues without a call.
     working: HashMap<SandboxId, String>,
     volumes: Option<Arc<Storage>>,
+    secrets: HashMap<SandboxId, Vec<BoundSecret>>,
 }
 
 /// A fake [`Engine`]; see the module's documentation.
@@ -124,6 +125,16 @@ impl FakeEngine {
             prepares: AtomicBool::new(true),
             stops: AtomicBool::new(true),
         })
+    }
+
+    /// What [`Engine::set_secrets`] set last for a sandbox.
+    pub fn secrets(&self, id: &SandboxId) -> Vec<BoundSecret> {
+        self.state().secrets.get(id).cloned().unwrap_or_default()
+    }
+
+    /// Forgets secrets, as the process of a real engine does at its end.
+    pub fn forget_secrets(&self) {
+        self.state().secrets.clear();
     }
 
     /// From now on, it can't pause sandboxes to their disks.
@@ -389,6 +400,16 @@ impl Engine for FakeEngine {
         }
         state.specs.insert(id.clone(), spec.clone());
         Ok(Created { tier: spec.tier.unwrap_or_default(), isolation: vec!["fake".to_owned()], stages: Vec::new() })
+    }
+
+    /// It takes any policy, and enforces none.
+    fn check_network_policy(&self, _policy: &NetworkPolicy) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    async fn set_secrets(&self, id: &SandboxId, secrets: Vec<BoundSecret>) -> Result<(), EngineError> {
+        self.state().secrets.insert(id.clone(), secrets);
+        Ok(())
     }
 
     async fn prepare(&self, spec: &SandboxSpec) -> Result<SandboxId, EngineError> {

@@ -115,7 +115,8 @@ impl Connection {
                     return self.refuse(Protocol::Tls, None, &Decision::refused(Reason::SecretLeak));
                 }
                 match self.ended_tls(&name) {
-                    Some(ended) => ended.serve(self, stream, first).await,
+                    // Its size is not for other connections.
+                    Some(ended) => Box::pin(ended.serve(self, stream, first)).await,
                     None => self.to_name(stream, &first, name.into(), Spoken::Tls).await,
                 }
             }

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Messages take effect in their order. `ready` is answered when all before it are in effect: each later decision is by the new
-//! policies. A policy or a secret that can't be compiled closes the sandbox. What can't be read as a message ends the process, because it may
-//! have been a policy.
+//! policies. A policy or a secret that can't be compiled closes the sandbox. What can't be read as a message ends the process,
+//! because it may have been a policy.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -142,7 +142,7 @@ type Compiled = (CompiledPolicy, Option<Arc<SandboxSecrets>>);
 
 fn compile(set: &SetPolicy, sandboxes: &Sandboxes) -> Result<Compiled, EgressError> {
     let known = sandboxes.find(set.address).filter(|known| known.id() == set.sandbox).and_then(|known| known.secrets());
-    Ok((CompiledPolicy::compile(&set.policy)?, SandboxSecrets::compile(set, known.as_deref())?))
+    Ok((CompiledPolicy::compile(&set.policy)?, SandboxSecrets::compile(set, known)?))
 }
 
 /// Writes events and answers. Returns when the server does not read any more.

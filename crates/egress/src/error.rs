@@ -13,6 +13,8 @@ pub enum EgressError {
     Secret { name: String, reason: String },
     #[error("a sandbox has {count} secrets; at most {most} are possible")]
     TooManySecrets { count: usize, most: usize },
+    #[error("the values of a sandbox's secrets have {bytes} bytes together; at most {most} are possible")]
+    LongSecrets { bytes: usize, most: usize },
     #[error("the certificate authority of a sandbox can't be used: {0}")]
     Authority(String),
     #[error("could not {what}: {source}")]
@@ -31,6 +33,7 @@ impl EgressError {
             Self::TooManyRules { .. } => "too_many_rules",
             Self::Secret { .. } => "invalid_secret",
             Self::TooManySecrets { .. } => "too_many_secrets",
+            Self::LongSecrets { .. } => "long_secrets",
             Self::Authority(_) => "invalid_authority",
             Self::Listen { .. } => "listen_failed",
             Self::Control(_) | Self::LongMessage { .. } => "control_failed",

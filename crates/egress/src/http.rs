@@ -26,7 +26,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinHandle;
 
-use self::headers::{is_websocket, keep_end_to_end, upgrade_again};
+use self::headers::{is_encoded, is_websocket, keep_end_to_end, upgrade_again};
 use self::target::RequestTarget;
 use self::tunnel::Tunnel;
 use crate::connection::{Connection, EndEvent};
@@ -116,7 +116,8 @@ impl HttpConnection {
             .preserve_header_case(true);
         // What a server sends passes as it is.
         server.auto_date_header(false);
-        let draft = this.connection.draft(this.protocol());
+        let name = this.ended.as_ref().map(|ended| &*ended.name);
+        let draft = Draft { name, ..this.connection.draft(this.protocol()) };
         let decision = Decision { allowed: true, rule: None, reason: Reason::Rule };
         let _end = EndEvent { connection: &this.connection, draft: &draft, decision: &decision };
         let mut serving = pin!(server.serve_connection(TokioIo::new(stream), service).with_upgrades());
@@ -141,7 +142,7 @@ impl HttpConnection {
         // hyper gives the client's stream back after a request to upgrade, also where it is refused.
         self.set_tunnel(Tunnel { client: hyper::upgrade::on(&mut request), server: None });
         let secrets = self.connection.open.sandbox.secrets();
-        let secrets = secrets.as_deref();
+        let secrets = secrets.as_ref();
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         let target = match self.read_target(&request, secrets) {
             Ok(target) => target,
@@ -162,7 +163,7 @@ impl HttpConnection {
         let outgoing = self.outgoing(request, &target, port, upgrades);
         let passed = async {
             let (outgoing, refused_body) = self.fill(outgoing, secrets).await?;
-            match self.pass(outgoing, &target, &spoken, (&method, &path)).await {
+            match self.pass(outgoing, &target, &spoken, (&method, &path), secrets).await {
                 Ok(response) => self.incoming(response, upgrades, secrets).await,
                 Err(error) => Err(self.name_body(error, secrets, &refused_body)),
             }
@@ -193,7 +194,7 @@ impl HttpConnection {
     }
 
     /// The host of a request, which is the server name in TLS.
-    fn read_target(&self, request: &Request<Incoming>, secrets: Option<&SandboxSecrets>) -> Result<RequestTarget, Reason> {
+    fn read_target(&self, request: &Request<Incoming>, secrets: Option<&Arc<SandboxSecrets>>) -> Result<RequestTarget, Reason> {
         let target = RequestTarget::read(request, self.connection.destination, self.scheme())?;
         let name = target.host_name();
         if self.ended.as_ref().is_some_and(|ended| name.as_ref() != Some(&ended.name)) {
@@ -236,6 +237,7 @@ impl HttpConnection {
         target: &RequestTarget,
         spoken: &Spoken,
         (method, path): (&Method, &str),
+        secrets: Option<&Arc<SandboxSecrets>>,
     ) -> Result<Response<Incoming>, Refusal> {
         let mut kept = self.upstream.lock().await;
         loop {
@@ -256,6 +258,11 @@ impl HttpConnection {
             let decision = self.connection.open.admit(admission);
             if !decision.allowed {
                 return Err(Refusal::Decided(decision, None));
+            }
+            // So may the secrets be, of which the request may have values.
+            if self.ended.is_some() && !self.connection.open.sandbox.has_secrets(secrets) {
+                let text = "the sandbox's secrets changed while it was made; send it again".to_owned();
+                return Err(Refusal::Decided(Decision::refused(Reason::SecretRevoked), Some(text)));
             }
             match upstream.sender.try_send_request(request).await {
                 Ok(response) => {
@@ -290,7 +297,9 @@ impl HttpConnection {
             None => begin_http(stream).await?,
             Some(ended) => {
                 let refused = |(reason, text)| Refusal::Decided(Decision::refused(reason), Some(text));
-                begin_http(ended.connect(stream, &self.connection.shared.roots).await.map_err(refused)?).await?
+                // Its size is not for requests without TLS.
+                let stream = Box::pin(ended.connect(stream, &self.connection.shared.roots)).await.map_err(refused)?;
+                begin_http(stream).await?
             }
         };
         Ok(Upstream { target: target.clone(), dialed: address, sender, task })
@@ -314,9 +323,10 @@ impl HttpConnection {
         &self,
         mut response: Response<Incoming>,
         upgrades: bool,
-        secrets: Option<&SandboxSecrets>,
+        secrets: Option<&Arc<SandboxSecrets>>,
     ) -> Result<Response<PassedBody>, Refusal> {
         *response.version_mut() = Version::HTTP_11;
+        let is_encoded = is_encoded(response.headers());
         keep_end_to_end(response.headers_mut());
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             if !upgrades {
@@ -330,7 +340,7 @@ impl HttpConnection {
             upgrade_again(response.headers_mut());
         }
         match secrets {
-            Some(secrets) if self.ended.is_some() => self.mask(response, secrets).await,
+            Some(secrets) if self.ended.is_some() => self.mask(response, is_encoded, secrets).await,
             _ => Ok(response.map(PassedBody::Unchanged)),
         }
     }
@@ -373,6 +383,7 @@ impl HttpConnection {
 
     fn note_at(&self, target: Option<&RequestTarget>, address: Option<IpAddr>, method: &Method, path: &str, decision: &Decision) {
         let name = target.and_then(RequestTarget::host_name);
+        let name = name.or_else(|| self.ended.as_ref().map(|ended| ended.name.clone()));
         let secrets = self.connection.open.sandbox.secrets();
         let show = |text| secrets.as_ref().map_or(Cow::Borrowed(text), |secrets| secrets.show(text));
         let (method, path) = (show(method.as_str()), show(path));

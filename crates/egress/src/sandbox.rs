@@ -100,8 +100,8 @@ impl Sandboxes {
         self.table.read().unwrap_or_else(PoisonError::into_inner).get(&address.to_canonical()).cloned()
     }
 
-    /// Gives the sandbox at an address its policy and its secrets. Another sandbox that had the address is removed. With `close_open`, connections
-    /// are closed that the new policy refuses.
+    /// Gives the sandbox at an address its policy and its secrets. Another sandbox that had the address is removed. With
+    /// `close_open`, connections are closed that the new policy refuses.
     pub(crate) fn set(
         &self,
         address: IpAddr,
@@ -150,6 +150,11 @@ impl Sandbox {
     /// None if it has none.
     pub(crate) fn secrets(&self) -> Option<Arc<SandboxSecrets>> {
         self.state().secrets.clone()
+    }
+
+    /// Whether these are still the secrets.
+    pub(crate) fn has_secrets(&self, secrets: Option<&Arc<SandboxSecrets>>) -> bool {
+        self.state().secrets.as_ref().map(Arc::as_ptr) == secrets.map(Arc::as_ptr)
     }
 
     pub(crate) fn decide_query(&self, name: &str) -> Decision {

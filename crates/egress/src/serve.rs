@@ -4,7 +4,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener as StdTcpListener, UdpSocket as StdUdpSocket};
 use std::sync::Arc;
 
-use rustix::process::{Resource, getrlimit};
+use rustix::process::{DumpableBehavior, Resource, getrlimit, set_dumpable_behavior};
 use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
@@ -54,6 +54,10 @@ pub async fn serve(
     input: impl AsyncRead + Unpin,
     output: impl AsyncWrite + Unpin,
 ) -> Result<(), EgressError> {
+    // Values of secrets are in its memory: no other process of its user may read them, and no core dump has them.
+    if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+        tracing::warn!(%error, "the process's memory can be read by its user");
+    }
     let EgressConfig { tcp, dns_udp, dns_tcp, closed, resolvers, destinations, roots } = config;
     let listen = |what| move |source| EgressError::Listen { what, source };
     let tcp = tcp_listener(tcp).map_err(listen("accept connections"))?;

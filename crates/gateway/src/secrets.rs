@@ -18,7 +18,7 @@ use crate::{audit, auth};
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct PutSecret {
-    /// 8 bytes to 16 KiB without control characters. It can't be read again. Required for a new secret.
+    /// 8 bytes to 8 KiB without control characters. It can't be read again. Required for a new secret.
     #[schema(value_type = Option<String>)]
     value: Option<SecretText>,
     /// The servers that get it: `api.example.com`, `*.example.com`, or with ports, `api.example.com:8443`; without, 443. Without

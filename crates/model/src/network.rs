@@ -74,10 +74,11 @@ pub struct RuleFields {
     pub ports: Vec<RulePorts>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<RuleProtocol>,
-    /// Methods of HTTP, such as `GET`; none: all. Needs the protocol `http`, because the proxy does not see requests in TLS.
+    /// Methods of HTTP, such as `GET`; none: all. Needs the protocol `http`, or `https` with a host of secrets: the proxy does not
+    /// see requests in other TLS, and does not allow them then.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub methods: Vec<String>,
-    /// Paths of HTTP without the query; `*` stands for any text, also with slashes. None: all. Needs the protocol `http`.
+    /// Paths of HTTP without the query; `*` stands for any text, also with slashes. None: all. Needs a protocol as `methods` does.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<String>,
 }
@@ -101,7 +102,7 @@ pub enum RuleProtocol {
     Udp,
     /// HTTP without TLS. Each request is checked.
     Http,
-    /// TLS. The name in its first message is checked.
+    /// TLS. The name in its first message is checked, and each request to hosts of secrets.
     Https,
 }
 

@@ -180,6 +180,12 @@ SandboxName: TypeAlias = str
 SandboxState: TypeAlias = Literal["creating", "running", "paused", "deleting", "failed", "lost"] | str
 """A sandbox's state."""
 
+SecretName: TypeAlias = str
+"""Names a secret within its tenant."""
+
+SecretPlace: TypeAlias = Literal["header", "query", "body"] | str
+"""A part of a request into which the value is put."""
+
 SessionChange: TypeAlias = Literal["begin", "end"] | str
 
 SnapshotName: TypeAlias = str
@@ -886,6 +892,12 @@ class QuotaState(Model):
     """What its sandboxes reserve, or its records use. Null: it is a rate."""
 
 
+class ReencryptedSecrets(Model):
+    """The result of a re-encryption."""
+    reencrypted: int
+    """How many had another key than the first one."""
+
+
 class RegistryInfo(Model):
     """A registry with the user that pulls are made with."""
     changed_at: datetime
@@ -918,6 +930,11 @@ class RemovedRegistry(Model):
 class RemovedSandbox(Model):
     deleted: bool
     id: SandboxId
+
+
+class RemovedSecret(Model):
+    name: SecretName
+    removed: bool
 
 
 class RemovedTenant(Model):
@@ -969,12 +986,12 @@ class RuleFields(Model):
     host: str | None = None
     """A name, `*.` and a name (one or more labels below it), or `*`."""
     methods: list[str] | None = None
-    """Methods of HTTP, such as `GET`; none: all. Needs the protocol `http`, because the proxy does not see requests in
-    TLS.
+    """Methods of HTTP, such as `GET`; none: all. Needs the protocol `http`, or `https` with a host of secrets: the
+    proxy does not see requests in other TLS, and does not allow them then.
     """
     paths: list[str] | None = None
-    """Paths of HTTP without the query; `*` stands for any text, also with slashes. None: all. Needs the protocol
-    `http`.
+    """Paths of HTTP without the query; `*` stands for any text, also with slashes. None: all. Needs a protocol as
+    `methods` does.
     """
     ports: list[RulePorts] | None = None
     """Ports and ranges; none: 80 and 443, and in `deny` all ports."""
@@ -1074,6 +1091,8 @@ class SandboxSpec(Model):
     resources: Resources | None = None
     restart_processes: bool | None = None
     """Starts the main command, and leaves out the processes that the state keeps."""
+    secrets: list[SecretBinding] | None = None
+    """The secrets that the egress proxy puts into its requests."""
     state: StateId | None = None
     """The sealed state that its disk starts as; absent: the image alone."""
     tier: Tier | None = None
@@ -1096,6 +1115,31 @@ class SandboxUsage(Model):
     memory_bytes: int
     oom_kills: int | None = None
     pids: int
+
+
+class SecretBinding(Model):
+    """A secret of a sandbox, and what its programs have in the place of the value."""
+    inherited: list[str] | None = None
+    """Placeholders of the sandboxes that it is a fork of. They may be in its files and processes."""
+    name: SecretName
+    placeholder: str
+    """Unique to the sandbox and the secret: letters, digits, and underscores."""
+
+
+class SecretInfo(Model):
+    """A secret without its value."""
+    created_at: datetime
+    hosts: list[str]
+    name: SecretName
+    places: list[SecretPlace]
+    rotated_at: datetime
+    """When its value was set."""
+
+
+class SecretList(Model):
+    next_cursor: str | None = None
+    """`cursor` of the next page; null at the end."""
+    secrets: list[SecretInfo]
 
 
 class ServerInfo(Model):

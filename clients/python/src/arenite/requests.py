@@ -59,6 +59,12 @@ RuleProtocol: TypeAlias = Literal["tcp", "udp", "http", "https"] | str
 SandboxName: TypeAlias = str
 """Unique within its tenant, chosen by the client that creates the sandbox: a DNS label."""
 
+SecretName: TypeAlias = str
+"""Names a secret within its tenant."""
+
+SecretPlace: TypeAlias = Literal["header", "query", "body"] | str
+"""A part of a request into which the value is put."""
+
 SnapshotName: TypeAlias = str
 """Names a snapshot within its tenant: a DNS label."""
 
@@ -206,6 +212,10 @@ class CreateSandbox(TypedDict, total=False):
     resources: ResourcesOverlay | None
     restart_processes: bool | None
     """Starts the main command, and leaves out the processes that the snapshot keeps."""
+    secrets: list[SecretName] | None
+    """Secrets of the tenant. Those that `env` refers to with `{{secret:NAME}}` need not be named. `spec.secrets` of
+    the answer has the placeholders.
+    """
     snapshot: SnapshotName | None
     """Its disk starts as this snapshot, over the image that the snapshot has. Excludes `image`."""
     template: str | None
@@ -330,6 +340,18 @@ class PullImage(TypedDict, total=False):
     """As in Docker: `python:3.12`, or `registry.example:5000/team/app@sha256:…`."""
 
 
+class PutSecret(TypedDict, total=False):
+    """A secret to create or to change. What is absent stays."""
+    hosts: list[str] | None
+    """The servers that get it: `api.example.com`, `*.example.com`, or with ports, `api.example.com:8443`; without,
+    443. Without hosts, no sandbox can have it, and routes for models can use it.
+    """
+    places: list[SecretPlace] | None
+    """Where in a request it may be; by default in headers."""
+    value: str | None
+    """8 bytes to 16 KiB without control characters. It can't be read again. Required for a new secret."""
+
+
 class RenewGroup(TypedDict, total=False):
     """Starts a group's lease again."""
     ttl_seconds: int | None
@@ -374,12 +396,12 @@ class RuleFields(TypedDict, total=False):
     host: str | None
     """A name, `*.` and a name (one or more labels below it), or `*`."""
     methods: list[str]
-    """Methods of HTTP, such as `GET`; none: all. Needs the protocol `http`, because the proxy does not see requests in
-    TLS.
+    """Methods of HTTP, such as `GET`; none: all. Needs the protocol `http`, or `https` with a host of secrets: the
+    proxy does not see requests in other TLS, and does not allow them then.
     """
     paths: list[str]
-    """Paths of HTTP without the query; `*` stands for any text, also with slashes. None: all. Needs the protocol
-    `http`.
+    """Paths of HTTP without the query; `*` stands for any text, also with slashes. None: all. Needs a protocol as
+    `methods` does.
     """
     ports: list[RulePorts]
     """Ports and ranges; none: 80 and 443, and in `deny` all ports."""

@@ -36,7 +36,11 @@ const MAX_OF_SANDBOX: usize = 32;
 const MAX_HOSTS: usize = 32;
 const WHAT: &str = "secrets of this tenant";
 /// The shortest and the longest value, in bytes. In answers, shorter values could not be told from other text.
-const VALUE_BYTES: std::ops::RangeInclusive<usize> = 8..=16 << 10;
+const VALUE_BYTES: std::ops::RangeInclusive<usize> = 8..=8 << 10;
+/// The most bytes of all values of a sandbox: the egress proxy keeps each in several encodings.
+const MAX_BYTES_OF_SANDBOX: usize = 32 << 10;
+/// The most placeholders that a sandbox has from those that it is a fork of, for each secret. The oldest are dropped.
+const MAX_INHERITED: usize = 16;
 /// A reference in a value of the environment: `{{secret:NAME}}`.
 const OPEN: &str = "{{secret:";
 const CLOSE: &str = "}}";
@@ -66,6 +70,8 @@ pub struct SetSecret {
 #[derive(Clone, Serialize, Deserialize)]
 struct Stored {
     sealed: Sealed,
+    /// The size of the value.
+    bytes: usize,
     hosts: Vec<String>,
     places: Vec<SecretPlace>,
     created_at: Timestamp,
@@ -191,18 +197,20 @@ impl Control {
             };
             places.sort();
             places.dedup();
-            let (sealed, rotated_at) = match (&set.value, &known) {
+            let (sealed, bytes, rotated_at) = match (&set.value, &known) {
                 (Some(value), _) => {
+                    let bytes = value.as_str().len();
+                    control.check_room(&tenant, &name, bytes).await?;
                     let keys = control.secret_keys(None, true).await?;
-                    (keys.seal(&context(&id), value.as_str()), now)
+                    (keys.seal(&context(&id), value.as_str()), bytes, now)
                 }
-                (None, Some(known)) => (known.sealed.clone(), known.rotated_at),
+                (None, Some(known)) => (known.sealed.clone(), known.bytes, known.rotated_at),
                 (None, None) => return Err(invalid("a new secret needs a value")),
             };
             let hosts = set.hosts.or_else(|| known.as_ref().map(|known| known.hosts.clone()));
             let hosts = hosts.unwrap_or_default();
             let created_at = known.map_or(now, |known| known.created_at);
-            let stored = Stored { sealed, hosts, places, created_at, rotated_at };
+            let stored = Stored { sealed, bytes, hosts, places, created_at, rotated_at };
             let value = crate::store::to_json(&stored).map_err(&failed)?;
             control.store.put_record(Record { id, value, expires_at: None }).await.map_err(&failed)?;
             control.renew_secret(&tenant, &name, None).await?;
@@ -257,6 +265,26 @@ impl Control {
             Ok(changed)
         })
         .await
+    }
+
+    /// Refuses a value that is too long for a sandbox that has it.
+    async fn check_room(&self, tenant: &TenantId, name: &SecretName, bytes: usize) -> Result<(), ControlError> {
+        let has = |entry: &Entry, spec: &SandboxSpec| {
+            entry.tenant == *tenant && spec.secrets.iter().any(|binding| binding.name == *name)
+        };
+        for (entry, spec) in self.with_secrets(has) {
+            let mut sum = bytes;
+            for other in spec.secrets.iter().filter(|binding| binding.name != *name) {
+                sum += self.stored_secret(tenant, &other.name).await.map_or(0, |stored| stored.bytes);
+            }
+            if sum > MAX_BYTES_OF_SANDBOX {
+                return Err(invalid(format!(
+                    "the values of sandbox {} would have {sum} bytes, and all of one have at most {MAX_BYTES_OF_SANDBOX}",
+                    entry.name
+                )));
+            }
+        }
+        Ok(())
     }
 
     async fn stored_secret(&self, tenant: &TenantId, name: &SecretName) -> Result<Stored, ControlError> {
@@ -315,15 +343,23 @@ impl Control {
             return refuse("a sandbox without a network has no use for secrets".to_owned());
         }
         let entry = parent.and_then(|id| self.registry().by_id(id).cloned());
+        let mut bytes = 0;
         let passed_on = entry.map(|entry| entry.sandbox().spec.secrets.clone());
         for name in &wanted {
             if parent.is_some() && !passed_on.iter().flatten().any(|binding| binding.name == *name) {
                 // As for one that does not exist: an agent learns no names.
                 return Err(ControlError::NoSecret { name: name.clone() });
             }
-            if self.stored_secret(tenant, name).await?.hosts.is_empty() {
+            let stored = self.stored_secret(tenant, name).await?;
+            bytes += stored.bytes;
+            if stored.hosts.is_empty() {
                 return refuse(format!("the secret {name} has no hosts; set them with: arenite secret set {name} --host HOST"));
             }
+        }
+        if bytes > MAX_BYTES_OF_SANDBOX {
+            return refuse(format!(
+                "their values have {bytes} bytes, and those of a sandbox have at most {MAX_BYTES_OF_SANDBOX}"
+            ));
         }
         let bindings = std::mem::take(&mut spec.secrets);
         spec.secrets = wanted.into_iter().map(|name| bind(name, &bindings)).collect();
@@ -439,6 +475,7 @@ fn bind(name: SecretName, of_parent: &[SecretBinding]) -> SecretBinding {
     let mut inherited = parent.map_or_else(Vec::new, earlier);
     // One from a request has none yet.
     inherited.retain(|placeholder| !placeholder.is_empty());
+    inherited.drain(..inherited.len().saturating_sub(MAX_INHERITED));
     let mut random = [0; 16];
     getrandom::fill(&mut random).expect("the kernel's random source answers");
     SecretBinding { name, placeholder: format!("{PLACEHOLDER}{}", hex::encode(random)), inherited }
@@ -468,12 +505,14 @@ mod tests {
         assert!(parent.inherited.is_empty() && child.placeholder != parent.placeholder);
         assert_eq!(grandchild.inherited, [parent.placeholder.clone(), child.placeholder]);
         assert!(bind("other".parse().unwrap(), &[parent]).inherited.is_empty());
+        let late = (0..40).fold(grandchild, |before, _| bind(name.clone(), &[before]));
+        assert_eq!(late.inherited.len(), MAX_INHERITED);
     }
 
     #[test]
     fn values_fit_into_headers() {
         check_value("sk-0123456789").unwrap();
-        for bad in ["", "short", "line\nbreak-and-more", "a\0-and-more-text", &"x".repeat((16 << 10) + 1)] {
+        for bad in ["", "short", "line\nbreak-and-more", "a\0-and-more-text", &"x".repeat((8 << 10) + 1)] {
             assert!(check_value(bad).is_err(), "{bad:?}");
         }
     }

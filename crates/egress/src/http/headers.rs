@@ -1,6 +1,6 @@
 //! Headers that belong to one connection, and not to the request.
 
-use http::header::{CONNECTION, HeaderName, TE, TRANSFER_ENCODING, UPGRADE};
+use http::header::{CONNECTION, CONTENT_ENCODING, HeaderName, TE, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderValue, Method, Request, Version};
 
 const ALSO_HOP_BY_HOP: [&str; 3] = ["keep-alive", "proxy-connection", "proxy-authorization"];
@@ -25,6 +25,14 @@ pub(super) fn keep_end_to_end(headers: &mut HeaderMap) {
     for name in ALSO_HOP_BY_HOP {
         headers.remove(name);
     }
+}
+
+/// Whether a body with these headers is compressed, or changed in another way.
+pub(super) fn is_encoded(headers: &HeaderMap) -> bool {
+    let has_other = |name: HeaderName, plain: &[u8]| {
+        headers.get_all(name).iter().any(|value| !value.as_bytes().trim_ascii().eq_ignore_ascii_case(plain))
+    };
+    has_other(CONTENT_ENCODING, b"identity") || has_other(TRANSFER_ENCODING, b"chunked")
 }
 
 /// Whether the request asks for a WebSocket. No other protocol may follow: over HTTP/2, requests would pass that nobody decides on.
@@ -67,6 +75,20 @@ mod tests {
         let mut names: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
         assert_eq!(names, ["accept", "content-length", "host"]);
+    }
+
+    #[test]
+    fn other_bodies_than_plain_ones_are_encoded() {
+        for (name, value, expected) in [
+            ("content-encoding", "Identity", false),
+            ("content-encoding", "gzip", true),
+            ("transfer-encoding", "chunked", false),
+            ("transfer-encoding", "gzip, chunked", true),
+            ("content-type", "application/gzip", false),
+        ] {
+            let headers = HeaderMap::from_iter([(name.parse().unwrap(), value.parse().unwrap())]);
+            assert_eq!(is_encoded(&headers), expected, "{name}: {value}");
+        }
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Secrets in requests and answers.
 
-use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING};
+use std::sync::Arc;
+
+use http::header::ACCEPT_ENCODING;
 use http::{HeaderValue, Request, Response, StatusCode};
 use hyper::body::{Body, Incoming};
 
@@ -22,7 +24,7 @@ impl HttpConnection {
     pub(super) async fn fill(
         &self,
         request: Request<Incoming>,
-        secrets: Option<&SandboxSecrets>,
+        secrets: Option<&Arc<SandboxSecrets>>,
     ) -> Result<(Request<PassedBody>, RefusedBody), Refusal> {
         let refused = RefusedBody::default();
         let Some(secrets) = secrets else {
@@ -35,7 +37,8 @@ impl HttpConnection {
             // Values are looked for in the answer.
             parts.headers.insert(ACCEPT_ENCODING, IDENTITY);
         }
-        let Some(replacer) = secrets.body_replacer(&parts.headers, to) else {
+        let replacer = if body.is_end_stream() { None } else { secrets.body_replacer(&parts.headers, to) };
+        let Some(replacer) = replacer else {
             return Ok((Request::from_parts(parts, PassedBody::Unchanged(body)), refused));
         };
         let whole = &self.connection.shared.whole_bodies;
@@ -47,7 +50,7 @@ impl HttpConnection {
     }
 
     /// The reason, if a request failed because of what was found in its body.
-    pub(super) fn name_body(&self, error: Refusal, secrets: Option<&SandboxSecrets>, refused: &RefusedBody) -> Refusal {
+    pub(super) fn name_body(&self, error: Refusal, secrets: Option<&Arc<SandboxSecrets>>, refused: &RefusedBody) -> Refusal {
         match (secrets, refused.get()) {
             (Some(secrets), Some(found)) => secrets.body_refusal(*found, self.destination()).into(),
             _ => error,
@@ -58,16 +61,16 @@ impl HttpConnection {
     pub(super) async fn mask(
         &self,
         response: Response<Incoming>,
+        is_encoded: bool,
         secrets: &SandboxSecrets,
     ) -> Result<Response<PassedBody>, Refusal> {
         let (mut parts, body) = response.into_parts();
-        let is_encoded = parts.headers.get_all(CONTENT_ENCODING).iter().any(|encoding| encoding != IDENTITY);
         if is_encoded && !body.is_end_stream() {
             return Err(Refusal::Decided(Decision::refused(Reason::EncodedAnswer), None));
         }
         secrets.mask_head(&mut parts);
-        let replacer = secrets.answer_replacer().filter(|_| parts.status != StatusCode::SWITCHING_PROTOCOLS);
-        let Some(replacer) = replacer else {
+        let has_body = !body.is_end_stream() && parts.status != StatusCode::SWITCHING_PROTOCOLS;
+        let Some(replacer) = secrets.answer_replacer().filter(|_| has_body) else {
             return Ok(Response::from_parts(parts, PassedBody::Unchanged(body)));
         };
         let whole = &self.connection.shared.whole_bodies;

@@ -322,3 +322,52 @@ fn the_suggestion_allows_what_was_seen_and_no_more() {
     );
     CompiledPolicy::compile(&NetworkPolicy { allow: rules, ..NetworkPolicy::default() }).unwrap();
 }
+
+#[test]
+fn hosts_of_secrets_are_names_with_ports() {
+    for (text, name, port, expected) in [
+        ("A.example", "a.example", 443, true),
+        ("a.example", "a.example", 80, false),
+        ("a.example", "x.a.example", 443, false),
+        ("a.example:8443,9000-9001", "a.example", 9001, true),
+        ("a.example:8443", "a.example", 443, false),
+        ("*.a.example", "x.y.a.example", 443, true),
+        ("*.a.example", "a.example", 443, false),
+        ("*.a.example", "xa.example", 443, false),
+        ("*.a.example:*", "x.a.example", 1, true),
+        ("b\u{fc}cher.example", "xn--bcher-kva.example", 443, true),
+    ] {
+        assert_eq!(HostPattern::parse(text).unwrap().contains(name, port), expected, "{text} {name}:{port}");
+    }
+    for text in
+        ["", "*", "*:443", "192.0.2.1", "10.0.0.0/8", "[::1]:443", "a.example/tcp", "https://a.example", "a.example:0", "a b"]
+    {
+        assert!(HostPattern::parse(text).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn rules_for_https_compare_requests_where_they_are_seen() {
+    let rule = r#"{"host": "a.example", "protocol": "https", "methods": ["GET"], "paths": ["/api/*"]}"#;
+    let get = Seen::Https { method: "GET", path: "/api/x" };
+    let post = Seen::Https { method: "POST", path: "/api/x" };
+    let plain = Seen::Http { method: "GET", path: "/api/x" };
+    check(
+        rule,
+        &[
+            ("a.example", 443, get, true),
+            ("a.example", 443, post, false),
+            ("a.example", 443, plain, false),
+            ("a.example", 443, Seen::EndedTls, true),
+            ("a.example", 443, Seen::Tls, false),
+            ("a.example", 443, Seen::Tcp, false),
+        ],
+    );
+    let policy = compile(&format!(r#"{{"allow": ["*"], "deny": [{rule}]}}"#));
+    for (seen, allowed) in [(get, false), (post, true), (plain, true), (Seen::EndedTls, true), (Seen::Tls, false)] {
+        assert_eq!(policy.decide(target("a.example"), 443, seen).allowed, allowed, "{seen:?}");
+    }
+    check(r#""a.example:443/http""#, &[("a.example", 443, get, false), ("a.example", 443, Seen::EndedTls, false)]);
+    check(r#""a.example""#, &[("a.example", 443, get, true), ("a.example", 443, Seen::EndedTls, true)]);
+    check(r#""a.example:443/tcp""#, &[("a.example", 443, get, true), ("a.example", 443, Seen::EndedTls, true)]);
+}

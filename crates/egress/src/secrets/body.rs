@@ -74,9 +74,6 @@ impl PassedBody {
         whole: &WholeBodies,
         refused: RefusedBody,
     ) -> Result<Self, WholeBodyError> {
-        if body.is_end_stream() {
-            return Ok(Self::Unchanged(body));
-        }
         if !replacer.only_refuses() && headers.contains_key(CONTENT_LENGTH) {
             if let Some(permit) = body.size_hint().exact().and_then(|bytes| whole.reserve(bytes)) {
                 let read = body.collect().await.map_err(WholeBodyError::Broken)?.to_bytes();

@@ -52,7 +52,7 @@ pub(super) fn json_text(value: &str) -> String {
 
 /// The characters that are the same whatever is around the value, for each position at which it can start.
 fn aligned(value: &str, encoding: &Encoding, bits: usize) -> impl Iterator<Item = String> {
-    // After so many bytes, the alignment is the first one again.
+    // Then the alignment is the first one again.
     let positions = if bits == 6 { 3 } else { 5 };
     (0..positions).map(move |before: usize| {
         let encoded = encoding.encode(&[&vec![0; before][..], value.as_bytes()].concat());

@@ -8,6 +8,9 @@ use std::sync::Arc;
 use aho_corasick::{AhoCorasick, AhoCorasickKind, BuildError, Input, Match, MatchKind};
 use bytes::Bytes;
 
+/// Bytes that are compared at most to find out what has to be held of a piece.
+const MAX_COMPARED: usize = 16 << 10;
+
 /// Texts to look for.
 pub(crate) struct Patterns {
     finder: AhoCorasick,
@@ -41,6 +44,12 @@ impl Patterns {
         self.finder.is_match(text)
     }
 
+    /// In bytes.
+    #[cfg(test)]
+    pub(crate) fn size(&self) -> usize {
+        self.finder.memory_usage() + self.sorted.iter().map(|text| text.len()).sum::<usize>()
+    }
+
     fn next(&self, text: &[u8], from: usize) -> Option<Match> {
         self.finder.find(Input::new(text).range(from..))
     }
@@ -48,14 +57,30 @@ impl Patterns {
     /// Where a match may start that ends after the text, or the text's end.
     fn unfinished(&self, text: &[u8], from: usize) -> usize {
         let first = (text.len() + 1).saturating_sub(self.longest).max(from);
-        let starts = |at: &usize| self.is_first_byte[usize::from(text[*at])] && self.is_start(&text[*at..]);
-        (first..text.len()).find(starts).unwrap_or(text.len())
+        let mut compared = 0;
+        for at in (first..text.len()).filter(|at| self.is_first_byte[usize::from(text[*at])]) {
+            let (is_start, common) = self.compare(&text[at..]);
+            if is_start {
+                return at;
+            }
+            // Texts that repeat themselves would take the square of their length. To hold more is never wrong.
+            compared += common;
+            if compared > MAX_COMPARED {
+                return at + 1;
+            }
+        }
+        text.len()
     }
 
-    /// Whether one of the texts starts with this one and goes on.
-    fn is_start(&self, start: &[u8]) -> bool {
+    /// Whether one of the texts starts with this one and goes on, and with how many bytes one starts that are the same.
+    fn compare(&self, start: &[u8]) -> (bool, usize) {
         let next = self.sorted.partition_point(|text| **text <= *start);
-        self.sorted.get(next).is_some_and(|text| text.starts_with(start))
+        if self.sorted.get(next).is_some_and(|text| text.starts_with(start)) {
+            return (true, start.len());
+        }
+        let common = |text: &[u8]| text.iter().zip(start).take_while(|(one, other)| one == other).count();
+        let neighbours = &self.sorted[next.saturating_sub(1)..self.sorted.len().min(next + 1)];
+        (false, neighbours.iter().map(|text| common(text)).max().unwrap_or_default())
     }
 }
 
@@ -138,6 +163,8 @@ impl Replacer {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
 
     fn replacer(pairs: &[(&str, &str)]) -> Replacer {
@@ -202,6 +229,21 @@ mod tests {
         }
         assert_eq!(replacer.finish().unwrap(), "sec");
         assert_eq!(replacer.finish().unwrap(), "");
+    }
+
+    #[test]
+    fn texts_that_repeat_themselves_take_no_square_of_time() {
+        let long = format!("{}b", "a".repeat(8_000));
+        let pairs = [(long.as_str(), "LONG"), ("aaaaaaaa!", "SHORT")];
+        let start = Instant::now();
+        let almost = format!("{}c", "a".repeat(8_190)).repeat(100);
+        assert_eq!(replace_pieces(&pairs, almost.as_bytes().chunks(16 << 10)), almost.as_bytes());
+        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+        let text = format!("{almost}{long}{}!{}", "a".repeat(20), &long[1..]);
+        let expected = format!("{almost}LONG{}SHORT{}", "a".repeat(12), &long[1..]);
+        for size in [500, 8_191, 16 << 10] {
+            assert_eq!(replace_pieces(&pairs, text.as_bytes().chunks(size)), expected.as_bytes(), "{size}");
+        }
     }
 
     #[test]

@@ -58,11 +58,13 @@ impl SandboxSecrets {
             return None;
         }
         let quoting = Quoting::from_headers(headers);
-        let action = |owner: &usize| match self.value(*owner, SecretPlace::Body, to) {
+        let action = |number| match self.value(number, SecretPlace::Body, to) {
             Ok(value) => Action::Replace(quoting.quote(value).into()),
             Err(_) => Action::Refuse,
         };
-        Some(Replacer::new(self.placeholders.clone(), self.owners.iter().map(action).collect()))
+        let actions: Vec<Action> = (0..self.secrets.len()).map(action).collect();
+        let of_placeholders = self.owners.iter().map(|owner| actions[*owner].clone()).collect();
+        Some(Replacer::new(self.placeholders.clone(), of_placeholders))
     }
 
     /// Why a body was refused.
@@ -151,14 +153,14 @@ impl SandboxSecrets {
     /// The value of a secret, if it may be there.
     fn value(&self, number: usize, place: SecretPlace, to: Destination<'_>) -> Result<&str, SecretRefusal> {
         let secret = &self.secrets[number];
-        if secret.value.as_str().is_empty() {
+        if secret.bound.value.as_str().is_empty() {
             let text = format!("{} was revoked", secret.title());
             return Err(SecretRefusal { reason: Reason::SecretRevoked, text });
         }
         match to {
             Destination::Plain => Err(secret.misplaced("in a request without TLS")),
             Destination::Tls(name, port) if !secret.is_for(name, port) => Err(secret.misplaced("in a request to this host")),
-            Destination::Tls(..) if secret.places.contains(&place) => Ok(secret.value.as_str()),
+            Destination::Tls(..) if secret.bound.places.contains(&place) => Ok(secret.bound.value.as_str()),
             Destination::Tls(..) => Err(secret.misplaced(match place {
                 SecretPlace::Header => "in a header",
                 SecretPlace::Query => "in the query",
@@ -170,12 +172,12 @@ impl SandboxSecrets {
 
 impl Secret {
     fn title(&self) -> String {
-        format!("the secret {}", self.name)
+        format!("the secret {}", self.bound.name)
     }
 
     fn misplaced(&self, location: &str) -> SecretRefusal {
-        let places: Vec<String> = self.places.iter().map(|place| format!("{place:?}").to_lowercase()).collect();
-        let (title, places, hosts) = (self.title(), places.join(", "), &self.host_text);
+        let places: Vec<String> = self.bound.places.iter().map(|place| format!("{place:?}").to_lowercase()).collect();
+        let (title, places, hosts) = (self.title(), places.join(", "), self.bound.hosts.join(", "));
         let text = format!("{title} may not be {location}: it is for these places: {places}; and for these hosts: {hosts}");
         SecretRefusal { reason: Reason::SecretMisplaced, text }
     }

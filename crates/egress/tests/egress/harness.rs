@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arenite_egress::{ClosedRanges, EgressConfig, EgressError, EgressEvent, EventKind, OriginalDestination, ToServer, serve};
+use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream, WriteHalf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc;
@@ -37,17 +38,22 @@ pub(crate) struct Proxy {
 
 impl Proxy {
     pub(crate) async fn start() -> Self {
+        Self::start_trusting(Vec::new()).await
+    }
+
+    /// A proxy that trusts these authorities of servers.
+    pub(crate) async fn start_trusting(roots: Vec<CertificateDer<'static>>) -> Self {
         let destinations: Arc<Mutex<HashMap<SocketAddr, SocketAddr>>> = Arc::default();
         let known = destinations.clone();
         let lookup = move |stream: &TcpStream| {
             let peer = stream.peer_addr()?;
             known.lock().unwrap().remove(&peer).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
         };
-        let proxy = Self::start_with(Arc::new(lookup)).await;
+        let proxy = Self::start_with(Arc::new(lookup), roots).await;
         Self { destinations, ..proxy }
     }
 
-    pub(crate) async fn start_with(lookup: Arc<dyn OriginalDestination>) -> Self {
+    pub(crate) async fn start_with(lookup: Arc<dyn OriginalDestination>, roots: Vec<CertificateDer<'static>>) -> Self {
         let resolver = FakeResolver::start().await;
         let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = tcp.local_addr().unwrap();
@@ -66,6 +72,7 @@ impl Proxy {
             },
             resolvers: Some(vec![resolver.address]),
             destinations: lookup,
+            roots,
         };
         let (ours, theirs) = tokio::io::duplex(1 << 20);
         let (their_input, their_output) = tokio::io::split(theirs);
@@ -126,6 +133,16 @@ impl Proxy {
                 ToServer::Ready(ready) if ready == number => return,
                 ToServer::Event(event) => self.seen.push(event),
                 other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// The next message that is no event.
+    pub(crate) async fn refused(&mut self) -> ToServer {
+        loop {
+            match self.message().await {
+                ToServer::Event(event) => self.seen.push(event),
+                other => return other,
             }
         }
     }

@@ -11,3 +11,5 @@ mod hello;
 mod names;
 mod redirect;
 mod requests;
+mod secrets;
+mod tls;

@@ -41,7 +41,7 @@ fn redirected_connections_are_known_by_their_destination() {
 }
 
 async fn check() {
-    let mut proxy = Proxy::start_with(Arc::new(Conntrack)).await;
+    let mut proxy = Proxy::start_with(Arc::new(Conntrack), Vec::new()).await;
     redirect(proxy.address.port(), proxy.dns.port()).unwrap();
     proxy.echo(SERVER, 443, "").await;
     proxy.resolver.name("a.test", &[SERVER]);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use arenite_control::secrets::SetSecret;
 use arenite_control::tenants::{AuditQuery, Role};
 use arenite_gateway::{RouteFacts, route_facts};
 use arenite_model::{PauseKind, SandboxId};
@@ -54,13 +55,16 @@ impl Victim {
         let tenant = "acme".parse().unwrap();
         let [host, user, password] = ["registry.example", "their-user", "s3cret"].map(str::to_owned);
         running.control.set_registry_login(&tenant, host, user, password).await.unwrap();
+        let value = Some("their-secret-value".to_owned().into());
+        let set = SetSecret { value, hosts: Some(vec!["api.example".to_owned()]), places: None };
+        running.control.set_secret(&tenant, "a".parse().unwrap(), set).await.unwrap();
         let mut secrets = vec![a.to_string(), p.to_string(), key.to_string(), owner.clone(), "acme".to_owned(), webhook.clone()];
-        secrets.extend(["their-user", "s3cret"].map(str::to_owned));
+        secrets.extend(["their-user", "s3cret", "their-secret-value", "api.example"].map(str::to_owned));
         Self { running, a, p, key: key.to_string(), webhook, digest, secrets }
     }
 
     /// What a call without rights may not change.
-    fn state(&self) -> BTreeMap<String, String> {
+    async fn state(&self) -> BTreeMap<String, String> {
         let tenant = "acme".parse().unwrap();
         let mut state = BTreeMap::new();
         for sandbox in self.running.control.list_all().into_iter().filter(|sandbox| sandbox.tenant == tenant) {
@@ -74,6 +78,7 @@ impl Victim {
         state.insert("webhooks".to_owned(), format!("{:?} {}", webhooks.list(&tenant), webhooks.waiting()));
         state.insert("groups".to_owned(), format!("{:?}", self.running.control.groups(&tenant)));
         state.insert("registries".to_owned(), format!("{:?}", self.running.control.registry_logins(&tenant)));
+        state.insert("secrets".to_owned(), format!("{:?}", self.running.control.secrets(&tenant).await.unwrap()));
         state.insert("tenants".to_owned(), format!("{:?}", tenants.get(&tenant)));
         state.insert("keys".to_owned(), format!("{:?}", tenants.key(&self.key.parse().unwrap())));
         state
@@ -206,7 +211,7 @@ async fn a_caller_without_a_valid_key_reaches_nothing() {
     let (id, revoked) = running.key("acme", Role::Admin, |_| {}).await;
     running.control.tenants().unwrap().revoke_key(&id).await.unwrap();
     tokio::time::sleep(Duration::from_millis(5)).await;
-    let before = victim.state();
+    let before = victim.state().await;
     let calls = calls(&victim);
     let mut client = Client::new(running);
     for (name, header, tenant) in [
@@ -226,7 +231,7 @@ async fn a_caller_without_a_valid_key_reaches_nothing() {
             assert!(!is_of_guest(&answer), "{name}: {what}");
             refusals += usize::from(answer.status == 401);
         }
-        assert_eq!(victim.state(), before, "{name} changed something");
+        assert_eq!(victim.state().await, before, "{name} changed something");
         let rows = victim.audit(tenant).await;
         assert_eq!(rows.len(), (rows_before + refusals).min(1000), "{name}: only refusals are in the audit log");
         assert!(rows.iter().take(refusals).all(|row| row.entry.action == "request" && row.entry.outcome == "unauthorized"));
@@ -239,7 +244,7 @@ async fn another_tenants_admin_finds_nothing_and_changes_nothing() {
     let victim = Victim::new().await;
     let running = &victim.running;
     let (_, stranger) = running.key("other", Role::Admin, |_| {}).await;
-    let (before, rows) = (victim.state(), victim.audit(Some("acme")).await);
+    let (before, rows) = (victim.state().await, victim.audit(Some("acme")).await);
     let header = format!("x-api-key: {stranger}\r\n");
     let mut client = Client::new(running);
     for call in calls(&victim).iter().filter(|call| !call.public) {
@@ -271,7 +276,7 @@ async fn another_tenants_admin_finds_nothing_and_changes_nothing() {
     running.raw(format!("GET /sandbox/own/v1/x HTTP/1.1\r\nhost: localhost\r\n{header}\r\n").as_bytes()).await;
     let path = format!("/api/v1/trajectories/{own}/blobs/{}", victim.digest);
     assert_eq!(running.get_with(&path, &header).await.status, 404);
-    assert_eq!(victim.state(), before, "a stranger changed something");
+    assert_eq!(victim.state().await, before, "a stranger changed something");
     assert_eq!(victim.audit(Some("acme")).await, rows, "a stranger's call is in the tenant's audit log");
     victim.running.stop().await;
 }
@@ -281,7 +286,7 @@ async fn a_read_only_key_reads_and_changes_nothing() {
     let victim = Victim::new().await;
     let running = &victim.running;
     let (reader_id, reader) = running.key("acme", Role::Read, |_| {}).await;
-    let before = victim.state();
+    let before = victim.state().await;
     let rows_before = victim.audit(Some("acme")).await.len();
     let header = format!("x-api-key: {reader}\r\n");
     let mut client = Client::new(running);
@@ -295,7 +300,7 @@ async fn a_read_only_key_reads_and_changes_nothing() {
         }
         assert!(!is_of_guest(&answer), "{what}");
     }
-    assert_eq!(victim.state(), before, "a read-only key changed something");
+    assert_eq!(victim.state().await, before, "a read-only key changed something");
     let rows = victim.audit(Some("acme")).await;
     assert_eq!(rows.len(), (rows_before + refusals).min(1000));
     let refused = rows.iter().take(refusals);
@@ -323,7 +328,7 @@ async fn tools_of_mcp_work_by_tenant_and_by_role() {
     let running = &victim.running;
     let (_, stranger) = running.key("other", Role::Admin, |_| {}).await;
     let (_, user) = running.key("acme", Role::Use, |_| {}).await;
-    let before = victim.state();
+    let before = victim.state().await;
     for (name, arguments) in [
         ("getSandbox", json!({ "name": "a" })),
         ("deleteSandbox", json!({ "name": "p" })),
@@ -345,7 +350,7 @@ async fn tools_of_mcp_work_by_tenant_and_by_role() {
         assert_eq!(answer.text().contains(r#""name":"createSandbox""#), wanted, "{}", answer.text());
         assert!(answer.text().contains(r#""name":"listSandbox""#));
     }
-    assert_eq!(victim.state(), before, "a tool changed something");
+    assert_eq!(victim.state().await, before, "a tool changed something");
     let (result, text) = tool(running, &user, "listSandbox", json!({})).await;
     assert!(result["isError"] != true && text.contains(victim.a.as_str()), "{text}");
     victim.running.stop().await;

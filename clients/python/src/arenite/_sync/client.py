@@ -18,6 +18,7 @@ from ..models import EventInfo, EventPage, Me, ServerInfo
 from ..results import EventGap
 from .groups import Groups
 from .sandbox import Sandboxes
+from .secrets import Secrets
 from .snapshots import Snapshots
 from .trajectory import Trajectories
 from .volumes import Volumes
@@ -49,6 +50,7 @@ class Client:
         self.retries = retries
         self.sandboxes = Sandboxes(self)
         self.groups = Groups(self)
+        self.secrets = Secrets(self)
         self.snapshots = Snapshots(self)
         self.trajectories = Trajectories(self)
         self.volumes = Volumes(self)

@@ -1,0 +1,56 @@
+# Generated from _async/secrets.py by generate.py: do not edit.
+"""Secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from .. import _wire as wire
+from ..models import SecretInfo
+
+if TYPE_CHECKING:
+    from .client import Client
+
+PATH = "/api/v2/secrets"
+
+
+class Secrets:
+    """Values of the key's tenant that sandboxes use and never have. No answer shows a value. Changes need the role `admin`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def set(
+        self,
+        name: str,
+        value: str | None = None,
+        *,
+        hosts: Sequence[str] | None = None,
+        places: Sequence[str] | None = None,
+    ) -> SecretInfo:
+        """Creates a secret, or changes it: what is absent stays. In effect at once, also in running sandboxes.
+
+        Args:
+            value: required for a new secret.
+            hosts: the servers that get it, such as `api.example.com` or `*.example.com:8443`.
+            places: parts of a request into which it is put: `header`, `query`, `body`; at first `header`.
+        """
+        lists = {"hosts": hosts, "places": places}
+        body = wire.present(value=value, **{key: [*given] for key, given in lists.items() if given is not None})
+        return SecretInfo.model_validate(self._client.request("PUT", self._path(name), json=body))
+
+    def get(self, name: str) -> SecretInfo:
+        return SecretInfo.model_validate(self._client.request("GET", self._path(name)))
+
+    def list(self) -> Iterator[SecretInfo]:
+        """Lists secrets, without their values."""
+        for info in self._client.pages(PATH, "secrets"):
+            yield SecretInfo.model_validate(info)
+
+    def delete(self, name: str) -> None:
+        """Removes a secret. Further requests with its placeholders are refused."""
+        self._client.request("DELETE", self._path(name))
+
+    def _path(self, name: str) -> str:
+        return f"{PATH}/{wire.segment(name)}"
