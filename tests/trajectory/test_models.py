@@ -20,6 +20,7 @@ import openai
 import pytest
 from arenite_server import REPOSITORY, Server, binary
 from fake_models import FakeHandler, FakeModels, call, say
+from playwright.sync_api import Page, expect
 from sandboxes import LiveSandbox
 
 TOOL = {"name": "run_bash", "description": "Runs a command", "parameters": {"type": "object", "properties": {"command": {"type": "string"}}}}
@@ -443,6 +444,25 @@ def test_the_upstream_gets_the_secret_and_nobody_else(
         api.delete("/api/v2/secrets/model-key").raise_for_status()
         gone = api.post(url, json={"model": "a", "messages": []})
         assert (gone.status_code, gone.json()["error"]["message"]) == (404, "there is no secret model-key")
+
+
+def test_the_page_shows_what_was_said(
+    allowing: Server, upstream: FakeModels, route: Callable[..., str], sandbox: Callable[..., LiveSandbox], page: Page
+) -> None:
+    live, hostile = sandbox(), "<img src=x onerror=alert(1)>"
+    upstream.script = [{**call("call_a", "run_bash", command=hostile), "reasoning": hostile}]
+    messages = [{"role": role, "content": f"{role} {hostile}"} for role in ("system", "user", "user")]
+    url = f"{allowing.url}/models/{route()}/sandbox/{live.name}/v1/chat/completions"
+    httpx.post(url, json={"model": "fake-1", "messages": messages}).raise_for_status()
+    page.on("dialog", lambda dialog: pytest.fail(dialog.message))
+    page.goto(f"{allowing.url}/trajectory/{live.id}#step-2")
+    shown = lambda role: page.locator(f'#detail .message[data-role="{role}"] pre')
+    expect(shown("reasoning")).to_have_text(hostile, timeout=45_000)
+    expect(shown("call")).to_have_text(f"run_bash({json.dumps({'command': hostile})})")
+    expect(shown("user")).to_have_text([f"user {hostile}"] * 2)
+    expect(page.locator("#detail .messages summary")).to_have_text("1 earlier message")
+    expect(page.locator("#detail .facts")).to_contain_text("20 tokens in, 7 out")
+    assert page.locator("main img").count() == 0
 
 
 def test_a_rollout_runs_unchanged_but_for_the_base_url(allowing: Server, upstream: FakeModels, route: Callable[..., str], tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ export function asked(body: unknown): HTMLElement | null {
   if (all.length === 0) return null;
   const earlier = all.slice(0, -LAST);
   const box = make('div', { className: 'messages' });
-  if (earlier.length > 0) box.append(make('details', {}, make('summary', { textContent: `${earlier.length} earlier messages` }), ...earlier.map(draw)));
+  if (earlier.length > 0) box.append(make('details', {}, make('summary', { textContent: earlier.length === 1 ? '1 earlier message' : `${earlier.length} earlier messages` }), ...earlier.map(draw)));
   box.append(...all.slice(-LAST).map(draw));
   return box;
 }

@@ -51,10 +51,11 @@ pub(super) struct Asked {
     model: Option<String>,
     stream: Option<bool>,
     stream_options: Option<IgnoredAny>,
-    max_tokens: Option<u64>,
-    max_completion_tokens: Option<u64>,
-    max_output_tokens: Option<u64>,
-    n: Option<u64>,
+    // Some upstreams take -1 for no limit.
+    max_tokens: Option<f64>,
+    max_completion_tokens: Option<f64>,
+    max_output_tokens: Option<f64>,
+    n: Option<f64>,
 }
 
 impl Asked {
@@ -75,10 +76,11 @@ impl Asked {
 
     /// What the call may use.
     pub(super) fn expected(&self, endpoint: Endpoint, body: &[u8]) -> ModelUse {
-        let most = self.max_completion_tokens.or(self.max_output_tokens).or(self.max_tokens).unwrap_or(USUAL_ANSWER);
+        let most = self.max_completion_tokens.or(self.max_output_tokens).or(self.max_tokens);
+        let most = most.filter(|most| *most >= 0.0).map_or(USUAL_ANSWER, |most| most as u64);
         let completion_tokens = match endpoint {
             Endpoint::Embeddings | Endpoint::Plain => 0,
-            _ => most.saturating_mul(self.n.unwrap_or(1).max(1)),
+            _ => most.saturating_mul(self.n.map_or(1, |n| n.max(1.0) as u64)),
         };
         ModelUse { prompt_tokens: estimate(body.len() as u64), completion_tokens, ..ModelUse::default() }
     }
@@ -129,6 +131,7 @@ mod tests {
         assert_eq!(expected(r#"{"max_tokens":7,"n":2}"#).completion_tokens, 14);
         assert_eq!(expected(r#"{"max_completion_tokens":9}"#).completion_tokens, 9);
         assert_eq!(expected("{}").completion_tokens, USUAL_ANSWER);
+        assert_eq!(expected(r#"{"max_tokens":-1}"#).completion_tokens, USUAL_ANSWER);
         assert_eq!(expected(r#"{"max_tokens":18446744073709551615,"n":2}"#).completion_tokens, u64::MAX);
     }
 
