@@ -1,10 +1,11 @@
 // One step, as far as it can be shown: what was asked, what came back, when.
 
 import { request } from './api';
+import { asked as askedOf, said } from './conversation';
 import { diff } from './diff';
 import { bytes, make, milliseconds } from './dom';
 import { jsonTree, picture, pictureIn } from './json_tree';
-import { type Step, failure, parentOf, pictureAddress, state, title, told } from './steps';
+import { type Step, failure, parentOf, pictureAddress, state, title, told, tokens } from './steps';
 
 /** Larger bodies are offered to be saved. */
 const MOST_READ = 8 << 20;
@@ -78,7 +79,8 @@ export class Detail {
     if ('told' in body) return [...nodes, make('p', { className: 'quiet', textContent: body.told })];
     if ('picture' in body) return [...nodes, picture(body.picture, bytes(body.bytes))];
     if ('text' in body) return [...nodes, pictureIn(body.text) ?? terminal([[body.text, '']])];
-    const best = which === 'arguments' ? command(body.json) : printed(body.json);
+    const ofModel = step.dialect === 'model' ? (which === 'arguments' ? askedOf(body.json) : said(body.json)) : null;
+    const best = ofModel ?? (which === 'arguments' ? command(body.json) : printed(body.json));
     if (!best && drawn.length === 0) return [...nodes, jsonTree(body.json)];
     // What is shown well is there once more as it came.
     const raw = make('details', { className: 'raw' }, make('summary', { textContent: 'as recorded' }), jsonTree(body.json));
@@ -145,6 +147,13 @@ function facts(step: Step): HTMLElement {
   add('goes on from', parent === step.step - 1 ? '' : parent === 0 ? 'the start' : `step ${parent}`);
   add('sandbox', work?.sandbox ?? step.sandbox_name);
   add('tokens', work?.tokens === undefined ? '' : JSON.stringify(work.tokens));
+  const model = step.model;
+  add('model', model?.model);
+  add('route', model?.route);
+  add('tokens', model && tokens(model), model?.cached_tokens ? `${model.cached_tokens} from the cache` : '');
+  add('cost', model && model.cost_usd !== null ? `$${model.cost_usd.toPrecision(3)}` : '');
+  add('first token', model && model.first_token_ms !== null ? milliseconds(model.first_token_ms) : '');
+  add('finished by', model?.finish_reason);
   add('trace', work?.trace_id);
   add('went', told(step));
   add('caused by', step.origin);

@@ -17,6 +17,20 @@ export interface Work {
   tokens?: unknown;
 }
 
+/** A call of a model. */
+export interface ModelCall {
+  route: string;
+  model: string;
+  stream: boolean;
+  prompt_tokens: number | null;
+  completion_tokens: number | null;
+  cached_tokens: number | null;
+  estimated: boolean;
+  cost_usd: number | null;
+  first_token_ms: number | null;
+  finish_reason: string | null;
+}
+
 export interface Step {
   step: number;
   dialect: string;
@@ -39,6 +53,7 @@ export interface Step {
   /** The calls of a step that stands for several. */
   calls?: unknown[];
   work?: Work;
+  model?: ModelCall;
 }
 
 /** What went wrong, in a word or two; empty when nothing did, as far as it is known. */
@@ -281,8 +296,15 @@ export function title(action: string): string {
   return path || action;
 }
 
+/** The tokens of a call of a model, in and out. */
+export function tokens({ prompt_tokens, completion_tokens, estimated }: ModelCall): string {
+  if (prompt_tokens === null || completion_tokens === null) return '';
+  return `${estimated ? 'about ' : ''}${prompt_tokens} tokens in, ${completion_tokens} out`;
+}
+
 export function subject(step: Step): string {
   const body = step.arguments;
+  if (step.model) return [step.model.model, tokens(step.model)].filter(Boolean).join(', ');
   if (!body) return '';
   if ('text' in body) return line(body.text);
   if ('base64' in body) return '';

@@ -356,6 +356,21 @@ def test_webhooks(run: Run, serve: Callable[..., ScriptedServer]) -> None:
     assert len({request.headers["idempotency-key"] for request in server.requests}) == 1
 
 
+def test_model_routes(run: Run, serve: Callable[..., ScriptedServer]) -> None:
+    budget = {"tokens": None, "cost_usd": None}
+    info = {"name": "main", "upstream": "https://x/v1", "dialect": "openai", "secret": None, "models": [], "prices": []}
+    info |= {"budget": budget, "budget_each": budget, "requests_per_minute": None, "timeout_seconds": 600}
+    info |= {"created_at": NOW, "changed_at": NOW}
+    counts = ("calls", "estimated_calls", "prompt_tokens", "completion_tokens", "cached_tokens", "cost_usd")
+    details = info | {"usage": dict.fromkeys(counts, 0)}
+    server = serve(answer(200, details), answer(200, {"models": [info], "next_cursor": None}), answer(200, {"name": "main"}))
+    assert run(server.url, lambda client: client.models.set("main", "https://x/v1", models=["a-*"])).usage.calls == 0
+    assert server.requests[0].line == "PUT /api/v2/models/main HTTP/1.1"
+    assert [one.name for one in run(server.url, lambda client: client.models.list())] == ["main"]
+    run(server.url, lambda client: client.models.delete("main"))
+    assert server.requests[2].line == "DELETE /api/v2/models/main HTTP/1.1"
+
+
 def test_lists_are_read_page_by_page(run: Run, serve: Callable[..., ScriptedServer]) -> None:
     pages = ({"sandboxes": [INFO | {"name": name}], "next_cursor": cursor} for name, cursor in (("a", "c/1"), ("b", None)))
     server = serve(*(answer(200, page) for page in pages))

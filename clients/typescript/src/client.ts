@@ -3,6 +3,7 @@
 import { APIError, AreniteError, ConnectionFailed, RequestTimedOut, refusalOf } from "./errors.js";
 import { type Event, readEvents } from "./events.js";
 import { Groups } from "./groups.js";
+import { Models } from "./model_routes.js";
 import { Sandboxes } from "./sandbox.js";
 import { Secrets } from "./secrets.js";
 import { Snapshots } from "./snapshots.js";
@@ -81,6 +82,7 @@ export class Client {
   readonly baseUrl: string;
   readonly timeoutMs: number;
   readonly groups: Groups;
+  readonly models: Models;
   readonly sandboxes: Sandboxes;
   readonly secrets: Secrets;
   readonly snapshots: Snapshots;
@@ -105,6 +107,7 @@ export class Client {
     this.#headers = key ? { "x-api-key": key } : {};
     this.#fetch = options.fetch ?? ((input, init) => fetch(input, init));
     this.groups = new Groups(this);
+    this.models = new Models(this);
     this.sandboxes = new Sandboxes(this);
     this.secrets = new Secrets(this);
     this.snapshots = new Snapshots(this);

@@ -27,6 +27,7 @@ export {
 } from "./errors.js";
 export { Files, FileWatch, type WatchOptions } from "./files.js";
 export { Group, Groups } from "./groups.js";
+export { Models } from "./model_routes.js";
 export { type ReturnOptions, Sandbox, type SandboxBatch, Sandboxes } from "./sandbox.js";
 export { Secrets, type SetSecret } from "./secrets.js";
 export { Snapshots } from "./snapshots.js";

@@ -4,6 +4,7 @@ mod events;
 mod explore;
 mod groups;
 mod list;
+mod model;
 mod network;
 mod node;
 mod quarantine;
@@ -34,6 +35,7 @@ pub(crate) use events::{
 pub(crate) use explore::ExploreArgs;
 pub(crate) use groups::{GroupCommand, GroupCreateArgs, GroupLsArgs, GroupRenewArgs, GroupRmArgs};
 pub(crate) use list::LsArgs;
+pub(crate) use model::{ModelCommand, ModelLsArgs, ModelRmArgs, ModelSetArgs, ModelShowArgs, PriceOf};
 pub(crate) use network::{NetworkCommand, NetworkSetArgs, NetworkShowArgs, NetworkSuggestArgs};
 pub(crate) use node::{NodeCommand, NodeDrainArgs, NodeLsArgs, NodeUncordonArgs};
 pub(crate) use quarantine::{QuarantineAdoptArgs, QuarantineCommand, QuarantineLsArgs, QuarantineRmArgs};
@@ -179,6 +181,9 @@ pub(crate) enum Command {
     /// Manage addresses that get events
     #[command(subcommand)]
     Webhook(WebhookCommand),
+    /// Manage routes to models: calls of models with keys, budgets, and steps
+    #[command(subcommand)]
+    Model(ModelCommand),
     /// Show who changed what, and which requests were refused
     Audit(AuditArgs),
     /// Build and manage images

@@ -112,6 +112,7 @@ fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
         Command::Events(args) => on_runtime(commands::events::events(args)),
         Command::Secret(command) => on_runtime(commands::secret::run(command)),
         Command::Webhook(command) => on_runtime(commands::webhook::run(command)),
+        Command::Model(command) => on_runtime(commands::model::run(command)),
         Command::Audit(args) => on_runtime(commands::tenants::audit(args)),
         Command::Trajectory(command) => on_runtime(commands::trajectory::run(command)),
         Command::Rag(command) => commands::rag::run(command),

@@ -194,6 +194,7 @@ async fn serve(
         workers: Some(workers),
         corpora: Some(Arc::new(Library::of_data(&config.data_dir))),
         webhook_ranges: config.webhook_allow.iter().filter_map(net).collect(),
+        model_ranges: config.model_allow.iter().filter_map(net).collect(),
         outgoing_tls,
         node,
         archive,

@@ -351,6 +351,39 @@ pub(crate) struct Webhook {
 }
 
 #[derive(Debug, Deserialize)]
+pub(crate) struct ModelRoutes {
+    pub(crate) models: Vec<ModelRoute>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct ModelRoute {
+    pub(crate) name: String,
+    pub(crate) upstream: String,
+    pub(crate) dialect: String,
+    pub(crate) secret: Option<String>,
+    pub(crate) models: Vec<String>,
+    pub(crate) budget: ModelBudget,
+    pub(crate) budget_each: ModelBudget,
+    /// Not in lists.
+    pub(crate) usage: Option<ModelUse>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct ModelBudget {
+    pub(crate) tokens: Option<u64>,
+    pub(crate) cost_usd: Option<f64>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct ModelUse {
+    pub(crate) calls: u64,
+    pub(crate) estimated_calls: u64,
+    pub(crate) prompt_tokens: u64,
+    pub(crate) completion_tokens: u64,
+    pub(crate) cost_usd: f64,
+}
+
+#[derive(Debug, Deserialize)]
 pub(crate) struct Deliveries {
     pub(crate) deliveries: Vec<Delivery>,
 }

@@ -36,7 +36,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChildBudget {
-    /// From 1 to 1000.
+    /// From 0 to 1000. With 0, the agent creates none, and can call the tenant's models.
     pub sandboxes: u32,
     /// The sum of their CPU limits, in thousandths of a core.
     pub cpu_millis: u64,
@@ -57,7 +57,7 @@ fn one() -> u32 {
 impl ChildBudget {
     fn check(&self) -> Result<(), ControlError> {
         let bounds = [
-            ("sandboxes", u64::from(self.sandboxes), 1, u64::from(MAX_SANDBOXES)),
+            ("sandboxes", u64::from(self.sandboxes), 0, u64::from(MAX_SANDBOXES)),
             ("depth", u64::from(self.depth), 1, u64::from(MAX_DEPTH)),
             ("lifetime_seconds", self.lifetime_seconds.unwrap_or(1), 1, u64::MAX),
         ];

@@ -21,6 +21,7 @@ use crate::health::Health;
 use crate::idempotency::Idempotency;
 use crate::images::{Images, Logins};
 use crate::lease::Activity;
+use crate::models::ModelMeters;
 use crate::nodes::{Cluster, NodeStore};
 use crate::pool::Pool;
 use crate::quarantine::Quarantine;
@@ -65,6 +66,7 @@ pub struct Control {
     /// None: the engine keeps them itself.
     pub(crate) images: Option<Images>,
     pub(crate) registry_logins: Logins,
+    pub(crate) models: ModelMeters,
     pub(crate) secrets: Secrets,
     pub(crate) volume_uses: VolumeUses,
     pub(crate) tally: Tally,
@@ -176,6 +178,7 @@ impl Control {
             idempotency: Idempotency::default(),
             images: config.images.clone().map(Images::new),
             registry_logins: Logins::default(),
+            models: ModelMeters::default(),
             secrets: Secrets::default(),
             volume_uses: VolumeUses::default(),
             tally: Tally::default(),

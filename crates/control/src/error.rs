@@ -5,14 +5,14 @@ use std::time::Duration;
 use arenite_engine::EngineError;
 use arenite_image::ImageError;
 use arenite_model::{
-    ErrorCode, GroupName, IdError, IdempotencyKey, ImageName, KeyId, NodeName, SandboxId, SandboxName, SandboxState, SecretName,
-    SnapshotName, SpecError, TenantId, Tier, VolumeName,
+    ErrorCode, GroupName, IdError, IdempotencyKey, ImageName, KeyId, ModelRouteName, NodeName, SandboxId, SandboxName,
+    SandboxState, SecretName, SnapshotName, SpecError, TenantId, Tier, VolumeName,
 };
 use thiserror::Error;
 
 use crate::store::StoreError;
 use crate::tenants::{Quota, QuotaExceeded};
-use crate::{groups, idempotency, images, volumes};
+use crate::{groups, idempotency, images, models, volumes};
 
 /// Why an operation of control failed. Cheap to clone, since all callers that wait for one create get its error.
 #[derive(Debug, Error, Clone)]
@@ -155,6 +155,18 @@ pub enum ControlError {
     NoRegistry { host: String },
     #[error("the registry's user is not valid: {reason}")]
     InvalidLogin { reason: String },
+    #[error("there is no model route {name}")]
+    NoModelRoute { name: String },
+    #[error("the model route is not valid: {reason}")]
+    InvalidModelRoute { reason: String },
+    #[error("the model route {route} does not allow the model {model:?}")]
+    ModelNotAllowed { route: ModelRouteName, model: String },
+    #[error("the model route {route} has a budget in money and no price for the model {model:?}")]
+    NoModelPrice { route: ModelRouteName, model: String },
+    #[error("the budget of {of} is used up: {used} of {limit} are used{}", if *is_reserved { ", with what calls in progress may use" } else { "" })]
+    ModelBudget { of: String, limit: String, used: String, is_reserved: bool },
+    #[error("the model route {route} allows {limit} requests a minute")]
+    ModelRate { route: ModelRouteName, limit: u32, retry_after: Duration },
     #[error("there is no secret {name}")]
     NoSecret { name: SecretName },
     #[error("the secret is not valid: {reason}")]
@@ -211,6 +223,7 @@ impl ControlError {
             | Self::NoRegistry { .. }
             | Self::NoSecret { .. }
             | Self::NoSnapshot { .. }
+            | Self::NoModelRoute { .. }
             | Self::NoNode { .. } => ErrorCode::NotFound,
             Self::AlreadyExists { .. }
             | Self::TenantExists { .. }
@@ -254,7 +267,11 @@ impl ControlError {
             | Self::InvalidLease { .. }
             | Self::InvalidSecret { .. }
             | Self::Id(_)
-            | Self::InvalidLogin { .. } => ErrorCode::InvalidRequest,
+            | Self::InvalidLogin { .. }
+            | Self::InvalidModelRoute { .. } => ErrorCode::InvalidRequest,
+            Self::ModelNotAllowed { .. } | Self::NoModelPrice { .. } => ErrorCode::Forbidden,
+            Self::ModelBudget { .. } => ErrorCode::QuotaExceeded,
+            Self::ModelRate { .. } => ErrorCode::Exhausted,
             Self::Quota(exceeded) if exceeded.is_permanent() => ErrorCode::QuotaExceeded,
             Self::Quota(_) => ErrorCode::Exhausted,
             Self::Exhausted { .. } | Self::NoNodeFits { .. } | Self::NodeRuns { .. } | Self::Stopping | Self::TooMany { .. } => {
@@ -329,6 +346,11 @@ impl ControlError {
             Self::NoNodeFits { .. } => "arenite node ls shows states, drains and labels; arenite node uncordon NAME ends a drain",
             Self::GroupExists { .. } => "renew its lease, or choose another name",
             Self::GroupEnding { .. } => "wait until it is gone, or create another group",
+            Self::NoModelRoute { .. } => "see which there are: arenite model ls",
+            Self::ModelNotAllowed { .. } | Self::NoModelPrice { .. } | Self::ModelBudget { .. } => {
+                "an admin of the tenant can change the route: arenite model set"
+            }
+            Self::TooMany { what: models::WHAT, .. } => "remove model routes that are not needed",
             Self::TooMany { what: images::LOGINS, .. } => "remove registries that are not needed",
             Self::TooMany { what: volumes::WHAT, .. } => "remove volumes that are not needed",
             Self::TooMany { what: groups::WHAT, .. } => "delete groups that are not needed",
@@ -396,7 +418,7 @@ impl ControlError {
     /// When to retry, for `Retry-After`.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::Exhausted { retry_after, .. } => Some(*retry_after),
+            Self::Exhausted { retry_after, .. } | Self::ModelRate { retry_after, .. } => Some(*retry_after),
             Self::Quota(exceeded) if exceeded.is_permanent() => None,
             Self::Quota(QuotaExceeded { quota, .. }) => Some(Duration::from_secs(match quota {
                 Quota::RequestsPerSecond => 1,

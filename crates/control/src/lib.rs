@@ -80,6 +80,10 @@
 //!
 //! A tenant's storage that outlives sandboxes, and that several of them mount (`volumes`).
 //!
+//! # Models
+//!
+//! Routes of a tenant to models, and what is used of their budgets ([`models`]). The gateway makes the calls.
+//!
 //! # Children
 //!
 //! An agent inside a sandbox with a budget creates others, which end with it (`children`).
@@ -110,6 +114,7 @@ pub mod images;
 mod lease;
 mod life;
 mod memo;
+pub mod models;
 mod network;
 pub mod nodes;
 mod overlay;

@@ -60,7 +60,9 @@ pub struct GatewayConfig {
     pub corpora: Option<Arc<Library>>,
     /// Ranges of addresses that webhooks may reach besides the public internet.
     pub webhook_ranges: Vec<IpNet>,
-    /// Opens TLS connections of webhooks and traces; none: they can't use https.
+    /// Ranges of addresses that model routes may reach besides the public internet.
+    pub model_ranges: Vec<IpNet>,
+    /// Opens TLS connections of webhooks, traces, and model routes; none: they can't use https.
     pub outgoing_tls: Option<TlsConnector>,
     /// None: the server is not a node of a cluster.
     pub node: Option<NodeConfig>,
@@ -97,6 +99,7 @@ impl Default for GatewayConfig {
             workers: None,
             corpora: None,
             webhook_ranges: Vec::new(),
+            model_ranges: Vec::new(),
             outgoing_tls: None,
             node: None,
             archive: None,

@@ -23,6 +23,7 @@ use crate::connections::Connections;
 use crate::descriptors::Descriptors;
 use crate::metrics::Metrics;
 use crate::nodes::Peers;
+use crate::outgoing::Reach;
 use crate::proxy::{Commands, Pools};
 use crate::refusal::Refusal;
 use crate::traces::{Trace, Traces};
@@ -61,6 +62,8 @@ pub(crate) struct Gateway {
     /// Commands of the command line in progress.
     pub(crate) commands: Arc<Commands>,
     pub(crate) webhooks: WebhookSender,
+    /// The addresses that model routes may reach.
+    pub(crate) model_reach: Reach,
     pub(crate) traces: Traces,
     /// Connections to the other nodes of the cluster; set before the server serves, if it is one.
     pub(crate) peers: Option<Peers>,
@@ -80,6 +83,7 @@ impl Gateway {
     pub(crate) fn new(config: GatewayConfig, control: Arc<Control>, recorder: Recorder) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let webhooks = WebhookSender::new(config.webhook_ranges.clone(), config.outgoing_tls.clone());
+        let model_reach = Reach::new(config.model_ranges.clone(), "model_allow");
         let traces = Traces::new(config.traces.as_ref());
         let limits = Arc::downgrade(&control);
         recorder.limit_tenants(move |tenant| limits.upgrade()?.tenant_limits(tenant).trajectory_bytes);
@@ -102,6 +106,7 @@ impl Gateway {
             handovers: Grants::default(),
             commands: Arc::default(),
             webhooks,
+            model_reach,
             traces,
             peers: None,
             mcp: arenite_mcp::Server::new(dialect::mcp::Hub),

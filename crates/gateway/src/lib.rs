@@ -41,6 +41,7 @@ mod inside;
 mod lifecycle;
 mod lists;
 mod metrics;
+mod models;
 mod network;
 mod network_records;
 mod nodes;

@@ -1,5 +1,11 @@
-//! Requests of the server itself: to webhooks, and to a collector of traces. Only the head of an answer is read.
+//! Requests of the server itself: to webhooks, to a collector of traces, and to models.
+//!
+//! The check of an address and the connection use the same addresses, so a name can't change its address in between.
 
+use std::net::{IpAddr, SocketAddr};
+
+use arenite_engine::Connection;
+use arenite_model::is_public_address;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HOST, USER_AGENT};
 use http::uri::Scheme;
@@ -7,15 +13,55 @@ use http::{Request, StatusCode, Uri};
 use http_body_util::Full;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use ipnet::IpNet;
 use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio_rustls::TlsConnector;
 
 /// Longest URL, in bytes.
 const MAX_URL: usize = 2048;
 /// Largest head of an answer, in bytes.
 const MAX_HEAD: usize = 16 << 10;
+
+/// The most addresses of a name that are tried.
+const MAX_TRIED: usize = 4;
+
+/// The addresses that requests for tenants may reach.
+pub(crate) struct Reach {
+    /// Besides public addresses.
+    ranges: Vec<IpNet>,
+    /// The setting that names them.
+    setting: &'static str,
+}
+
+impl Reach {
+    pub(crate) fn new(ranges: Vec<IpNet>, setting: &'static str) -> Self {
+        Self { ranges, setting }
+    }
+
+    /// Connects, if every address of the host may be reached. The error does not say what a private name resolves to.
+    pub(crate) async fn dial(&self, target: &Target) -> Result<TcpStream, String> {
+        let Target { host, port, .. } = target;
+        let found = lookup_host((host.as_str(), *port)).await.map_err(|_| format!("the name {host} can't be resolved"))?;
+        let addresses: Vec<SocketAddr> = found.collect();
+        if !addresses.iter().all(|address| self.has(address.ip())) {
+            return Err(format!("{host} has an address that is not public, and {} does not name it", self.setting));
+        }
+        let mut error = format!("the name {host} has no address");
+        for address in addresses.into_iter().take(MAX_TRIED) {
+            match TcpStream::connect(address).await {
+                Ok(stream) => return Ok(stream),
+                Err(failed) => error = format!("there is no connection: {failed}"),
+            }
+        }
+        Err(error)
+    }
+
+    fn has(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        is_public_address(address) || self.ranges.iter().any(|range| range.contains(&address))
+    }
+}
 
 /// A checked URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +71,7 @@ pub(crate) struct Target {
     pub(crate) host: String,
     pub(crate) port: u16,
     /// Host and port as in the URL.
-    authority: String,
+    pub(crate) authority: String,
     /// With the query.
     pub(crate) path: String,
 }
@@ -73,20 +119,22 @@ impl Target {
         tls: Option<&TlsConnector>,
         request: Request<Full<Bytes>>,
     ) -> Result<StatusCode, String> {
+        exchange(self.secure(tcp, tls).await?, request).await
+    }
+
+    /// Opens TLS on a connection to the host, if the URL says so.
+    pub(crate) async fn secure(&self, tcp: TcpStream, tls: Option<&TlsConnector>) -> Result<Box<dyn Connection>, String> {
         if !self.is_tls {
-            return exchange(tcp, request).await;
+            return Ok(Box::new(tcp));
         }
         let tls = tls.ok_or("this server has no certificate authorities to check https with")?;
         let name = ServerName::try_from(self.host.clone()).map_err(|error| format!("the URL can't be used: {error}"))?;
         let tls = tls.connect(name, tcp).await.map_err(|error| format!("there is no TLS connection: {error}"))?;
-        exchange(tls, request).await
+        Ok(Box::new(tls))
     }
 }
 
-async fn exchange<S>(stream: S, request: Request<Full<Bytes>>) -> Result<StatusCode, String>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
+async fn exchange(stream: Box<dyn Connection>, request: Request<Full<Bytes>>) -> Result<StatusCode, String> {
     let broke_off = |error: hyper::Error| format!("the connection broke off: {error}");
     let mut builder = http1::Builder::new();
     let connected = builder.max_buf_size(MAX_HEAD).handshake(TokioIo::new(stream)).await;

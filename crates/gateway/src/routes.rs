@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 
 use arenite_control::Template;
+use arenite_control::models::ModelRouteSpec;
 use arenite_control::nodes::Node;
 use arenite_control::tenants::Role;
 use arenite_model::ErrorCode;
@@ -39,6 +40,7 @@ use crate::guard::HostKind;
 use crate::health::{Health, Ready};
 use crate::images::{ImageDetails, PullImage, PullList, RemovedImage};
 use crate::lists::MAX_PAGE;
+use crate::models::{ModelRouteDetails, ModelRouteList, RemovedModelRoute};
 use crate::network::NetworkInfo;
 use crate::operation::{Operation, SchemaOf, schema_of};
 use crate::path::is_under;
@@ -54,7 +56,7 @@ use crate::webhooks::{
     CreateWebhook, DeliveryInfo, DeliveryPage, NewWebhookInfo, RemovedWebhook, WebhookInfo, WebhookList, WebhookTest,
 };
 use crate::{
-    api, auth, builds, changes, corpora, events, groups, health, images, metrics, network, nodes, pages, problem, proxy,
+    api, auth, builds, changes, corpora, events, groups, health, images, metrics, models, network, nodes, pages, problem, proxy,
     quarantine, registries, sandbox_filter, secrets, states, tenants, trajectories, usage, volumes, webhooks,
 };
 
@@ -178,6 +180,7 @@ static TRAJECTORIES: Surface = Surface::own("trajectories");
 static API: Surface = Surface { frugal: true, ..Surface::own("api") };
 static HEALTH: Surface = Surface::agentflow("health");
 static METRICS: Surface = Surface { frugal: true, has_slash: false, ..Surface::own("metrics") };
+static MODELS: Surface = Surface { refuse: models::refuse, ..Surface::aio("models") };
 static PREVIEW: Surface = Surface::aio("preview");
 static AUTH: Surface = Surface::aio("auth");
 static TERMINAL: Surface = Surface::aio("terminal");
@@ -408,6 +411,16 @@ static ROUTES: &[Route] = &[
         .doc(Operation::new("secrets", "remove_secret", "Removes a secret; further requests with its placeholders are refused").answers::<RemovedSecret>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/secrets/reencrypt", |e| Box::pin(secrets::reencrypt(e))).needs_operator()
         .doc(Operation::new("secrets", "reencrypt_secrets", "Reads the keys again, and encrypts the secrets of all tenants with the first one").takes::<Nothing>().answers::<ReencryptedSecrets>(200)),
+    Route::new(At::Server, &API, GET, "/api/v2/models", |e| Box::pin(models::list(e))).needs(Role::Admin)
+        .doc(Operation::new("models", "list_model_routes", "Lists the routes to models").paged(MAX_PAGE).answers::<ModelRouteList>(200)),
+    Route::new(At::Server, &API, GET, "/api/v2/models/{name}", |e| Box::pin(models::get(e))).needs(Role::Admin)
+        .doc(Operation::new("models", "get_model_route", "Describes a route to models, with what it used").answers::<ModelRouteDetails>(200)),
+    Route::new(At::Server, &API, PUT, "/api/v2/models/{name}", |e| Box::pin(models::set(e))).needs(Role::Admin)
+        .doc(Operation::new("models", "set_model_route", "Adds a route to models, or replaces it; it keeps what it used").takes::<ModelRouteSpec>().answers::<ModelRouteDetails>(200)),
+    Route::new(At::Server, &API, DELETE, "/api/v2/models/{name}", |e| Box::pin(models::remove(e))).needs(Role::Admin)
+        .doc(Operation::new("models", "remove_model_route", "Removes a route to models with what it used").answers::<RemovedModelRoute>(200)),
+    // Calls of models, in the APIs of their upstreams.
+    Route::new(At::Server, &MODELS, ANY, "/models/**", |e| Box::pin(models::serve(e))).needs(Role::Use),
     // The same for names with slashes.
     Route::new(At::Server, &API, GET, "/api/v2/images/**", |e| Box::pin(images::get(e))),
     Route::new(At::Server, &API, DELETE, "/api/v2/images/**", |e| Box::pin(images::remove(e))).for_whole_tenant(),

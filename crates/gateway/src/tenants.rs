@@ -247,6 +247,7 @@ async fn remove_tenant(
         webhooks.remove_all(name).await?;
     }
     gateway.control.remove_images_of(name).await?;
+    gateway.control.remove_model_routes_of(name).await?;
     gateway.control.remove_secrets_of(name).await?;
     for snapshot in gateway.control.snapshots(name) {
         gateway.control.remove_snapshot(name, &snapshot.name).await?;

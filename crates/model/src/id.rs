@@ -144,6 +144,14 @@ text_id!(
 );
 
 text_id!(
+    /// Names a route to models within its tenant: a DNS label.
+    ModelRouteName,
+    "name of a model route",
+    "use 1 to 63 lower-case letters, digits and inner hyphens",
+    is_dns_label
+);
+
+text_id!(
     /// Names a snapshot within its tenant: a DNS label.
     SnapshotName,
     "snapshot name",

@@ -22,8 +22,8 @@ pub use code::ErrorCode;
 pub use death::{Death, DeathReason};
 pub use error_text::with_sources;
 pub use id::{
-    GroupName, IdError, IdempotencyKey, ImageName, KeyId, NodeName, SandboxId, SandboxName, SecretName, SnapshotName, StateId,
-    TenantId, VolumeId, VolumeName, WebhookId,
+    GroupName, IdError, IdempotencyKey, ImageName, KeyId, ModelRouteName, NodeName, SandboxId, SandboxName, SecretName,
+    SnapshotName, StateId, TenantId, VolumeId, VolumeName, WebhookId,
 };
 pub use network::{NetworkPolicy, NetworkRule, PolicyMode, RuleFields, RulePorts, RuleProtocol};
 pub use pause::PauseKind;

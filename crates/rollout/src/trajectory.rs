@@ -125,14 +125,17 @@ pub(crate) struct Outcome<'a> {
 }
 
 /// A line of AgentFlow's rollouts. The steps are the server's; outcome and times are the runner's. The messages are those of
-/// the agent's result, else question, calls and answer: what a model said in between is not recorded.
+/// the agent's result, else those of the model if the server recorded its calls, else question, calls and answer.
 pub(crate) fn line(outcome: &Outcome<'_>, recorded: Option<&Value>) -> Value {
     let in_result = |name: &str| outcome.result.and_then(|result| result.get(name));
     let list = |value: Option<&Value>| value.and_then(Value::as_array).filter(|list| !list.is_empty()).cloned();
     let calls: Vec<Value> =
         list(recorded.and_then(|r| r.get("tool_calls"))).unwrap_or_default().into_iter().map(whole_call).collect();
     let answer = final_answer(outcome.result);
-    let messages = list(in_result("messages")).unwrap_or_else(|| {
+    // Only then, the server knows the question.
+    let conversation = recorded.filter(|recorded| recorded.get("question").is_some_and(Value::is_string));
+    let said = || list(conversation.and_then(|recorded| recorded.get("messages")));
+    let messages = list(in_result("messages")).or_else(said).unwrap_or_else(|| {
         let mut messages = vec![json!({"role": "user", "content": outcome.question})];
         // The server recorded the calls between question and answer.
         messages.extend(list(recorded.and_then(|r| r.get("messages"))).unwrap_or_default());

@@ -54,6 +54,7 @@ mod follow;
 mod limits;
 mod line;
 mod log;
+mod model_step;
 mod network;
 mod record;
 mod recorder;
@@ -74,6 +75,7 @@ pub use filter::Filter;
 pub use follow::{Follow, News};
 pub use limits::Limits;
 pub use log::{FileLog, StepLog, TrajectoryKey};
+pub use model_step::{MODEL_DIALECT, ModelStep};
 pub use network::{NetworkEvent, NetworkEvents};
 pub use record::{
     BlobRef, Body, Counters, FORMAT_VERSION, Failure, Intent, IntentRecord, Kind, NotKept, Origin, Outcome, OutcomeKind,

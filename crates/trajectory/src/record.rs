@@ -13,6 +13,7 @@ use utoipa::{PartialSchema, ToSchema};
 
 use crate::TrajectoryError;
 use crate::class::FailureClass;
+use crate::model_step::ModelStep;
 use crate::seal::{self, Line};
 
 /// The version of records on disk and of exported steps. Version 1 had no checksums, no `result`, and the client's address as
@@ -300,6 +301,9 @@ pub struct Step {
     /// Of a sandbox with automatic checkpoints, for a step that can change its disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<StepState>,
+    /// Of a call of a model, once it has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<ModelStep>,
     /// Bytes that passed through the request tap, or of `arguments` if they were available at the start.
     pub bytes_in: u64,
     /// Bytes that passed through the response tap.
@@ -494,6 +498,8 @@ pub struct OutcomeRecord {
     pub calls: Vec<PartOfStep>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<StepState>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<ModelStep>,
     pub bytes_in: u64,
     pub bytes_out: u64,
     pub ended_at: Option<Timestamp>,
@@ -519,6 +525,7 @@ impl OutcomeRecord {
             observation: None,
             calls: Vec::new(),
             state: None,
+            model: None,
             bytes_in: 0,
             bytes_out: 0,
             ended_at: None,
@@ -666,6 +673,7 @@ impl Step {
             work: None,
             calls: Vec::new(),
             state: None,
+            model: None,
             bytes_in: 0,
             bytes_out: 0,
         }
@@ -696,6 +704,7 @@ impl Step {
             work: intent.work,
             calls: Vec::new(),
             state: None,
+            model: None,
             bytes_in: intent.bytes_in,
             bytes_out: 0,
         }
@@ -713,6 +722,7 @@ impl Step {
         self.error = outcome.error;
         self.calls = outcome.calls;
         self.state = outcome.state;
+        self.model = outcome.model;
         self.bytes_in = self.bytes_in.max(outcome.bytes_in);
         self.bytes_out = outcome.bytes_out;
     }

@@ -19,6 +19,7 @@ use tokio::sync::mpsc;
 use crate::class::FailureClass;
 use crate::follow::{Change, Followers};
 use crate::limits::{MAX_ACTION, MAX_PAGE, MAX_TEXT};
+use crate::model_step::ModelStep;
 use crate::record::conclude;
 use crate::reserve::Reserve;
 use crate::{
@@ -204,6 +205,7 @@ impl Recorder {
             parts: Vec::new(),
             class: None,
             state: None,
+            model: None,
         })
     }
 
@@ -476,6 +478,7 @@ pub struct OpenStep {
     parts: Vec<PartOfStep>,
     class: Option<FailureClass>,
     state: Option<StepState>,
+    model: Option<ModelStep>,
 }
 
 /// One of the calls of a step that stands for several.
@@ -535,6 +538,11 @@ impl OpenStep {
         });
     }
 
+    /// Describes the call of a model.
+    pub fn set_model(&mut self, model: ModelStep) {
+        self.model = Some(model);
+    }
+
     /// The step's number within its trajectory, from 1.
     pub fn id(&self) -> u64 {
         self.step
@@ -581,6 +589,7 @@ impl OpenStep {
             observation: response.close(),
             calls: std::mem::take(&mut self.parts),
             state: self.state.take(),
+            model: self.model.take().map(ModelStep::shortened),
             bytes_in,
             bytes_out,
             ended_at: Some(Timestamp::now()),
@@ -635,7 +644,7 @@ fn shortened(result: StepResult) -> StepResult {
 }
 
 /// Cuts a text to `most` bytes, marked with an ellipsis.
-fn cut(mut text: String, most: usize) -> String {
+pub(crate) fn cut(mut text: String, most: usize) -> String {
     if text.len() > most {
         text.truncate(text.floor_char_boundary(most));
         text.push('…');

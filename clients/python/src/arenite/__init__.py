@@ -12,6 +12,7 @@ from ._async.code import AsyncCode
 from ._async.commands import AsyncBashSession, AsyncProcess
 from ._async.files import AsyncFiles, AsyncFileWatch
 from ._async.groups import AsyncGroup, AsyncGroups
+from ._async.model_routes import AsyncModels
 from ._async.sandbox import AsyncSandbox, AsyncSandboxBatch, AsyncSandboxes
 from ._async.secrets import AsyncSecrets
 from ._async.snapshots import AsyncSnapshots
@@ -24,6 +25,7 @@ from ._sync.code import Code
 from ._sync.commands import BashSession, Process
 from ._sync.files import Files, FileWatch
 from ._sync.groups import Group, Groups
+from ._sync.model_routes import Models
 from ._sync.sandbox import Sandbox, SandboxBatch, Sandboxes
 from ._sync.secrets import Secrets
 from ._sync.snapshots import Snapshots
@@ -65,6 +67,7 @@ __all__ = [
     "AsyncFiles",
     "AsyncGroup",
     "AsyncGroups",
+    "AsyncModels",
     "AsyncProcess",
     "AsyncSandbox",
     "AsyncSandboxBatch",
@@ -93,6 +96,7 @@ __all__ = [
     "Group",
     "Groups",
     "InvalidRequest",
+    "Models",
     "NotFound",
     "Output",
     "PreconditionFailed",

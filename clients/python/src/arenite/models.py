@@ -107,6 +107,9 @@ KeyState: TypeAlias = Literal["valid", "expired", "revoked"] | str
 
 Language: TypeAlias = Literal["python", "javascript"] | str
 
+ModelDialect: TypeAlias = Literal["openai", "anthropic"] | str
+"""The API that the upstream speaks, and the clients of the route with it."""
+
 NetworkMode: TypeAlias = Literal["none", "open"] | str
 """Network access of a sandbox."""
 
@@ -378,7 +381,7 @@ class ChildBudget(Model):
     memory_bytes: int
     """The sum of their memory limits, in bytes."""
     sandboxes: int
-    """From 1 to 1000."""
+    """From 0 to 1000. With 0, the agent creates none, and can call the tenant's models."""
 
 
 class CodeExecuteResponse(Model):
@@ -723,6 +726,102 @@ class Me(Model):
     """Whether the server keeps tenants."""
 
 
+class ModelBudget(Model):
+    """Limits of what a route may use in all. Absent or null: no limit."""
+    cost_usd: float | None = None
+    """In dollars, by the prices of the route."""
+    tokens: int | None = None
+    """Tokens of requests and answers together."""
+
+
+class ModelPrice(Model):
+    """The price of some models, in dollars for a million tokens."""
+    cached: float | None = None
+    """For tokens of a request that the upstream had in its cache; absent: as `input`."""
+    input: float
+    models: str
+    """A pattern of names, such as `gpt-*`. The first price that fits a model applies."""
+    output: float
+
+
+class ModelRouteSpec(Model):
+    """A model route, as a client sets it."""
+    budget: ModelBudget | None = None
+    """For the route as a whole."""
+    budget_each: ModelBudget | None = None
+    """For each sandbox, with those that its agent creates, and for each worker."""
+    dialect: ModelDialect = 'openai'
+    models: list[str] | None = None
+    """Patterns of the allowed models, such as `gpt-*`; empty: all."""
+    prices: list[ModelPrice] | None = None
+    requests_per_minute: int | None = None
+    """Of all callers together."""
+    secret: str | None = None
+    """The tenant's secret that has the upstream's key; absent: it needs none."""
+    timeout_seconds: int = 600
+    """The longest time without a byte of the upstream's answer, from 1 to 3600; 600 by default."""
+    upstream: str = ''
+    """The base URL of the upstream with its version, such as `https://api.example.org/v1`."""
+
+
+class ModelRouteInfo(ModelRouteSpec):
+    """A model route."""
+    changed_at: datetime
+    created_at: datetime
+    name: str
+
+
+class ModelRouteDetails(ModelRouteInfo):
+    """A model route, with what it used."""
+    usage: ModelUse
+    """Since the route was created."""
+
+
+class ModelRouteList(Model):
+    models: list[ModelRouteInfo]
+    next_cursor: str | None = None
+    """`cursor` of the next page; null at the end."""
+
+
+class ModelStep(Model):
+    """A call of a model. Its request is the step's `arguments`. Its answer is the `observation`, put together if it
+    was streamed.
+    """
+    cached_tokens: int | None = None
+    completion_tokens: int | None = None
+    cost_usd: float | None = None
+    """In dollars, by the prices of the route; null: it has none for the model."""
+    estimated: bool
+    """The upstream gave no counts: tokens are a quarter of the bytes."""
+    finish_reason: str | None = None
+    """As the upstream says it, such as `stop` or `tool_use`."""
+    first_token_ms: float | None = None
+    """From the request to the first byte of the answer's content."""
+    model: str
+    """The model that the request names."""
+    prompt_tokens: int | None = None
+    """Tokens of the request, also those that the upstream had in its cache."""
+    reasoning_tokens: int | None = None
+    """The part of the completion that is reasoning."""
+    route: str
+    """The model route of the tenant."""
+    stream: bool
+    """The answer was streamed."""
+
+
+class ModelUse(Model):
+    """What calls used. Tokens of a call without counts are estimated: a quarter of its bytes."""
+    cached_tokens: int = 0
+    """The part of `prompt_tokens` that the upstream had in its cache."""
+    calls: int = 0
+    completion_tokens: int = 0
+    cost_usd: float = 0.0
+    """In dollars, by the prices of the route at the time of each call."""
+    estimated_calls: int = 0
+    """The calls with estimated tokens."""
+    prompt_tokens: int = 0
+
+
 class NetworkInfo(Model):
     """The network of a sandbox, and what it reached."""
     allow: list[NetworkRule]
@@ -920,6 +1019,11 @@ class RemovedImage(Model):
     deleted: bool
     freed_bytes: int
     name: ImageName
+
+
+class RemovedModelRoute(Model):
+    name: str
+    removed: bool
 
 
 class RemovedRegistry(Model):
@@ -1241,6 +1345,8 @@ class Step(Model):
     duration_ms: float | None = None
     ended_at: datetime | None = None
     error: str | None = None
+    model: ModelStep | None = None
+    """Of a call of a model, once it has ended."""
     observation: RecordedBody | None = None
     origin: Origin | None = None
     outcome: OutcomeKind | None = None

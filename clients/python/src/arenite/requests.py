@@ -38,6 +38,9 @@ ImageName: TypeAlias = str
 `python@sha256:` and 64 hexadecimal digits. At most 240 bytes, so that it fits in a file's name.
 """
 
+ModelDialect: TypeAlias = Literal["openai", "anthropic"] | str
+"""The API that the upstream speaks, and the clients of the route with it."""
+
 PauseKind: TypeAlias = Literal["freeze", "disk"] | str
 """What a pause keeps of a sandbox."""
 
@@ -143,7 +146,7 @@ class ChildBudget(TypedDict, total=False):
     memory_bytes: Required[int]
     """The sum of their memory limits, in bytes."""
     sandboxes: Required[int]
-    """From 1 to 1000."""
+    """From 0 to 1000. With 0, the agent creates none, and can call the tenant's models."""
 
 
 class CopyVolume(TypedDict, total=False):
@@ -311,6 +314,44 @@ class ForkSandbox(TypedDict, total=False):
     timeout_seconds: int | None
 
 
+class ModelBudget(TypedDict, total=False):
+    """Limits of what a route may use in all. Absent or null: no limit."""
+    cost_usd: float | None
+    """In dollars, by the prices of the route."""
+    tokens: int | None
+    """Tokens of requests and answers together."""
+
+
+class ModelPrice(TypedDict, total=False):
+    """The price of some models, in dollars for a million tokens."""
+    cached: float | None
+    """For tokens of a request that the upstream had in its cache; absent: as `input`."""
+    input: Required[float]
+    models: Required[str]
+    """A pattern of names, such as `gpt-*`. The first price that fits a model applies."""
+    output: Required[float]
+
+
+class ModelRouteSpec(TypedDict, total=False):
+    """A model route, as a client sets it."""
+    budget: ModelBudget
+    """For the route as a whole."""
+    budget_each: ModelBudget
+    """For each sandbox, with those that its agent creates, and for each worker."""
+    dialect: ModelDialect
+    models: list[str]
+    """Patterns of the allowed models, such as `gpt-*`; empty: all."""
+    prices: list[ModelPrice]
+    requests_per_minute: int | None
+    """Of all callers together."""
+    secret: str | None
+    """The tenant's secret that has the upstream's key; absent: it needs none."""
+    timeout_seconds: int
+    """The longest time without a byte of the upstream's answer, from 1 to 3600; 600 by default."""
+    upstream: str
+    """The base URL of the upstream with its version, such as `https://api.example.org/v1`."""
+
+
 class NetworkRules(TypedDict, total=False):
     """A mode with rules."""
     allow: list[NetworkRule]
@@ -355,7 +396,7 @@ class PutSecret(TypedDict, total=False):
     places: list[SecretPlace] | None
     """Where in a request it may be; by default in headers."""
     value: str | None
-    """8 bytes to 16 KiB without control characters. It can't be read again. Required for a new secret."""
+    """8 bytes to 8 KiB without control characters. It can't be read again. Required for a new secret."""
 
 
 class RenewGroup(TypedDict, total=False):

@@ -9,6 +9,7 @@ pub(crate) mod groups;
 pub(crate) mod image;
 pub(crate) mod logs;
 pub(crate) mod mcp;
+pub(crate) mod model;
 pub(crate) mod network;
 pub(crate) mod node;
 mod pull_bar;

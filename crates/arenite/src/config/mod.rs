@@ -341,6 +341,9 @@ settings! {
     /// Address ranges that webhooks may reach besides the public internet
     #[arg(long, env = "ARENITE_WEBHOOK_ALLOW", value_name = "RANGE", value_delimiter = ',')]
     webhook_allow: Vec<AddressRange>,
+    /// Address ranges that model routes may reach besides the public internet
+    #[arg(long, env = "ARENITE_MODEL_ALLOW", value_name = "RANGE", value_delimiter = ',')]
+    model_allow: Vec<AddressRange>,
     /// Time for which failed deliveries to webhooks are retried, in seconds [default: 86400]
     #[arg(long, env = "ARENITE_WEBHOOK_RETRY_SECONDS", value_name = "SECONDS")]
     webhook_retry_seconds: u32,
@@ -474,6 +477,7 @@ pub(crate) struct Config {
     /// None: requests are not traced.
     pub(crate) traces: Option<TraceConfig>,
     pub(crate) webhook_allow: Vec<AddressRange>,
+    pub(crate) model_allow: Vec<AddressRange>,
     pub(crate) webhook_retry_seconds: u32,
     pub(crate) secret_keys: SecretKeySource,
     pub(crate) tenant_limit: Vec<LimitOf>,
@@ -581,6 +585,7 @@ impl Settings {
             otlp_endpoint: None,
             otlp_sample: Some(1.0),
             webhook_allow: Some(Vec::new()),
+            model_allow: Some(Vec::new()),
             webhook_retry_seconds: Some(86_400),
             secret_key_file: None,
             secret_key_command: None,
@@ -825,6 +830,7 @@ impl Settings {
             tenants,
             traces,
             webhook_allow: all.webhook_allow.expect(complete),
+            model_allow: all.model_allow.expect(complete),
             webhook_retry_seconds: all.webhook_retry_seconds.expect(complete),
             secret_keys,
             tenant_limit: all.tenant_limit.expect(complete),

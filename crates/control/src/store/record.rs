@@ -20,10 +20,26 @@ pub enum RecordKind {
     Volume,
     /// A tenant's encrypted secret: `secrets::Stored`.
     Secret,
+    /// A route to models: `models::Stored`.
+    ModelRoute,
+    /// What one node used of a model route: `models::ModelUse`.
+    ModelTotal,
+    /// What a sandbox or a worker used of a model route: `models::ModelUse`.
+    ModelEach,
 }
 
 impl RecordKind {
-    pub const ALL: [Self; 6] = [Self::Idempotency, Self::Group, Self::Registry, Self::Snapshot, Self::Volume, Self::Secret];
+    pub const ALL: [Self; 9] = [
+        Self::Idempotency,
+        Self::Group,
+        Self::Registry,
+        Self::Snapshot,
+        Self::Volume,
+        Self::Secret,
+        Self::ModelRoute,
+        Self::ModelTotal,
+        Self::ModelEach,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -33,6 +49,9 @@ impl RecordKind {
             Self::Snapshot => "snapshot",
             Self::Volume => "volume",
             Self::Secret => "secret",
+            Self::ModelRoute => "model_route",
+            Self::ModelTotal => "model_total",
+            Self::ModelEach => "model_each",
         }
     }
 }

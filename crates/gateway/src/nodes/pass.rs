@@ -40,6 +40,7 @@ use crate::dialect::agentflow;
 use crate::exchange::Exchange;
 use crate::gateway::Gateway;
 use crate::guard::{Host, HostKind};
+use crate::models;
 use crate::proxy;
 use crate::refusal::Refusal;
 use crate::target::{self, SandboxRef, named};
@@ -283,6 +284,9 @@ async fn worker_of(exchange: &mut Exchange) -> Result<Option<String>, Refusal> {
     struct Named {
         worker_id: Option<String>,
     }
+    if let Some(worker) = models::worker_in_path(&exchange.path.decoded, &exchange.parts.headers) {
+        return Ok(Some(worker.to_owned()).filter(|worker| is_worker(worker)));
+    }
     if !exchange.route.surface.is_agentflow || exchange.parts.method != Method::POST {
         return Ok(None);
     }
@@ -293,9 +297,12 @@ async fn worker_of(exchange: &mut Exchange) -> Result<Option<String>, Refusal> {
     // The next reader takes another.
     drop(permit);
     let header = exchange.parts.headers.get(agentflow::WORKER).and_then(|worker| worker.to_str().ok());
-    Ok(named
-        .or_else(|| header.map(str::to_owned))
-        .filter(|worker| (1..=MAX_WORKER).contains(&worker.len()) && !worker.contains('\0')))
+    Ok(named.or_else(|| header.map(str::to_owned)).filter(|worker| is_worker(worker)))
+}
+
+/// Whether the database can have its name.
+fn is_worker(name: &str) -> bool {
+    (1..=MAX_WORKER).contains(&name.len()) && !name.contains('\0')
 }
 
 /// The sandbox that a request names, or that calls without a name are for.
@@ -306,6 +313,9 @@ fn sandbox_of(exchange: &Exchange) -> Option<SandboxRef> {
     let name = exchange.param("name");
     if !name.is_empty() && exchange.route.pattern.contains("/sandbox") {
         return Some(SandboxRef::Name(name.parse().ok()?));
+    }
+    if let Some(named) = models::sandbox_in_path(&exchange.path.decoded) {
+        return Some(named);
     }
     let is_below = exchange.host.kind != HostKind::Server || exchange.path.decoded.starts_with("/sandbox/");
     if is_below || exchange.route.runs_in_sandbox {

@@ -226,7 +226,7 @@ async fn begin(gateway: &Arc<Gateway>, act: &Act<'_>, body: Option<&Bytes>) -> R
     Ok(step)
 }
 
-fn unrecorded(error: TrajectoryError) -> Refusal {
+pub(crate) fn unrecorded(error: TrajectoryError) -> Refusal {
     if matches!(error, TrajectoryError::TenantFull { .. }) {
         return error.into();
     }

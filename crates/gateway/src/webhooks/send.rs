@@ -1,14 +1,11 @@
-//! One attempt: resolves the name, checks every address, and sends the signed event to one of them.
-//!
-//! The check and the connection use the same addresses, so a name can't change its address in between. Redirects are not followed.
+//! One attempt: resolves the name, checks every address, and sends the signed event to one of them. Redirects are not followed.
 
 use std::collections::HashSet;
-use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arenite_control::webhooks::{AttemptResult, Webhook};
-use arenite_model::{TenantId, is_public_address};
+use arenite_model::TenantId;
 use aws_lc_rs::hmac;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -17,20 +14,16 @@ use http::StatusCode;
 use http_body_util::Full;
 use ipnet::IpNet;
 use jiff::Timestamp;
-use tokio::net::{TcpStream, lookup_host};
 use tokio_rustls::TlsConnector;
 
-use crate::outgoing::Target;
+use crate::outgoing::{Reach, Target};
 
 /// Time for an attempt, from the look-up of the name to the head of the answer.
 const TIME: Duration = Duration::from_secs(10);
-/// The most addresses of a name that are tried.
-const MAX_TRIED: usize = 4;
 
 /// Sends events to webhooks.
 pub(crate) struct WebhookSender {
-    /// May be reached besides public addresses.
-    ranges: Vec<IpNet>,
+    reach: Reach,
     tls: Option<TlsConnector>,
     /// Tenants with a test in progress.
     tests: Arc<Mutex<HashSet<TenantId>>>,
@@ -65,7 +58,7 @@ fn signature(secret: &[u8], id: &str, timestamp: i64, body: &str) -> String {
 
 impl WebhookSender {
     pub(crate) fn new(ranges: Vec<IpNet>, tls: Option<TlsConnector>) -> Self {
-        Self { ranges, tls, tests: Arc::default() }
+        Self { reach: Reach::new(ranges, "webhook_allow"), tls, tests: Arc::default() }
     }
 
     /// A permit to test one of a tenant's webhooks; none while there is another test.
@@ -91,7 +84,7 @@ impl WebhookSender {
 
     async fn try_to_send(&self, hook: &Webhook, message: Message<'_>) -> Result<StatusCode, String> {
         let target = Target::parse(&hook.url).map_err(|reason| format!("the URL can't be used: {reason}"))?;
-        let tcp = self.dial(&target).await?;
+        let tcp = self.reach.dial(&target).await?;
         let timestamp = Timestamp::now().as_second();
         let Message { id, body } = message;
         let signature = signature(&hook.secret, id, timestamp, &body);
@@ -103,29 +96,6 @@ impl WebhookSender {
             .body(Full::new(Bytes::from(body)))
             .map_err(|error| format!("the URL can't be used: {error}"))?;
         target.send(tcp, self.tls.as_ref(), request).await
-    }
-
-    /// Connects, if every address of the host may be reached. The error does not say what a private name resolves to.
-    async fn dial(&self, target: &Target) -> Result<TcpStream, String> {
-        let Target { host, port, .. } = target;
-        let found = lookup_host((host.as_str(), *port)).await.map_err(|_| format!("the name {host} can't be resolved"))?;
-        let addresses: Vec<SocketAddr> = found.collect();
-        if !addresses.iter().all(|address| self.may_reach(address.ip())) {
-            return Err(format!("{host} has an address that is not public, and webhook_allow does not name it"));
-        }
-        let mut error = format!("the name {host} has no address");
-        for address in addresses.into_iter().take(MAX_TRIED) {
-            match TcpStream::connect(address).await {
-                Ok(stream) => return Ok(stream),
-                Err(failed) => error = format!("there is no connection: {failed}"),
-            }
-        }
-        Err(error)
-    }
-
-    fn may_reach(&self, address: IpAddr) -> bool {
-        let address = address.to_canonical();
-        is_public_address(address) || self.ranges.iter().any(|range| range.contains(&address))
     }
 }
 

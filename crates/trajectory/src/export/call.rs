@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use crate::{OutcomeKind, Step, StepResult};
+use crate::{MODEL_DIALECT, OutcomeKind, Step, StepResult};
 
 /// The longest function name that chat APIs accept.
 const MAX_NAME: usize = 64;
@@ -62,6 +62,11 @@ impl<'a> ExportedCall<'a> {
             super::shown::refer_to_pictures(value, step.step, "observation");
         }
         Self { step, arguments, answer }
+    }
+
+    /// Whether it is a call of a model.
+    pub(super) fn is_model(&self) -> bool {
+        self.step.dialect == MODEL_DIALECT
     }
 
     pub(super) fn id(&self) -> String {

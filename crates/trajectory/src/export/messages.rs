@@ -1,13 +1,15 @@
 //! `openai-messages`: `{messages, tools, …}`, a line for each branch. Every call is a message of the assistant with one tool
 //! call and a message of the tool that answers it.
 //!
-//! Names of functions are derived from the tools' names; `tools` maps them. The messages of the person and the model were never
-//! seen and are not included.
+//! Names of functions are derived from the tools' names; `tools` maps them. The messages of the person and the model are there if
+//! its calls were recorded.
 
 use serde::Serialize;
 use serde_json::Value;
 
+use super::MAX_BRANCHES;
 use super::call::{ExportedCall, Names, tool};
+use super::conversation::{Conversations, Transcript, Turn, openai};
 use super::shown::{TEXT, shown};
 use super::source::Source;
 use super::tree::Tree;
@@ -70,6 +72,9 @@ impl<'a> Described<'a> {
 }
 
 pub(super) fn write(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) -> Result<(), TrajectoryError> {
+    if tree.has_models() {
+        return conversations(source, tree, out);
+    }
     for leaf in tree.leaves(source.trajectory())? {
         out.raw("{\"messages\":[")?;
         let (mut first, mut names) = (true, Names::default());
@@ -87,6 +92,32 @@ pub(super) fn write(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) 
         out.raw("],\"parallel_tool_calls\":false}\n")?;
     }
     Ok(())
+}
+
+/// A line for each conversation with a model: what the model saw and answered, with the tools as it got them.
+fn conversations(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) -> Result<(), TrajectoryError> {
+    let all = Conversations::read(source, tree)?;
+    for leaf in bounded(all.leaves(), source.trajectory())? {
+        let Transcript { messages, tools, .. } = all.transcript(source, leaf)?;
+        let parallel = messages.iter().any(|message| message.calls.len() > 1);
+        out.raw("{\"messages\":[")?;
+        let mut first = true;
+        for message in &messages {
+            out.item(&mut first, &openai(message))?;
+        }
+        out.raw("],")?;
+        out.fields(&serde_json::json!({ "tools": tools, "parallel_tool_calls": parallel }))?;
+        out.raw("}\n")?;
+    }
+    Ok(())
+}
+
+/// Conversations that are written one by one, each with the messages before.
+pub(super) fn bounded<'a>(leaves: Vec<&'a Turn>, trajectory: &str) -> Result<Vec<&'a Turn>, TrajectoryError> {
+    if leaves.len() > MAX_BRANCHES {
+        return Err(TrajectoryError::TooManyBranches { trajectory: trajectory.to_owned(), branches: leaves.len() });
+    }
+    Ok(leaves)
 }
 
 /// A call and its answer. AgentFlow's answer has the function's name, the API's has not.

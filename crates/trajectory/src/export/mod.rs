@@ -18,6 +18,7 @@
 mod asciicast;
 mod atif;
 mod call;
+mod conversation;
 mod jsonl;
 mod messages;
 mod rollout;
@@ -144,7 +145,7 @@ impl Recorder {
             Format::Sharegpt => sharegpt::write(&mut source, &tree, &mut out)?,
             Format::Asciicast => asciicast::write(&mut source, &tree, &mut out)?,
         }
-        Ok(tree.steps())
+        Ok(tree.all_numbers().len() as u64)
     }
 }
 

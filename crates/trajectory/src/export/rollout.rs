@@ -1,12 +1,14 @@
 //! `agentflow-rollout`: `{task_id, trajectory: {…}, success, error}` as AgentFlow's rollout writes it, a line for each branch.
 //!
-//! `success` means that every call was answered, even with a tool's error; it says nothing about the task. `question` and
-//! `final_answer` are null. `execution_time_ms` of a call is the server's.
+//! `success` means that every call was answered, even with a tool's error; it says nothing about the task. `messages`, `question`,
+//! and `final_answer` are those of the longest conversation with a model. If no call of one was recorded, the last two are null
+//! and the messages are the calls of tools. `execution_time_ms` of a call is the server's.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::call::{ExportedCall, Names, iso, tool};
+use super::conversation::{Conversations, Role, Transcript, openai};
 use super::shown::AGENTFLOW_TEXT;
 use super::source::Source;
 use super::tree::{Fate, Tree};
@@ -38,26 +40,55 @@ struct End<'a> {
 }
 
 pub(super) fn write(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) -> Result<(), TrajectoryError> {
-    for leaf in tree.leaves(source.trajectory())? {
-        branch(source, tree, &tree.path(leaf), out)?;
+    let conversation = if tree.has_models() { longest(source, tree)? } else { None };
+    let leaves = tree.leaves(source.trajectory())?;
+    if leaves.is_empty() && conversation.is_some() {
+        return branch(source, tree, (&[], conversation.as_ref()), out);
+    }
+    for leaf in leaves {
+        branch(source, tree, (&tree.path(leaf), conversation.as_ref()), out)?;
     }
     Ok(())
 }
 
-fn branch(source: &mut Source<'_>, tree: &Tree, path: &[u64], out: &mut Writer<'_>) -> Result<(), TrajectoryError> {
+/// The conversation with the most answers of the model, and of these the last one.
+fn longest(source: &mut Source<'_>, tree: &Tree) -> Result<Option<Transcript>, TrajectoryError> {
+    let all = Conversations::read(source, tree)?;
+    let leaf = all.leaves().into_iter().max_by_key(|turn| all.turns_to(turn));
+    leaf.map(|leaf| all.transcript(source, leaf)).transpose()
+}
+
+fn branch(
+    source: &mut Source<'_>,
+    tree: &Tree,
+    (path, conversation): (&[u64], Option<&Transcript>),
+    out: &mut Writer<'_>,
+) -> Result<(), TrajectoryError> {
     let task = tree.about.task(source.trajectory());
+    let said = |role: Role| conversation.iter().flat_map(|all| &all.messages).filter(move |message| message.role == role);
+    let question = said(Role::User).next().and_then(|message| message.text.as_deref());
+    let last = conversation.and_then(|all| all.messages.last()).filter(|last| last.role == Role::Assistant);
+    let final_answer = last.filter(|last| last.calls.is_empty()).and_then(|last| last.text.as_deref());
     out.raw("{\"task_id\":")?;
     out.json(&task)?;
     out.raw(",\"trajectory\":{\"task_id\":")?;
     out.json(&task)?;
-    out.raw(",\"question\":null,\"messages\":[")?;
+    out.raw(",\"question\":")?;
+    out.json(&question)?;
+    out.raw(",\"messages\":[")?;
     let (mut first, mut names, mut fate) = (true, Names::default(), Fate::default());
     for step in path {
         let Some(call) = source.call(*step)? else { continue };
         fate.add(call.step);
+        if conversation.is_some() {
+            continue;
+        }
         for message in super::messages::pair(&call, &mut names, AGENTFLOW_TEXT, true) {
             out.item(&mut first, &message)?;
         }
+    }
+    for message in conversation.iter().flat_map(|all| &all.messages) {
+        out.item(&mut first, &openai(message))?;
     }
     out.raw("],\"tool_calls\":[")?;
     first = true;
@@ -68,8 +99,8 @@ fn branch(source: &mut Source<'_>, tree: &Tree, path: &[u64], out: &mut Writer<'
     out.raw("],")?;
     let success = fate.success();
     let end = End {
-        final_answer: None,
-        total_turns: path.len(),
+        final_answer,
+        total_turns: conversation.map_or(path.len(), |all| all.turns),
         success,
         error: &fate.error,
         start_time: fate.first_at.map(iso),

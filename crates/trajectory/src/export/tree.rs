@@ -2,7 +2,7 @@ use jiff::Timestamp;
 
 use super::source::Source;
 use super::{MAX_BRANCHES, call};
-use crate::{Filter, OutcomeKind, Step, TrajectoryError};
+use crate::{Filter, MODEL_DIALECT, OutcomeKind, Step, TrajectoryError};
 
 /// Which step continues which, and facts about the whole. Read once, before anything is written; steps that start later are not
 /// in the export.
@@ -10,6 +10,8 @@ use crate::{Filter, OutcomeKind, Step, TrajectoryError};
 /// Steps are identified here by their places in the export, from 1; [`Tree::number`] returns a step's own number.
 pub(super) struct Tree {
     nodes: Vec<Node>,
+    /// The numbers of calls of models, which are in no branch.
+    models: Vec<u64>,
     /// Pairs of a place and one that continues it, in order.
     children: Vec<(u64, u64)>,
     pub(super) about: About,
@@ -35,7 +37,7 @@ pub(super) struct About {
 
 impl Tree {
     pub(super) fn read(source: &mut Source<'_>, filter: &Filter) -> Result<Self, TrajectoryError> {
-        let mut tree = Self { nodes: Vec::new(), children: Vec::new(), about: About::default() };
+        let mut tree = Self { nodes: Vec::new(), models: Vec::new(), children: Vec::new(), about: About::default() };
         let mut after = 0;
         loop {
             let steps = source.after(after)?;
@@ -49,6 +51,11 @@ impl Tree {
     }
 
     fn add(&mut self, step: &Step) {
+        self.about.add(step);
+        if step.dialect == MODEL_DIALECT {
+            self.models.push(step.step);
+            return;
+        }
         let before = self.steps();
         let parent = step.work.as_ref().and_then(|work| work.parent);
         // A step can only continue an earlier one: what a client says may be wrong. If the parent is left out of the export, the
@@ -56,18 +63,17 @@ impl Tree {
         let parent = parent.filter(|parent| *parent < step.step);
         let parent = parent.map_or(before, |number| self.nodes.partition_point(|node| node.number <= number) as u64);
         self.nodes.push(Node { number: step.step, parent, depth: self.depth(parent) + 1 });
-        let about = &mut self.about;
-        if about.first_at.is_none() {
-            about.sandbox.clone_from(&step.sandbox_name);
-            about.first_at = Some(step.started_at);
-        }
-        if let Some(work) = &step.work {
-            about.worker.get_or_insert_with(|| work.worker.clone());
-            if about.task.is_none() {
-                about.task.clone_from(&work.task);
-            }
-        }
-        about.last_at = about.last_at.max(Some(step.ended_at.unwrap_or(step.started_at)));
+    }
+
+    pub(super) fn has_models(&self) -> bool {
+        !self.models.is_empty()
+    }
+
+    /// The numbers of all steps, also of calls of models, in order.
+    pub(super) fn all_numbers(&self) -> Vec<u64> {
+        let mut all: Vec<u64> = self.nodes.iter().map(|node| node.number).chain(self.models.iter().copied()).collect();
+        all.sort_unstable();
+        all
     }
 
     pub(super) fn steps(&self) -> u64 {
@@ -132,6 +138,20 @@ impl Tree {
 }
 
 impl About {
+    fn add(&mut self, step: &Step) {
+        if self.first_at.is_none() {
+            self.sandbox.clone_from(&step.sandbox_name);
+            self.first_at = Some(step.started_at);
+        }
+        if let Some(work) = &step.work {
+            self.worker.get_or_insert_with(|| work.worker.clone());
+            if self.task.is_none() {
+                self.task.clone_from(&work.task);
+            }
+        }
+        self.last_at = self.last_at.max(Some(step.ended_at.unwrap_or(step.started_at)));
+    }
+
     /// The task, by the best name available.
     pub(super) fn task<'a>(&'a self, trajectory: &'a str) -> &'a str {
         self.task.as_deref().unwrap_or(trajectory)

@@ -14,7 +14,7 @@ pub use compare::{Divergence, compare};
 pub use ids::Ids;
 pub use rules::{Near, RULES, Rule, Treat, VOLATILE, rule};
 
-use crate::{OutcomeKind, Step};
+use crate::{MODEL_DIALECT, OutcomeKind, Step};
 
 /// Why a step can't run again; none if it can.
 pub fn skipped(step: &Step) -> Option<&'static str> {
@@ -28,6 +28,9 @@ pub fn skipped(step: &Step) -> Option<&'static str> {
     }
     if step.dialect == "inside" {
         return Some("a process in the sandbox made it, and makes it again");
+    }
+    if step.dialect == MODEL_DIALECT {
+        return Some("it is a call of a model");
     }
     if step.status == Some(101) {
         return Some("it is a WebSocket");

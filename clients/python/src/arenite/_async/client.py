@@ -16,6 +16,7 @@ from ..errors import AreniteError
 from ..models import EventInfo, EventPage, Me, ServerInfo
 from ..results import EventGap
 from .groups import AsyncGroups
+from .model_routes import AsyncModels
 from .sandbox import AsyncSandboxes
 from .secrets import AsyncSecrets
 from .snapshots import AsyncSnapshots
@@ -49,6 +50,7 @@ class AsyncClient:
         self.retries = retries
         self.sandboxes = AsyncSandboxes(self)
         self.groups = AsyncGroups(self)
+        self.models = AsyncModels(self)
         self.secrets = AsyncSecrets(self)
         self.snapshots = AsyncSnapshots(self)
         self.trajectories = AsyncTrajectories(self)

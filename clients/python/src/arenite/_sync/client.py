@@ -17,6 +17,7 @@ from ..errors import AreniteError
 from ..models import EventInfo, EventPage, Me, ServerInfo
 from ..results import EventGap
 from .groups import Groups
+from .model_routes import Models
 from .sandbox import Sandboxes
 from .secrets import Secrets
 from .snapshots import Snapshots
@@ -50,6 +51,7 @@ class Client:
         self.retries = retries
         self.sandboxes = Sandboxes(self)
         self.groups = Groups(self)
+        self.models = Models(self)
         self.secrets = Secrets(self)
         self.snapshots = Snapshots(self)
         self.trajectories = Trajectories(self)

@@ -1,8 +1,12 @@
 //! `atif`: one document of the Agent Trajectory Interchange Format, version 1.7.
 //!
 //! Each recorded step is one step of the agent with one tool call, numbered from 1 among those of the export. The message is
-//! empty, and of the agent only its worker's name is known. A call without an answer has no observation; its `extra` says so.
+//! empty, unless calls of a model were recorded ([`turns`]). Of the agent only its worker's name is known. A call without an answer has no observation; its `extra` says so.
 //! Branches stand in the order of their creation, with `extra.parent`, and `notes` say so.
+
+mod turns;
+
+use std::borrow::Cow;
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -35,10 +39,15 @@ struct Step<'a> {
     step_id: u64,
     timestamp: String,
     source: &'static str,
-    message: &'static str,
-    tool_calls: [ToolCall<'a>; 1],
     #[serde(skip_serializing_if = "Option::is_none")]
-    observation: Option<Observation>,
+    model_name: Option<&'a str>,
+    message: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<ToolCall<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    observation: Option<Observation<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     metrics: Option<Metrics>,
     extra: Extra<'a>,
@@ -48,18 +57,36 @@ struct Step<'a> {
 struct ToolCall<'a> {
     tool_call_id: String,
     function_name: String,
-    arguments: &'a Map<String, Value>,
+    arguments: Cow<'a, Map<String, Value>>,
 }
 
 #[derive(Serialize)]
-struct Observation {
-    results: [ObservationResult; 1],
+struct Observation<'a> {
+    results: Vec<ObservationResult<'a>>,
 }
 
 #[derive(Serialize)]
-struct ObservationResult {
+struct ObservationResult<'a> {
     source_call_id: String,
     content: String,
+    /// Of a model's tool call that a recorded step carried out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    extra: Option<CalledStep<'a>>,
+}
+
+/// The step that carried out a tool call of a model.
+#[derive(Serialize)]
+struct CalledStep<'a> {
+    recorded_as: u64,
+    tool: Cow<'a, str>,
+    outcome: Option<OutcomeKind>,
+    result: Option<StepResult>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    class: Option<FailureClass>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<StepState>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    duration_ms: Option<f64>,
 }
 
 #[derive(Serialize)]
@@ -104,6 +131,12 @@ struct Metrics {
     cached_tokens: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cost_usd: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_token_ids: Option<Vec<i64>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    completion_token_ids: Option<Vec<i64>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logprobs: Option<Vec<f64>>,
     #[serde(skip_serializing_if = "Map::is_empty")]
     extra: Map<String, Value>,
 }
@@ -136,16 +169,22 @@ pub(super) fn write(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) 
     out.raw(",\"steps\":[")?;
     let mut totals = Totals::default();
     let mut first = true;
-    for (place, number) in tree.numbers() {
-        let Some(call) = source.call(number)? else { continue };
-        let metrics = metrics(&call);
-        totals.add(metrics.as_ref());
-        out.item(&mut first, &step(&call, (place, tree.parent(place)), metrics))?;
+    if tree.has_models() {
+        turns::write(source, tree, &mut totals, out)?;
+    } else {
+        for (place, number) in tree.numbers() {
+            let Some(call) = source.call(number)? else { continue };
+            let metrics = metrics(&call);
+            totals.add(metrics.as_ref());
+            out.item(&mut first, &step(&call, (place, tree.parent(place)), metrics))?;
+        }
     }
     out.raw("],")?;
     let mut notes =
         "Recorded by the sandbox's server: calls of tools and their answers. What the user and the model said is unknown.";
-    if tree.branches() {
+    if tree.has_models() {
+        notes = "Recorded by the sandbox's server: calls of models and of tools, and their answers.";
+    } else if tree.branches() {
         notes = "Recorded by the sandbox's server: calls of tools and their answers. What the user and the model said is unknown. \
                  The steps are a tree: extra.parent is the step that one goes on from where that is not the one before it, 0 for none.";
     }
@@ -158,15 +197,19 @@ fn step<'a>(call: &'a ExportedCall<'_>, (place, parent): (u64, u64), metrics: Op
     let step = call.step;
     let work = step.work.as_ref();
     let unknown = call.unknown();
-    let answered = || Observation { results: [ObservationResult { source_call_id: call.id(), content: shown(call, TEXT) }] };
-    let called = ToolCall { tool_call_id: call.id(), function_name: tool(&step.action), arguments: &call.arguments };
+    let result = || ObservationResult { source_call_id: call.id(), content: shown(call, TEXT), extra: None };
+    let answered = || Observation { results: vec![result()] };
+    let arguments = Cow::Borrowed(&call.arguments);
+    let called = ToolCall { tool_call_id: call.id(), function_name: tool(&step.action), arguments };
     let waited = |from: jiff::Timestamp| step.started_at.duration_since(from).as_millis_f64().max(0.0);
     Step {
         step_id: place,
         timestamp: iso(step.started_at),
         source: "agent",
+        model_name: None,
         message: "",
-        tool_calls: [called],
+        reasoning_content: None,
+        tool_calls: vec![called],
         observation: unknown.is_none().then(answered),
         metrics,
         extra: Extra {
@@ -207,7 +250,7 @@ fn metrics(call: &ExportedCall<'_>) -> Option<Metrics> {
     if cost_usd.is_some() {
         told.remove("cost_usd");
     }
-    Some(Metrics { prompt_tokens, completion_tokens, cached_tokens, cost_usd, extra: told })
+    Some(Metrics { prompt_tokens, completion_tokens, cached_tokens, cost_usd, extra: told, ..Metrics::default() })
 }
 
 impl Totals {
