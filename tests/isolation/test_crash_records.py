@@ -13,8 +13,10 @@ from pathlib import Path
 import httpx
 import pytest
 from arenite_server import binary
+from isolation.test_network import PUBLIC, world  # noqa: F401
 from sandboxes import LiveSandbox
 from small import SmallServer
+from waiting import until
 
 
 @pytest.fixture
@@ -289,6 +291,32 @@ def test_a_record_of_a_newer_version_is_left_alone(fresh: SmallServer) -> None:
     fresh.start()
     one.is_as_before(fresh)
     assert quarantine(fresh) == []
+
+
+def test_a_network_policy_that_can_not_be_read_closes_the_network(fresh: SmallServer, world: None) -> None:  # noqa: F811
+    box = fresh.create("walled", network={"mode": "allowlist", "allow": [f"{PUBLIC[0]}:8123"]})
+    id = box.details()["id"]
+    places = [fresh.data_dir / place / id / "sandbox.json" for place in ("run", "records")]
+    whole = places[0].read_text()
+    pid = json.loads(whole.splitlines()[-1])["pid"]
+
+    def status(port: int) -> str:
+        ask = ["nsenter", f"--net=/proc/{pid}/ns/net", "curl", "-s", "-m", "5", "-o", "/dev/null", "-w", "%{http_code}"]
+        return subprocess.run([*ask, f"http://{PUBLIC[0]}:{port}/"], capture_output=True, text=True).stdout
+
+    assert (status(8123), status(8124)) == ("200", "403")
+    fresh.kill()
+    for place in places:
+        place.write_bytes(b'{"version":9,"layout":"unheard of"}\n')
+    fresh.start()
+    assert [item["id"] for item in quarantine(fresh)] == [id]
+    assert (status(8123), status(8124)) == ("000", "000")
+    fresh.stop()
+    for place in places:
+        place.write_text(whole)
+    fresh.start()
+    until(lambda: status(8123) == "200")
+    assert status(8124) == "403"
 
 
 def test_too_few_descriptors_end_the_start_and_no_sandbox(fresh: SmallServer) -> None:

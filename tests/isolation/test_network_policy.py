@@ -144,6 +144,33 @@ def test_each_refusal_is_an_event(policed: Policed) -> None:
         until(found)
 
 
+def test_decisions_are_in_the_trajectory(policed: Policed, server: Server) -> None:
+    """Refusals, and allowed connections with their bytes. They are no steps, and outlive the server."""
+    trajectory = f"{server.url}/api/v1/trajectories/{policed.sandbox.id}"
+
+    def records(**wanted: Any) -> list[dict[str, Any]]:
+        answer = httpx.get(f"{trajectory}/network?limit=1000", timeout=30).raise_for_status().json()
+        return [record for record in answer["network"] if wanted.items() <= record.items()]
+
+    policed.sandbox.bash(f"{CURL} http://{ADDRESS}:8124/refused")
+    assert policed.status(f"http://{ADDRESS}:8123/") == "200"
+    until(lambda: records(path="/refused") and records(port=8123, allowed=True))
+    [refused] = records(path="/refused")
+    assert (refused["reason"], refused["allowed"], refused["address"], refused["port"]) == ("no_rule", False, ADDRESS, 8124)
+    reached = records(port=8123, allowed=True)[-1]
+    assert reached["bytes_received"] > 100 and reached["bytes_sent"] > 50 and reached["rule"] == f"{ADDRESS}:8123"
+    steps = httpx.get(f"{trajectory}?limit=1000", timeout=30).json()["steps"]
+    assert refused["after"] <= len(steps) and not any("network" in step["action"] for step in steps)
+    exported = httpx.get(f"{trajectory}/export?format=jsonl&network=true", timeout=30).text.splitlines()
+    lines = [json.loads(line) for line in exported]
+    assert any(line.get("kind") == "network" and line.get("path") == "/refused" for line in lines) and any("step" in line for line in lines)
+    plain = httpx.get(f"{trajectory}/export?format=jsonl", timeout=30).text.splitlines()
+    assert all("step" in json.loads(line) for line in plain)
+    server.kill()
+    server.start()
+    assert records(path="/refused") == [refused]
+
+
 def test_a_client_does_not_choose_the_server(policed: Policed) -> None:
     """The name decides, and the proxy asks its own resolver: the client's address is not used."""
     assert policed.status(f"https://{NAME}/simple/six/", f"--resolve {NAME}:443:{ADDRESS}") == "200"

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -520,6 +521,54 @@ class TestAdmins:
         expect(group).to_have_count(0)
 
 
+class TestNetwork:
+    def test_a_refused_name_is_allowed_and_observed(self, tenants: TenantsServer, acme: Tenant, person: Page) -> None:
+        network = {"mode": "allowlist", "allow": ["a.example", {"host": "b.example", "ports": [80], "protocol": "http", "methods": ["GET"]}]}
+        acme.json("POST", "/api/v2/sandboxes", json={"name": "walled", "network": network})
+
+        def reach(name: str) -> None:
+            acme.json("POST", "/sandbox/walled/v1/bash/exec", json={"command": f"curl -s -m 5 http://{name}/"})
+
+        def rules() -> dict[str, Any]:
+            return {field: acme.json("GET", "/api/v2/sandboxes/walled/network")[field] for field in ("mode", "allow", "deny")}
+
+        sign_in(person, tenants.url, acme.key, "#/sandboxes/walled")
+        section = person.get_by_role("region", name="Network", exact=True)
+        expect(section.get_by_role("heading")).to_have_text("Network")
+        expect(section.locator("code")).to_have_count(2)
+        expect(section).to_contain_text("Nothing was decided yet.")
+        # It follows.
+        reach("refused.example")
+        refused = section.get_by_role("row").filter(has_text="refused.example:53")
+        expect(refused).to_contain_text("no rule allows it")
+        picture(person, "network")
+        section.get_by_role("button", name="Allow refused.example").click()
+        expect(person.locator("#page-sandbox .message")).to_contain_text("The network was changed.")
+        expect(section.get_by_role("button", name="Allow refused.example")).to_have_count(0)
+        assert rules() == {**network, "allow": [*network["allow"], "refused.example"], "deny": []}
+        section.get_by_role("button", name="Change the network").click()
+        dialog = person.locator("dialog[open]")
+        dialog.get_by_label("Allow").fill("https://wrong.example")
+        dialog.get_by_role("button", name="Change", exact=True).click()
+        expect(dialog).to_contain_text("invalid network rule")
+        dialog.get_by_label("Mode").select_option("observe")
+        dialog.get_by_label("Allow").fill("")
+        dialog.get_by_label("Deny").fill("denied.example")
+        dialog.get_by_role("button", name="Change", exact=True).click()
+        expect(section.locator(".chip")).to_have_text("observe")
+        assert rules() == {"mode": "observe", "allow": [], "deny": ["denied.example"]}
+        # A floor is shown; what it refuses can't be allowed here.
+        tenants.operator.json("PATCH", "/api/v2/tenants/acme", json={"network_floor": {"mode": "allowlist", "allow": ["floor.example"]}})
+        try:
+            reach("other.example")
+            expect(section).to_contain_text("floor.example")
+            expect(section.get_by_role("row").filter(has_text="other.example")).to_contain_text("floor does not allow it")
+            expect(section.get_by_role("button", name="Allow other.example")).to_have_count(0)
+        finally:
+            tenants.operator.json("PATCH", "/api/v2/tenants/acme", json={"network_floor": None})
+        acme.json("DELETE", "/api/v2/sandboxes/walled")
+
+
 class TestDisks:
     def test_a_history_is_rolled_back_and_forked(self, tenants: TenantsServer, acme: Tenant, person: Page) -> None:
         acme.json("POST", "/api/v2/sandboxes", json={"name": "tried"})
@@ -594,10 +643,10 @@ class TestDisks:
 def furnished(tenants: TenantsServer, acme: Tenant) -> Iterator[Tenant]:
     """A tenant that has something on each page."""
     tenants.operator.json("PATCH", "/api/v2/tenants/acme", json={"limits": {"sandboxes": 8, "cpu_millis": 16_000}})
-    acme.json("POST", "/api/v2/sandboxes", json={"name": "shown", "args": ["sh", "-c", "echo hello; sleep 1000"], "labels": {"team": "red"}, "timeout_seconds": 7200})
+    acme.json("POST", "/api/v2/sandboxes", json={"name": "shown", "args": ["sh", "-c", "echo hello; sleep 1000"], "labels": {"team": "red"}, "timeout_seconds": 7200, "network": {"mode": "allowlist", "allow": ["a.example"]}})
     acme.json("POST", "/api/v2/sandboxes", json={"name": "asleep"})
     acme.json("POST", "/api/v2/sandboxes/asleep/pause", json={})
-    acme.json("POST", "/sandbox/shown/v1/bash/exec", json={"command": "echo hello"})
+    acme.json("POST", "/sandbox/shown/v1/bash/exec", json={"command": "echo hello; curl -s http://refused.example"})
     acme.json("POST", "/api/v2/sandboxes/shown/checkpoints", json={"note": "with a greeting"})
     acme.json("POST", "/sandbox/shown/v1/bash/exec", json={"command": "echo hello >greeting"})
     acme.json("POST", "/api/v2/snapshots", json={"name": "greeted", "sandbox": "shown"})
@@ -636,7 +685,11 @@ def states(page: Page, url: str) -> Iterator[str]:
     expect(page.locator("pre.log")).to_contain_text("hello")
     page.get_by_role("button", name="Changes of the disk as it is").click()
     expect(page.locator(".history .changes")).to_contain_text(["/home/gem/greeting"])
+    expect(page.locator(".network")).to_contain_text("refused.example")
     yield "sandbox"
+    page.get_by_role("button", name="Change the network").click()
+    yield "network"
+    close()
     page.get_by_role("button", name="Extend").click()
     yield "extend"
     close()

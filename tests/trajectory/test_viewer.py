@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
+import httpx
 import pytest
 from arenite_server import Server
 from playwright.sync_api import Page, expect
 from sandboxes import LiveSandbox
+from waiting import until
 
 #: Milliseconds for what the server does; a loaded machine takes its time.
 PATIENCE = 45_000
@@ -68,3 +71,14 @@ def test_edits_are_differences_and_nothing_is_markup(server: Server, sandbox: Ca
     assert person.locator("main img, main script").count() == 0
     person.goto(f"{server.url}/trajectory/no-such-one")
     expect(person.locator("#message")).to_contain_text("no trajectory")
+
+
+def test_decisions_of_a_network_policy_are_listed(server: Server, sandbox: Callable[..., LiveSandbox], person: Page) -> None:
+    live = sandbox(network={"mode": "allowlist", "allow": ["a.example"]})
+    live.bash("curl -s -m 5 http://refused.example/")
+    records = f"{server.url}/api/v1/trajectories/{live.id}/network"
+    until(lambda: httpx.get(records).json().get("network"))
+    person.goto(f"{server.url}/trajectory/{live.id}")
+    network = person.locator("#network")
+    network.get_by_text("Network").click()
+    expect(network.locator("li")).to_have_text(re.compile(r"^refused refused\.example:53 after step \d+ no rule$"))

@@ -24,6 +24,8 @@ interface Recorded {
 const PAGE = 300;
 /** Beyond it no older ones are read, and the oldest leave the list; the exports have all. */
 const MOST = 5000;
+/** Network records that are shown. */
+const MOST_RECORDS = 500;
 const FORMATS = ['jsonl', 'agentflow-rollout', 'agentflow-synthesis', 'atif', 'openai-messages', 'sharegpt', 'asciicast'];
 
 const match = /^(.*\/)trajectory\/([^/]+)\/?$/.exec(location.pathname);
@@ -85,6 +87,7 @@ function one(id: string): void {
   origin.addEventListener('change', () => timeline.refilter());
   failed.addEventListener('change', () => timeline.refilter());
   void sessions(base);
+  void network(base);
   const follow = byId<HTMLInputElement>('follow');
   let wanted = Number(/^#step-(\d+)$/.exec(location.hash)?.[1] ?? 0);
   follow.checked = wanted === 0;
@@ -171,6 +174,31 @@ async function sessions(base: string): Promise<void> {
     `${of.resource_type} ${of.event === 'begin' ? 'begins' : 'ends'} after step ${of.after} `,
     make('small', { className: 'quiet', textContent: of.id }),
     ...(of.config === undefined ? [] : [make('pre', { textContent: JSON.stringify(of.config, null, 1) })]))));
+}
+
+interface NetworkRecord {
+  at: string;
+  allowed: boolean;
+  name?: string;
+  address?: string;
+  port: number;
+  rule?: string;
+  reason: string;
+  count: number;
+  bytes_sent: number;
+  bytes_received: number;
+  after: number;
+}
+
+/** The newest decisions of the network policy. */
+async function network(base: string): Promise<void> {
+  const records = await entries<NetworkRecord>(`${base}/network`, 'network').catch(() => []);
+  byId('network').hidden = records.length === 0;
+  const left = records.length - MOST_RECORDS;
+  byId('network-left-out').textContent = left > 0 ? `${left} earlier ones are in the API` : '';
+  byId('network-list').replaceChildren(...records.slice(-MOST_RECORDS).map(of => make('li', { title: of.at },
+    `${of.allowed ? 'reached' : 'refused'} ${of.name ?? of.address ?? 'various'}${of.port > 0 ? `:${of.port}` : ''}${of.count > 1 ? ` ${of.count} times` : ''} after step ${of.after} `,
+    make('small', { className: 'quiet', textContent: of.allowed ? `${bytes(of.bytes_sent)} sent, ${bytes(of.bytes_received)} received` : of.rule ?? of.reason.replaceAll('_', ' ') }))));
 }
 
 async function about(id: string): Promise<void> {

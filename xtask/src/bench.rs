@@ -5,6 +5,7 @@
 mod agentflow;
 mod browser;
 mod code;
+mod egress;
 mod explore;
 mod floor;
 mod http;
@@ -64,7 +65,7 @@ pub(crate) struct BenchArgs {
 }
 
 /// Accepted values of `--only`, in the order of measurement.
-const GROUPS: [&str; 22] = [
+const GROUPS: [&str; 23] = [
     "create",
     "exec",
     "claim",
@@ -84,6 +85,7 @@ const GROUPS: [&str; 22] = [
     "kept",
     "reset",
     "explore",
+    "egress",
     "image-create",
     "image-load",
     "image-share",
@@ -236,6 +238,10 @@ fn measure(
     }
     if wanted("explore") {
         explore::measure(arenite, work, args.port, report)?;
+    }
+    if wanted("egress") {
+        api = Connection::open(args.port)?;
+        egress::measure(args.port, &mut api, report)?;
     }
     let setting = images::Setting { arenite, data_dir, work, port: args.port, rounds: args.rounds };
     if wanted("image-create") {

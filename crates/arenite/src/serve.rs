@@ -25,7 +25,7 @@ use arenite_engine::namespace::{self, NamespaceConfig, NamespaceEngine, ServerLo
 use arenite_engine::{Engine, EngineError, KubernetesConfig};
 use arenite_gateway::{GatewayConfig, NodeConfig};
 use arenite_image::{ImageStore, RegistryOptions};
-use arenite_model::{ImageName, NetworkMode, Resources, Tier};
+use arenite_model::{ImageName, Resources, SandboxSpec, Tier};
 use arenite_retrieval::library::Library;
 use arenite_synthesis::config::Workers;
 use arenite_trajectory::{Archive, ArchiveSettings, Recorder, TrajectoryError};
@@ -319,8 +319,8 @@ impl std::fmt::Debug for Steps {
 }
 
 impl StepSandboxes for Steps {
-    fn runner(&self, limits: &Resources, network: NetworkMode) -> Box<dyn BuildRunner> {
-        Box::new(self.0.steps(limits.clone(), network))
+    fn runner(&self, spec: &SandboxSpec) -> Box<dyn BuildRunner> {
+        Box::new(self.0.steps(spec.clone()))
     }
 
     fn env(&self) -> BuildEnv {

@@ -162,10 +162,13 @@ impl Control {
             return Err(ControlError::store("remember a change of a sandbox")(error));
         }
         if after.spec.network_policy != before.spec.network_policy {
-            let policy = after.spec.network_policy.clone();
-            if let Err(error) = self.engine.set_network_policy(&entry.id, policy, change.close_open).await {
+            let set = async {
+                let spec = self.spec_for_engine(&after)?;
+                Ok::<_, ControlError>(self.engine.set_network_policy(&entry.id, &spec, change.close_open).await?)
+            };
+            if let Err(error) = set.await {
                 let _ = self.store.update(&before).await;
-                return Err(error.into());
+                return Err(error);
             }
         }
         if let Err(error) = self.engine.update_row(&memo::row(&after)).await {

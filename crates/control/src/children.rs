@@ -149,9 +149,11 @@ impl Control {
         is_key_text(given, &key, &secret).then(|| Arc::new(Principal::agent(sandbox.tenant.clone(), key, id.clone())))
     }
 
-    /// The spec for the engine: a sandbox with a budget gets the address of the server and its token.
+    /// The spec for the engine: with the floor of its tenant's networks. A sandbox with a budget gets the address of the server and its
+    /// token.
     pub(crate) fn spec_for_engine(&self, sandbox: &Sandbox) -> Result<SandboxSpec, ControlError> {
         let mut spec = sandbox.spec.clone();
+        spec.network_floor = self.network_floor(&sandbox.tenant).filter(|_| spec.network == NetworkMode::Open);
         if sandbox.provenance.child_budget.is_some()
             && let Some(key) = key_id(&sandbox.id)
         {

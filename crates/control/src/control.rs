@@ -146,6 +146,7 @@ impl Control {
         tasks.spawn(Arc::clone(&control).keep_images());
         if let Some(tenants) = &control.tenants {
             tasks.spawn(Arc::clone(tenants).write_refusals());
+            tasks.spawn(Arc::clone(&control).follow_floors());
         }
         if let Some(nodes) = nodes {
             tasks.spawn(Arc::clone(&control).keep_lease(nodes));
@@ -234,6 +235,11 @@ impl Control {
     }
 
     /// Whether a tenant has a sandbox with this id here, in any state.
+    /// The tenant of a sandbox on this node.
+    pub fn tenant_of(&self, id: &SandboxId) -> Option<TenantId> {
+        self.registry().by_id(id).map(|entry| entry.tenant.clone())
+    }
+
     pub fn has_id(&self, tenant: &TenantId, id: &SandboxId) -> bool {
         self.registry().owned(tenant, id).is_some()
     }

@@ -271,6 +271,9 @@ impl Control {
         request.spec.lay_over(&mut spec);
         spec.check()?;
         self.check_network_policy(&spec)?;
+        if let Some(floor) = self.network_floor(tenant).filter(|_| spec.network == NetworkMode::Open) {
+            self.engine.check_network_policy(&floor)?;
+        }
         if spec.checkpoint.is_auto() {
             self.engine.check_states()?;
             if spec.tier == Some(Tier::Gvisor) {
@@ -325,16 +328,19 @@ impl Control {
         {
             return Ok((None, spec));
         }
-        let (template, spec) = match (&request.template, &request.spec.image) {
-            (None, Some(image)) => (None, SandboxSpec::of_image(image.clone())),
+        let (template, mut spec, names_network) = match (&request.template, &request.spec.image) {
+            (None, Some(image)) => (None, SandboxSpec::of_image(image.clone()), false),
             (named, _) => {
                 let template = match named {
                     Some(name) => self.templates.get(name)?,
                     None => self.templates.of_unnamed()?,
                 };
-                (Some(template.name), template.spec)
+                (Some(template.name), template.spec, template.names_network)
             }
         };
+        if !names_network {
+            self.lay_default_network(tenant, &mut spec);
+        }
         Ok((
             template,
             match of_state {
@@ -482,7 +488,14 @@ impl Control {
             source: std::io::Error::other(error),
         })?;
         if is_ahead {
-            let (adopted, ()) = tokio::join!(self.engine.adopt(&row, &spec), self.claim_meter(entry));
+            let adopt = async {
+                // Before anything of the tenant runs in it.
+                if spec.network_floor.is_some() {
+                    self.engine.set_network_policy(&row.id, &spec, false).await?;
+                }
+                self.engine.adopt(&row, &spec).await
+            };
+            let (adopted, ()) = tokio::join!(adopt, self.claim_meter(entry));
             match adopted {
                 Ok(created) => {
                     count(&self.tally.adopted);

@@ -62,6 +62,7 @@ pub enum EngineCall {
     Stop(SandboxId),
     Restart(SandboxId),
     Dial(SandboxId),
+    SetNetwork(SandboxId),
     Recover(Vec<SandboxId>),
     Close,
 }
@@ -399,6 +400,7 @@ impl Engine for FakeEngine {
             _ => return Err(EngineError::NotFound { id: id.clone() }),
         }
         state.specs.insert(id.clone(), spec.clone());
+        state.specs.insert(id.clone(), spec.clone());
         Ok(Created { tier: spec.tier.unwrap_or_default(), isolation: vec!["fake".to_owned()], stages: Vec::new() })
     }
 
@@ -409,6 +411,16 @@ impl Engine for FakeEngine {
 
     async fn set_secrets(&self, id: &SandboxId, secrets: Vec<BoundSecret>) -> Result<(), EngineError> {
         self.state().secrets.insert(id.clone(), secrets);
+        Ok(())
+    }
+
+    async fn set_network_policy(&self, id: &SandboxId, spec: &SandboxSpec, _close_open: bool) -> Result<(), EngineError> {
+        let mut state = self.state();
+        state.calls.push(EngineCall::SetNetwork(id.clone()));
+        if let Some(known) = state.specs.get_mut(id) {
+            known.network_policy.clone_from(&spec.network_policy);
+            known.network_floor.clone_from(&spec.network_floor);
+        }
         Ok(())
     }
 

@@ -133,6 +133,10 @@ impl Control {
             }
             tracing::info!(%id, name = %row.name, %state, "a sandbox was adopted out of quarantine");
             control.quarantine.held().remove(&id);
+            if let Err(error) = control.renew_network(&row).await {
+                // It stays closed, or keeps what its record says.
+                tracing::error!(%id, %error, "the network policy of an adopted sandbox could not be put into effect");
+            }
             control.enter_open(row.clone());
             control.announce(&row, EventKind::Adopted);
             Ok(row)

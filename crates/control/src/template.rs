@@ -36,6 +36,9 @@ pub struct Template {
     /// Number of its sandboxes that are created in advance.
     pub pool: usize,
     pub spec: SandboxSpec,
+    /// Whether its file says what its sandboxes may reach, so that the default of a tenant does not.
+    #[serde(skip)]
+    pub(crate) names_network: bool,
 }
 
 /// One entry of Agent-Sandbox's environments file.
@@ -202,7 +205,8 @@ impl Templates {
         let mut spec = SandboxSpec::of_image(self.default_image.clone());
         overlay.lay_over(&mut spec);
         spec.check().map_err(|e| e.to_string())?;
-        Ok(Template { name: name.to_owned(), description, services, pool, spec })
+        let names_network = overlay.network.is_some() || overlay.network_policy.is_some();
+        Ok(Template { name: name.to_owned(), description, services, pool, spec, names_network })
     }
 
     fn of_environments<'a>(&self, cache: &'a mut Cache) -> Option<&'a Environments> {
@@ -221,7 +225,7 @@ fn aio_image() -> Template {
 
 fn built_in(name: &str, description: &str, image: ImageName) -> Template {
     let (name, description) = (name.to_owned(), description.to_owned());
-    Template { name, description, services: Vec::new(), pool: 0, spec: SandboxSpec::of_image(image) }
+    Template { name, description, services: Vec::new(), pool: 0, spec: SandboxSpec::of_image(image), names_network: false }
 }
 
 fn keep(all: &mut BTreeMap<String, Template>, name: &str, found: &Result<Template, String>) {
@@ -251,6 +255,7 @@ fn read_environments(path: &Path) -> Environments {
                     services: Vec::new(),
                     pool: 0,
                     spec: SandboxSpec::of_image(image),
+                    names_network: false,
                 })
                 .map_err(|e: arenite_model::IdError| e.to_string());
             (entry.name, template)

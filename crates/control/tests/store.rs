@@ -14,8 +14,8 @@ use arenite_control::store::{
 use arenite_control::tenants::{ApiKey, AuditEntry, AuditRow, Quota, Role, Tenant, TenantLimits};
 use arenite_control::usage::{Meter, UsageHour, UsedAmounts};
 use arenite_control::webhooks::Webhook;
-use arenite_control::{ControlError, EventKind, Keyed, Provenance, Sandbox};
-use arenite_model::{Death, DeathReason, SandboxId, SandboxState, WebhookId};
+use arenite_control::{ControlError, DefaultNetwork, EventKind, Keyed, Provenance, Sandbox, TenantNetwork};
+use arenite_model::{Death, DeathReason, NetworkMode, NetworkPolicy, SandboxId, SandboxState, WebhookId};
 use jiff::Timestamp;
 use support::cluster::{self, Cluster};
 use support::{sandbox, text};
@@ -524,8 +524,17 @@ async fn rows_move_between_stores_through_an_archive() {
 fn tenants() -> TenantContents {
     let at = Timestamp::from_microsecond(1_700_000_000_123_456).unwrap();
     let limits = TenantLimits { sandboxes: Some(3), ..TenantLimits::default() };
+    let policy = NetworkPolicy { allow: vec!["a.example".into()], ..NetworkPolicy::default() };
+    let default = DefaultNetwork { mode: NetworkMode::Open, policy: Some(policy.clone()) };
+    let network = TenantNetwork { default: Some(default), floor: Some(policy) };
     let tenant = |name: &str, removed_at: Option<Timestamp>| TenantRow {
-        tenant: Tenant { name: name.parse().unwrap(), created_at: at, limits: limits.clone(), disabled: removed_at.is_some() },
+        tenant: Tenant {
+            name: name.parse().unwrap(),
+            created_at: at,
+            limits: limits.clone(),
+            network: network.clone(),
+            disabled: removed_at.is_some(),
+        },
         removed_at,
     };
     let key = |id: &str, revoked_at: Option<Timestamp>| ApiKey {

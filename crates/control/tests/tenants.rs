@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use arenite_control::fake_engine::FakeEngine;
 use arenite_control::store::{RemovedTenant, StoreError};
 use arenite_control::tenants::{AuditEntry, AuditQuery, Denied, NewKey, Quota, Role, Tenant, TenantLimits, Tenants};
-use arenite_control::{ControlError, CreateRequest};
+use arenite_control::{ControlError, CreateRequest, TenantNetwork};
 use arenite_model::TenantId;
 use jiff::Timestamp;
 use support::home::{Home, on_both_stores};
@@ -259,6 +259,7 @@ async fn the_stores_audit_log_is_paged_and_bounded(home: Home) {
         name: id(name),
         created_at: Timestamp::UNIX_EPOCH,
         limits: TenantLimits::default(),
+        network: TenantNetwork::default(),
         disabled: false,
     };
     store.create_tenant(&tenant("a")).await.unwrap();

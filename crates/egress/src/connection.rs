@@ -82,7 +82,7 @@ impl Connection {
         if !policy.observes() {
             let decision = policy.decide(Target::Address(address), port, Seen::Tcp);
             // A denied address is denied by any name.
-            if decision.allowed || decision.reason == Reason::Denied {
+            if decision.allowed || decision.is_denied() {
                 return self.to_address(stream, &[], None, Spoken::Tcp, Reason::NoRule).await;
             }
         }
@@ -171,9 +171,9 @@ impl Connection {
         let port = self.destination.port();
         let seen = if spoken == Spoken::Tls { Seen::Tls } else { Seen::Tcp };
         let decision = self.open.sandbox.policy().decide(Target::Name(&name), port, seen);
-        if decision.reason == Reason::NoRule {
+        if decision.lacks_rule() {
             // A rule for TLS may have the address.
-            return self.to_address(stream, first, Some(&name), spoken, Reason::NoRule).await;
+            return self.to_address(stream, first, Some(&name), spoken, decision.reason).await;
         }
         if !decision.allowed {
             return self.refuse(protocol, Some(&name), &decision);

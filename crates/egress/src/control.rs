@@ -50,6 +50,9 @@ pub struct SetPolicy {
     pub address: IpAddr,
     pub sandbox: String,
     pub policy: NetworkPolicy,
+    /// What it refuses is refused whatever the policy says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub floor: Option<NetworkPolicy>,
     /// Closes connections that this policy refuses.
     #[serde(default)]
     pub close_open: bool,
@@ -142,7 +145,8 @@ type Compiled = (CompiledPolicy, Option<Arc<SandboxSecrets>>);
 
 fn compile(set: &SetPolicy, sandboxes: &Sandboxes) -> Result<Compiled, EgressError> {
     let known = sandboxes.find(set.address).filter(|known| known.id() == set.sandbox).and_then(|known| known.secrets());
-    Ok((CompiledPolicy::compile(&set.policy)?, SandboxSecrets::compile(set, known)?))
+    let policy = CompiledPolicy::compile(&set.policy)?.with_floor(set.floor.as_ref())?;
+    Ok((policy, SandboxSecrets::compile(set, known)?))
 }
 
 /// Writes events and answers. Returns when the server does not read any more.

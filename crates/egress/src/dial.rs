@@ -105,8 +105,8 @@ impl Dialer {
             Err(LookupError::NoSuchName) => return Err(Decision::refused(Reason::NoAddress)),
             Err(LookupError::Failed) => return Err(Decision::refused(Reason::NotResolved)),
         };
-        if let Some(rule) = resolved.aliases.iter().find_map(|alias| sandbox.policy().denies_name(alias)) {
-            return Err(Decision { allowed: false, rule: Some(rule), reason: Reason::Denied });
+        if let Some(denied) = resolved.aliases.iter().find_map(|alias| sandbox.policy().denies_name(alias)) {
+            return Err(denied);
         }
         sandbox.remember(name, &resolved, Instant::now());
         match (resolved.addresses.is_empty(), resolved.closed) {

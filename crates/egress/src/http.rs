@@ -220,12 +220,12 @@ impl HttpConnection {
         };
         let decision = decide(&named);
         // TLS ends only where a rule has its name.
-        if decision.reason != Reason::NoRule || self.ended.is_some() {
+        if !decision.lacks_rule() || self.ended.is_some() {
             return (named, decision);
         }
         let by_address = named.at(address);
         match decide(&by_address) {
-            Decision { reason: Reason::NoRule, .. } => (named, decision),
+            other if other.lacks_rule() => (named, decision),
             other => (by_address, other),
         }
     }

@@ -87,9 +87,9 @@ impl Admission {
         };
         let decision = policy.decide(self.target(), self.port, seen);
         if decision.allowed
-            && let Some(rule) = policy.denies_address(self.address, self.port, seen)
+            && let Some(denied) = policy.denies_address(self.address, self.port, seen)
         {
-            return Decision { allowed: false, rule: Some(rule), reason: Reason::Denied };
+            return denied;
         }
         decision
     }

@@ -27,7 +27,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::broadcast;
 use utoipa::ToSchema;
 
-pub use arenite_egress::{BoundSecret, EgressError, EgressEvent};
+pub use arenite_egress::{BoundSecret, EgressError, EgressEvent, EventKind};
 pub use file_tree::FileTreeError;
 pub use guest_request::{GuestAnswer, request_guest};
 pub use kubernetes::KubernetesConfig;
@@ -117,15 +117,11 @@ pub trait Engine: Send + Sync + 'static {
         Err(EngineError::Unsupported { what: "a network policy".to_owned(), reason })
     }
 
-    /// Replaces the network policy of a sandbox with an open network. When it returns, the policy is in effect for new connections,
+    /// Replaces policy and floor of a sandbox's network by those of a spec. When it returns, they are in effect for new connections,
     /// and for open ones if `close_open` is set.
-    async fn set_network_policy(
-        &self,
-        _id: &SandboxId,
-        policy: Option<NetworkPolicy>,
-        _close_open: bool,
-    ) -> Result<(), EngineError> {
-        policy.map_or(Ok(()), |policy| self.check_network_policy(&policy))
+    async fn set_network_policy(&self, _id: &SandboxId, spec: &SandboxSpec, _close_open: bool) -> Result<(), EngineError> {
+        let mut policies = spec.network_policy.iter().chain(&spec.network_floor);
+        policies.try_for_each(|policy| self.check_network_policy(policy))
     }
 
     /// Replaces the secrets that the egress proxy puts into a sandbox's requests; empty: none. When it returns, they are in effect for
@@ -140,6 +136,11 @@ pub trait Engine: Send + Sync + 'static {
     /// What the egress proxy decided for a sandbox.
     fn network_log(&self, _id: &SandboxId) -> NetworkLog {
         NetworkLog::default()
+    }
+
+    /// What the egress proxy decides, from now on. None: the engine has no proxy.
+    fn network_events(&self) -> Option<broadcast::Receiver<EgressEvent>> {
+        None
     }
 
     /// Whether it can seal states of disks, or why not.

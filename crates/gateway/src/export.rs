@@ -28,7 +28,8 @@ pub(crate) async fn serve(recorder: Recorder, tenant: TenantId, id: String, part
         Some(name) => name.parse().map_err(refused)?,
         None => Format::Jsonl,
     };
-    let filter = filter(parts, Filter::agent())?;
+    let network = query_value(parts.uri.query(), "network").as_deref() == Some("true");
+    let filter = Filter { network, ..filter(parts, Filter::agent())? };
     let name = match format {
         Format::Jsonl => format!("{id}.jsonl"),
         other => format!("{id}.{}.{}", other.name(), other.extension()),

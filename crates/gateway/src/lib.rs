@@ -43,6 +43,7 @@ mod lists;
 mod metrics;
 mod models;
 mod network;
+mod network_records;
 mod nodes;
 mod operation;
 mod origin;

@@ -1,5 +1,6 @@
 //! What sandboxes may reach: networks in requests, and `/api/v2/sandboxes/{name}/network`.
 
+use arenite_control::DefaultNetwork;
 use arenite_engine::{EgressEvent, suggest_rules};
 use arenite_model::{NetworkMode, NetworkPolicy, NetworkRule, PolicyMode};
 use http::StatusCode;
@@ -70,16 +71,34 @@ impl NetworkRequest {
     }
 }
 
+impl NetworkRules {
+    pub(crate) fn new(mode: NetworkMode, policy: Option<NetworkPolicy>) -> Self {
+        let (mode, policy) = match (mode, policy) {
+            (NetworkMode::Open, Some(policy)) if policy.mode == PolicyMode::Observe => (RequestedMode::Observe, policy),
+            (NetworkMode::Open, Some(policy)) => (RequestedMode::Allowlist, policy),
+            (NetworkMode::Open, None) => (RequestedMode::Open, NetworkPolicy::default()),
+            _ => (RequestedMode::None, NetworkPolicy::default()),
+        };
+        Self { mode, allow: policy.allow, deny: policy.deny }
+    }
+
+    pub(crate) fn of_floor(floor: Option<NetworkPolicy>) -> Option<Self> {
+        floor.map(|floor| Self::new(NetworkMode::Open, Some(floor)))
+    }
+}
+
 /// The network of a sandbox, and what it reached.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct NetworkInfo {
-    mode: RequestedMode,
-    allow: Vec<NetworkRule>,
-    deny: Vec<NetworkRule>,
+    #[serde(flatten)]
+    rules: NetworkRules,
+    /// What the sandboxes of its tenant may reach at most. Null: all that their policies allow.
+    floor: Option<NetworkRules>,
     /// Decisions since the server started: connections, requests of HTTP, and names.
     allowed: u64,
     refused: u64,
-    /// The newest 1,000 decisions, and ends of connections, the oldest first. Without a policy, nothing is recorded.
+    /// The newest 1,000 decisions, and ends of connections, the oldest first. Without a policy and a
+    /// floor, nothing is recorded.
     #[schema(value_type = Vec<Object>)]
     events: Vec<EgressEvent>,
     /// The smallest allowlist of what was allowed in these events.
@@ -89,16 +108,23 @@ pub(crate) struct NetworkInfo {
 pub(crate) async fn show(exchange: &mut Exchange) -> Answered {
     let sandbox = find(exchange).await?;
     let log = exchange.gateway.control.network_log(&sandbox);
-    let (mode, policy) = match (&sandbox.spec.network, sandbox.spec.network_policy.clone()) {
-        (NetworkMode::Open, Some(policy)) if policy.mode == PolicyMode::Observe => (RequestedMode::Observe, policy),
-        (NetworkMode::Open, Some(policy)) => (RequestedMode::Allowlist, policy),
-        (NetworkMode::Open, None) => (RequestedMode::Open, NetworkPolicy::default()),
-        _ => (RequestedMode::None, NetworkPolicy::default()),
-    };
+    let rules = NetworkRules::new(sandbox.spec.network, sandbox.spec.network_policy.clone());
+    let floor = NetworkRules::of_floor(exchange.gateway.control.network_floor(&sandbox.tenant));
     let suggested = suggest_rules(&log.events);
-    let (allow, deny) = (policy.allow, policy.deny);
-    let info = NetworkInfo { mode, allow, deny, allowed: log.allowed, refused: log.refused, events: log.events, suggested };
+    let info = NetworkInfo { rules, floor, allowed: log.allowed, refused: log.refused, events: log.events, suggested };
     Ok(json_response(StatusCode::OK, &info))
+}
+
+/// A network for all sandboxes of a tenant that name none.
+pub(crate) fn default_network(request: NetworkRequest) -> Result<DefaultNetwork, Refusal> {
+    let (mode, policy) = request.read()?;
+    Ok(DefaultNetwork { mode, policy })
+}
+
+/// A floor of a tenant.
+pub(crate) fn floor(request: NetworkRequest) -> Result<NetworkPolicy, Refusal> {
+    let (_, policy) = request.read()?;
+    policy.ok_or_else(|| Refusal::bad_request("a floor has the mode allowlist or observe").hint("null removes a floor"))
 }
 
 #[cfg(test)]

@@ -18,9 +18,10 @@ use crate::api::types::{
     AdoptSandbox, AuditPage, ChangeTenant, CheckpointInfo, CorpusInfo, CorpusList, CreateAnswer, CreateGroup, CreateKey,
     CreateSandbox, CreateSnapshot, CreateTenant, CreatedSandboxes, DeletedGroup, DeletedSandbox, DeletedState, Differences,
     DrainNode, ForkSandbox, FoundPassages, GroupInfo, GroupList, HistoryInfo, ImageList, KeyInfo, KeyList, LiveUsage, Me,
-    NewCheckpoint, NewKeyInfo, NodeList, Nothing, PauseSandbox, QuarantineList, RemovedSandbox, RemovedTenant, RenewGroup,
-    ResetSandbox, RollBack, RolledBack, RotateKey, SandboxInfo, SandboxList, SandboxUsage, SearchCorpus, ServerInfo, SessionList,
-    SnapshotInfo, SnapshotList, StepPage, TemplateList, TenantInfo, TenantList, TrajectoryList, UsageReport, WorkerList,
+    NetworkRecordList, NewCheckpoint, NewKeyInfo, NodeList, Nothing, PauseSandbox, QuarantineList, RemovedSandbox, RemovedTenant,
+    RenewGroup, ResetSandbox, RollBack, RolledBack, RotateKey, SandboxInfo, SandboxList, SandboxUsage, SearchCorpus, ServerInfo,
+    SessionList, SnapshotInfo, SnapshotList, StepPage, TemplateList, TenantInfo, TenantList, TrajectoryList, UsageReport,
+    WorkerList,
 };
 use crate::auth::Need;
 use crate::changes::{ChangeSandbox, ExtendSandbox};
@@ -577,10 +578,12 @@ static ROUTES: &[Route] = &[
         .doc(Operation::new("trajectories", "get_step", "Returns the `arguments` or the `observation` of a step")),
     Route::new(At::Server, &TRAJECTORIES, GET, "/api/v1/trajectories/{id}/sessions", |e| Box::pin(trajectories::sessions(e)))
         .doc(Operation::new("trajectories", "list_sessions", "Lists the starts and ends of a trajectory's sessions").paged(MAX_PAGE).answers::<SessionList>(200)),
+    Route::new(At::Server, &TRAJECTORIES, GET, "/api/v1/trajectories/{id}/network", |e| Box::pin(trajectories::network(e)))
+        .doc(Operation::new("trajectories", "list_network_records", "Lists what the network policy of a trajectory's sandbox decided: refusals, and connections that ended").paged(MAX_PAGE).answers::<NetworkRecordList>(200)),
     Route::new(At::Server, &TRAJECTORIES, GET, "/api/v1/trajectories/{id}/verify", |e| Box::pin(trajectories::verify(e)))
         .doc(Operation::new("trajectories", "verify_trajectory", "Checks a trajectory, and lists what was altered").answers::<Verification>(200)),
     Route::new(At::Server, &TRAJECTORIES, GET, "/api/v1/trajectories/{id}/export", |e| Box::pin(trajectories::export(e)))
-        .doc(Operation::new("trajectories", "export_trajectory", "Exports a trajectory as a file").query(&[("format", "string", "The format of the file; `jsonl` by default"), ORIGIN, RESULT, CLASS])
+        .doc(Operation::new("trajectories", "export_trajectory", "Exports a trajectory as a file").query(&[("format", "string", "The format of the file; `jsonl` by default"), ORIGIN, RESULT, CLASS, ("network", "boolean", "Whether `jsonl` has the network records, too")])
             .sends(LINES).also(&["application/json", "application/x-asciicast"])),
     Route::new(At::Server, &TRAJECTORIES, GET, "/api/v1/trajectories/{id}/blobs/{digest}", |e| Box::pin(trajectories::blob(e)))
         .doc(Operation::new("trajectories", "get_blob", "Returns a large body by its BLAKE3 hash")),

@@ -35,7 +35,7 @@ use crate::nodes::Peers;
 use crate::tls::Certificates;
 use crate::unread::{self, Lingering};
 use crate::workers::WorkerSandboxes;
-use crate::{GatewayConfig, inside, nodes, traces, webhooks};
+use crate::{GatewayConfig, inside, network_records, nodes, traces, webhooks};
 
 /// Time for a request's head, and for the next request on a kept connection.
 const HEAD_TIME: Duration = Duration::from_secs(10);
@@ -225,6 +225,10 @@ impl Server {
 
 /// Resumes the workers' sessions, and warms up what is configured.
 async fn start_workers(gateway: &Arc<Gateway>) -> Result<(), GatewayError> {
+    if let Some(events) = gateway.control.engine().network_events() {
+        let (recording, stopping) = (network_records::record(Arc::clone(gateway), events), gateway.stopping.clone());
+        gateway.tasks.spawn(async move { stopping.run_until_cancelled(recording).await });
+    }
     let Some(workers) = gateway.config.workers.clone() else { return Ok(()) };
     let warmup = workers.warmup.clone();
     let sandboxes: Arc<dyn Sandboxes> = Arc::new(WorkerSandboxes::new(gateway));

@@ -26,6 +26,7 @@ use crate::gateway::{Context, Gateway};
 use crate::idempotency::{self, Begun};
 use crate::lifecycle::{self, LifecycleAnswer, LifecycleCall};
 use crate::lists::PageQuery;
+use crate::network::{self, NetworkRules};
 use crate::refusal::{Refusal, json_response};
 use crate::{audit, auth};
 
@@ -75,12 +76,14 @@ async fn quotas(gateway: &Gateway, tenant: &TenantId) -> Result<Vec<QuotaState>,
 async fn described(exchange: &Exchange, tenants: &Tenants, tenant: Tenant) -> Result<TenantInfo, Refusal> {
     let now = Timestamp::now();
     let keys = tenants.keys(Some(&tenant.name)).into_iter().filter(|key| key.is_valid_at(now)).count();
-    let Tenant { name, created_at, limits, disabled } = tenant;
+    let Tenant { name, created_at, limits, network, disabled } = tenant;
     let sandboxes = exchange.gateway.control.reserved(&name).sandboxes;
     let quotas = quotas(&exchange.gateway, &name).await?;
     let min_tier = limits.min_tier;
     let limits = Quota::ALL.into_iter().map(|quota| (quota, limits.get(quota))).collect();
-    Ok(TenantInfo { name, created_at, disabled, sandboxes, keys, limits, min_tier, quotas })
+    let network_default = network.default.map(|default| NetworkRules::new(default.mode, default.policy));
+    let network_floor = NetworkRules::of_floor(network.floor);
+    Ok(TenantInfo { name, created_at, disabled, sandboxes, keys, limits, min_tier, network_default, network_floor, quotas })
 }
 
 async fn answer_with(exchange: &Exchange, tenants: &Tenants, status: StatusCode, tenant: Tenant) -> Answered {
@@ -143,7 +146,9 @@ async fn create_or_find(
 pub(crate) async fn change(exchange: &mut Exchange) -> Answered {
     let tenants = tenants(exchange)?;
     let name = named(exchange)?;
-    let (ChangeTenant { disabled, limits, min_tier }, _) = exchange.json().await?;
+    let (ChangeTenant { disabled, limits, min_tier, network_default, network_floor }, _) = exchange.json().await?;
+    let default = network_default.map(|given| given.map(network::default_network).transpose()).transpose()?;
+    let floor = network_floor.map(|given| given.map(network::floor).transpose()).transpose()?;
     let mut tenant = tenants.get(&name)?;
     if !limits.is_empty() {
         let (shared, name) = (Arc::clone(&tenants), name.clone());
@@ -154,6 +159,11 @@ pub(crate) async fn change(exchange: &mut Exchange) -> Answered {
         let (shared, name) = (Arc::clone(&tenants), name.clone());
         let changed = Box::pin(async move { Ok(shared.set_min_tier(&name, minimum).await?) });
         tenant = audit::change_with(exchange, "tenant.limit", tenant.name.to_string(), changed).await?;
+    }
+    if default.is_some() || floor.is_some() {
+        let (control, name) = (Arc::clone(&exchange.gateway.control), name.clone());
+        let changed = Box::pin(async move { Ok(control.set_tenant_network(&name, default, floor).await?) });
+        tenant = audit::change_with(exchange, "tenant.network", tenant.name.to_string(), changed).await?;
     }
     if let Some(disabled) = disabled {
         let action = if disabled { "tenant.disable" } else { "tenant.enable" };

@@ -13,7 +13,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use jiff::Timestamp;
 
-use crate::api::types::{SessionList, StepPage, TrajectoryList};
+use crate::api::types::{NetworkRecordList, SessionList, StepPage, TrajectoryList};
 use crate::exchange::{Answered, Exchange};
 use crate::lists::{self, PageQuery};
 use crate::nodes::{self, Theirs};
@@ -45,6 +45,18 @@ pub(crate) async fn sessions(exchange: &mut Exchange) -> Answered {
     let (page, next_cursor) = PageQuery::read(exchange)?.take(all.into_iter().enumerate().collect(), |(number, _)| *number)?;
     let sessions = page.into_iter().map(|(_, event)| event).collect();
     Ok(json_response(StatusCode::OK, &SessionList { trajectory, sessions, next_cursor }))
+}
+
+/// What the network policy of its sandbox decided.
+pub(crate) async fn network(exchange: &mut Exchange) -> Answered {
+    let (recorder, tenant, id) = recorded(exchange).await?;
+    let trajectory = id.clone();
+    let found = blocking(move || recorder.network(&tenant, &id)).await?;
+    // They are only ever appended.
+    let all = found.events.into_iter().enumerate().collect();
+    let (page, next_cursor) = PageQuery::read(exchange)?.take(all, |(number, _)| *number)?;
+    let network = page.into_iter().map(|(_, event)| event).collect();
+    Ok(json_response(StatusCode::OK, &NetworkRecordList { trajectory, network, left_out: found.left_out, next_cursor }))
 }
 
 /// Checks it, and lists what was altered.

@@ -214,6 +214,9 @@ pub struct SandboxSpec {
     /// What it may reach through the egress proxy; absent: all that `network` allows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network_policy: Option<NetworkPolicy>,
+    /// What its tenant's floor allows at most. Only in what the engine gets: the floor may change.
+    #[serde(skip)]
+    pub network_floor: Option<NetworkPolicy>,
     /// The secrets that the egress proxy puts into its requests.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<SecretBinding>,
@@ -274,6 +277,7 @@ impl SandboxSpec {
             resources: Resources::default(),
             network: NetworkMode::default(),
             network_policy: None,
+            network_floor: None,
             secrets: Vec::new(),
             tier: None,
             volumes: Vec::new(),

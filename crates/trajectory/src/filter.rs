@@ -11,6 +11,8 @@ pub struct Filter {
     pub failed: Option<bool>,
     /// None: all; otherwise steps that failed with this class.
     pub class: Option<FailureClass>,
+    /// With the network records between the steps, in the format `jsonl`.
+    pub network: bool,
 }
 
 impl Filter {

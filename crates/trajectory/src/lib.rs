@@ -22,7 +22,7 @@
 //! lock                             held by the one server that records here
 //! reserve                          space for outcomes of accepted calls when the disk is full
 //! logs/TENANT/TRAJECTORY.jsonl     append-only; one JSON line for an intent, one for an outcome, one for a session's start or
-//!                                  end, one for the end
+//!                                  end, one for a decision of the network policy, one for the end
 //! logs/TENANT/TRAJECTORY.archived  says that the log is in the archive
 //! blobs/ab/cdef…                   bodies too large for a line, named by their BLAKE3
 //! blobs/tmp/                       bodies that are still arriving; emptied at start
@@ -55,6 +55,7 @@ mod limits;
 mod line;
 mod log;
 mod model_step;
+mod network;
 mod record;
 mod recorder;
 mod redact;
@@ -75,6 +76,7 @@ pub use follow::{Follow, News};
 pub use limits::Limits;
 pub use log::{FileLog, StepLog, TrajectoryKey};
 pub use model_step::{MODEL_DIALECT, ModelStep};
+pub use network::{NetworkEvent, NetworkEvents};
 pub use record::{
     BlobRef, Body, Counters, FORMAT_VERSION, Failure, Intent, IntentRecord, Kind, NotKept, Origin, Outcome, OutcomeKind,
     OutcomeRecord, PartOfStep, Problem, SessionChange, SessionEvent, Step, StepResult, StepState, Summary, Verification, Work,

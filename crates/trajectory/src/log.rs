@@ -19,13 +19,14 @@ use arenite_model::TenantId;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use crate::network::{self, NetworkCount, NetworkRecord};
 use crate::record::{EndRecord, SessionRecord};
 use crate::reserve::{Reserve, is_full};
 use crate::seal::{self, NO_SUM, Sum};
 use crate::sync::Syncer;
 use crate::{
-    BlobRef, FORMAT_VERSION, IntentRecord, Kind, Limits, OutcomeRecord, SessionEvent, Step, Summary, TrajectoryError,
-    Verification,
+    BlobRef, FORMAT_VERSION, IntentRecord, Kind, Limits, NetworkEvent, NetworkEvents, OutcomeRecord, SessionEvent, Step, Summary,
+    TrajectoryError, Verification,
 };
 
 /// How the ids of workers' trajectories start.
@@ -82,6 +83,10 @@ pub trait StepLog: Send + Sync {
     fn session(&self, key: &TrajectoryKey, event: SessionEvent) -> Result<(), TrajectoryError>;
     /// Starts and ends of sessions, in order.
     fn sessions(&self, key: &TrajectoryKey) -> Result<Vec<SessionEvent>, TrajectoryError>;
+    /// Logs a decision of the network policy. Counts it alone without `keep`, or beyond the most.
+    fn note_network(&self, key: &TrajectoryKey, event: NetworkEvent, keep: bool) -> Result<(), TrajectoryError>;
+    /// Decisions of the network policy, in order.
+    fn network(&self, key: &TrajectoryKey) -> Result<NetworkEvents, TrajectoryError>;
     /// Checks all lines, and calls `see` with the step and the kept body of each reference.
     fn verify(
         &self,
@@ -143,6 +148,8 @@ struct LogState {
     removed: bool,
     /// The sum of its last line.
     sum: Option<Sum>,
+    /// Read from the file before the first one is written.
+    network: Option<NetworkCount>,
 }
 
 impl Log {
@@ -555,6 +562,44 @@ impl StepLog for FileLog {
 
     fn sessions(&self, key: &TrajectoryKey) -> Result<Vec<SessionEvent>, TrajectoryError> {
         self.read(key, read::sessions)
+    }
+
+    fn note_network(&self, key: &TrajectoryKey, event: NetworkEvent, keep: bool) -> Result<(), TrajectoryError> {
+        let keep = keep && self.bytes() < self.limits.logs_bytes && self.reserve.is_whole();
+        self.change(key, true, |log, state| {
+            let mut count = match state.network {
+                Some(count) => count,
+                None => self
+                    .read(key, network::network)
+                    .map(|found| NetworkCount { records: found.events.len() as u64, left_out: found.left_out })?,
+            };
+            let fits = keep && count.records < network::MOST;
+            let before = count;
+            if fits {
+                count.records += 1;
+            } else {
+                count.left_out += event.count;
+            }
+            state.network = Some(count);
+            if !fits && before.left_out.checked_ilog2() == count.left_out.checked_ilog2() {
+                return Ok(());
+            }
+            let record = NetworkRecord {
+                v: FORMAT_VERSION,
+                kind: Kind::Network,
+                last: state.last,
+                open: state.open.first().copied(),
+                ended: state.ended,
+                network: fits.then(|| event.clone()),
+                left_out: (!fits).then_some(count.left_out),
+                at: Timestamp::now(),
+            };
+            self.append(log, state, &record, false)
+        })
+    }
+
+    fn network(&self, key: &TrajectoryKey) -> Result<NetworkEvents, TrajectoryError> {
+        self.read(key, network::network)
     }
 
     fn verify(

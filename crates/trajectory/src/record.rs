@@ -357,6 +357,7 @@ pub enum Kind {
     Outcome,
     End,
     Session,
+    Network,
 }
 
 /// The start or end of a session in which steps are done, such as one of an AgentFlow worker. It stands between the steps and has

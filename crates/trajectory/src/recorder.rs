@@ -24,8 +24,8 @@ use crate::record::conclude;
 use crate::reserve::Reserve;
 use crate::{
     BlobRef, BlobStore, Body, Counters, FORMAT_VERSION, Failure, FileBlobs, FileLog, Filter, Follow, Intent, IntentRecord, Kind,
-    Limits, Outcome, OutcomeKind, OutcomeRecord, PartOfStep, SessionEvent, Step, StepLog, StepResult, StepState, Summary, Tap,
-    TrajectoryError, TrajectoryKey, Verification,
+    Limits, NetworkEvent, NetworkEvents, Outcome, OutcomeKind, OutcomeRecord, PartOfStep, SessionEvent, Step, StepLog,
+    StepResult, StepState, Summary, Tap, TrajectoryError, TrajectoryKey, Verification,
 };
 
 /// Largest body in a record itself, in bytes, whatever the configuration is: it bounds log lines.
@@ -374,6 +374,19 @@ impl Recorder {
     /// Starts and ends of sessions, in the order in which they were recorded.
     pub fn sessions(&self, tenant: &TenantId, trajectory: &str) -> Result<Vec<SessionEvent>, TrajectoryError> {
         self.inner.log.sessions(&TrajectoryKey::new(tenant, trajectory)?)
+    }
+
+    /// Records a decision of the network policy of the trajectory's sandbox, up to a number of them. Those beyond it, or beyond the
+    /// tenant's limit, are counted.
+    pub fn note_network(&self, tenant: &TenantId, trajectory: &str, event: NetworkEvent) -> Result<(), TrajectoryError> {
+        let limit = self.inner.tenant_limit.get().and_then(|limit| limit(tenant));
+        let keep = limit.is_none_or(|limit| self.bytes_of(tenant) < limit);
+        self.inner.log.note_network(&TrajectoryKey::new(tenant, trajectory)?, event, keep)
+    }
+
+    /// Decisions of the network policy, in the order in which they were recorded.
+    pub fn network(&self, tenant: &TenantId, trajectory: &str) -> Result<NetworkEvents, TrajectoryError> {
+        self.inner.log.network(&TrajectoryKey::new(tenant, trajectory)?)
     }
 
     /// Reads all of a trajectory, log and bodies, and reports what was altered.

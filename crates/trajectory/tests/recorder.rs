@@ -9,8 +9,8 @@ use std::path::Path;
 
 use arenite_model::{ErrorCode, TenantId};
 use arenite_trajectory::{
-    BlobRef, Body, Failure, Filter, Intent, Limits, NotKept, Origin, Outcome, OutcomeKind, Recorder, SessionChange, SessionEvent,
-    Step, StepResult, TrajectoryError,
+    BlobRef, Body, Failure, Filter, Format, Intent, Limits, NetworkEvent, NotKept, Origin, Outcome, OutcomeKind, Recorder,
+    SessionChange, SessionEvent, Step, StepResult, TrajectoryError,
 };
 use serde_json::{Value, json};
 
@@ -605,4 +605,65 @@ fn a_full_disk_takes_no_result_of_a_call_that_was_accepted_and_accepts_no_furthe
     std::thread::sleep(std::time::Duration::from_millis(300));
     recorder.begin(intent("s1", None)).unwrap().finish(ok()).unwrap();
     assert_eq!(all(&recorder, "s1").len(), 4);
+}
+
+fn network_event(name: &str) -> NetworkEvent {
+    let event = json!({
+        "time": "2026-01-31T00:00:00Z", "kind": "decision", "sandbox": "s1", "protocol": "tls", "name": name, "port": 443,
+        "allowed": false, "reason": "no_rule", "count": 1, "bytes_sent": 0, "bytes_received": 0, "duration_ms": 0,
+    });
+    serde_json::from_value(event).unwrap()
+}
+
+#[test]
+fn network_records_stand_between_steps_and_outlive_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = open(dir.path());
+    recorder.note_network(&tenant(), "s1", network_event("before.test")).unwrap();
+    for name in ["a.test", "b.test"] {
+        recorder.begin(intent("s1", None)).unwrap().finish(ok()).unwrap();
+        recorder.note_network(&tenant(), "s1", network_event(name)).unwrap();
+    }
+    drop(recorder);
+    let recorder = open(dir.path());
+    recorder.note_network(&tenant(), "s1", network_event("c.test")).unwrap();
+    let found = recorder.network(&tenant(), "s1").unwrap();
+    let names: Vec<_> = found.events.iter().map(|event| (event.name.as_deref().unwrap(), event.after)).collect();
+    assert_eq!(names, [("before.test", 0), ("a.test", 1), ("b.test", 2), ("c.test", 2)]);
+    assert_eq!((found.left_out, all(&recorder, "s1").len()), (0, 2), "they are no steps");
+    assert_eq!(recorder.verify(&tenant(), "s1").unwrap().problems.len(), 0);
+
+    let kinds = |network| {
+        let (mut out, filter) = (Vec::new(), Filter { network, ..Filter::default() });
+        let steps = recorder.export_as(&tenant(), "s1", (Format::Jsonl, &filter), &mut out).unwrap();
+        assert_eq!(steps, 2);
+        let lines = String::from_utf8(out).unwrap();
+        let place = |line: &str| {
+            let value: Value = serde_json::from_str(line).unwrap();
+            if value["kind"] == "network" { value["name"].clone() } else { value["step"].clone() }
+        };
+        lines.lines().map(place).collect::<Vec<_>>()
+    };
+    assert_eq!(kinds(false), [json!(1), json!(2)]);
+    assert_eq!(kinds(true), [json!("before.test"), json!(1), json!("a.test"), json!(2), json!("b.test"), json!("c.test")]);
+}
+
+#[test]
+fn network_records_beyond_the_most_are_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = open(dir.path());
+    let most = 10_000;
+    let note = |recorder: &Recorder, count| {
+        (0..count).for_each(|_| recorder.note_network(&tenant(), "s1", network_event("a.test")).unwrap());
+    };
+    note(&recorder, most);
+    let full = fs::metadata(dir.path().join("logs/default/s1.jsonl")).unwrap().len();
+    note(&recorder, 1_000);
+    drop(recorder);
+    let recorder = open(dir.path());
+    note(&recorder, 1_000);
+    let found = recorder.network(&tenant(), "s1").unwrap();
+    assert_eq!((found.events.len(), found.left_out), (most, 1_024), "the restart went by the last record of 512");
+    let grown = fs::metadata(dir.path().join("logs/default/s1.jsonl")).unwrap().len() - full;
+    assert!(grown < 12 * 400, "a record for each doubling: {grown} bytes");
 }

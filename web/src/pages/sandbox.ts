@@ -8,6 +8,7 @@ import { History } from '../history';
 import { NEXT, askToDelete, remove, turn } from '../lifecycle';
 import { Loads, type Measured } from '../load';
 import { plain, readLog } from '../log';
+import { NetworkSection } from '../network';
 import { cores, number, parseTime } from '../quantities';
 import type { Rights } from '../rights';
 import { type Sandbox, type SandboxList, dashboardPath, reasonText, sandboxPath } from '../sandbox_list';
@@ -25,6 +26,7 @@ export class SandboxPage implements View {
   private readonly openSteps: (sandbox: Sandbox) => void;
   private readonly message = new Message();
   private readonly history: History;
+  private readonly network: NetworkSection;
   private name = '';
   private sandbox: Sandbox | null = null;
   private parts: Parts | null = null;
@@ -39,6 +41,7 @@ export class SandboxPage implements View {
     this.list = list;
     this.openSteps = openSteps;
     this.history = new History(rights, this.message);
+    this.network = new NetworkSection(rights, this.message);
   }
 
   get title(): string {
@@ -56,17 +59,19 @@ export class SandboxPage implements View {
       make('p', { className: 'back' }, make('a', { href: '#/', textContent: 'All sandboxes' })),
       this.parts.head, this.message.box, this.parts.reason,
       this.parts.charts,
-      this.parts.facts, this.history.box, this.parts.log);
+      this.parts.facts, this.network.box, this.history.box, this.parts.log);
     this.parts.head.replaceChildren(make('h2', { textContent: name, tabIndex: -1 }));
     void this.read();
     this.history.box.hidden = true;
     this.history.open(name).catch(this.message.fail);
+    this.network.open(name);
   }
 
   close(): void {
     clearTimeout(this.timer);
     clearTimeout(this.logTimer);
     this.logRead?.abort();
+    this.network.close();
     this.parts = null;
   }
 
@@ -283,7 +288,6 @@ function facts(sandbox: Sandbox, deadline: HTMLElement, now: HTMLElement): Node[
   fact('Ends', deadline);
   fact('In use', now);
   fact('Limits', `${cores(resources.cpu_millis)}, ${bytes(resources.memory_bytes)} memory, ${bytes(resources.disk_bytes)} disk, ${number(resources.pids)} processes`);
-  fact('Network', spec.network === 'none' ? 'none' : 'the internet');
   fact('Main command', spec.args.join(' '), true);
   fact('Group', sandbox.group ?? '');
   fact('Parent', sandbox.parent ?? '', true);

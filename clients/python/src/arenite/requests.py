@@ -119,6 +119,12 @@ class ChangeTenant(TypedDict, total=False):
     """Its limits. A null stands for the server's default, and absent ones stay as they are."""
     min_tier: Tier | None
     """The tier that each new sandbox must have. Null: the server's default."""
+    network_default: NetworkRequest | None
+    """The network of its creates that name none. Null: open."""
+    network_floor: NetworkRequest | None
+    """What its sandboxes may reach at most, as `allowlist` or `observe`. It is in effect at once, also for open
+    connections. Null: all that their policies allow.
+    """
 
 
 class ChangeVolume(TypedDict, total=False):

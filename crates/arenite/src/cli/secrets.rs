@@ -23,13 +23,13 @@ pub(crate) enum SecretCommand {
 
 /// A part of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Place {
+pub(crate) enum RequestPart {
     Header,
     Query,
     Body,
 }
 
-impl Place {
+impl RequestPart {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Header => "header",
@@ -57,7 +57,7 @@ pub(crate) struct SecretSetArgs {
     pub(crate) host: Vec<String>,
     /// Part of a request into which the value is put; repeatable [default: header]
     #[arg(long = "in", value_name = "PLACE", value_enum)]
-    pub(crate) place: Vec<Place>,
+    pub(crate) place: Vec<RequestPart>,
     /// Read the value from this variable
     #[arg(long, value_name = "VARIABLE", conflicts_with = "from_file")]
     pub(crate) from_env: Option<String>,

@@ -51,10 +51,14 @@ Examples:
   arenite tenant set acme --limit sandboxes=50 --limit memory=64GiB
   arenite tenant set acme --limit memory=default   the default of the server's tenant_limit
   arenite tenant set acme --min-tier gvisor        refuse creates with less isolation
+  arenite tenant set acme --network-floor @floor.json --network-default allowlist
 
 Limits: sandboxes, creates (concurrent ones), cpu (cores), memory, disk, trajectories (their logs),
 requests (a second), timeout (the longest life time of a sandbox), volumes, volume-space (the sizes of
-volumes). They apply to new requests: what a tenant has already stays.")]
+volumes). They apply to new requests: what a tenant has already stays.
+
+A network is a mode (open, observe, allowlist or none) or an object with mode, allow and deny. A floor is in
+effect at once in all sandboxes of the tenant, whatever their policies allow.")]
 #[command(group = clap::ArgGroup::new("change").required(true).multiple(true))]
 pub(crate) struct TenantSetArgs {
     /// The tenant
@@ -68,6 +72,12 @@ pub(crate) struct TenantSetArgs {
     /// The tier that each new sandbox must have: namespace, gvisor or machine; default for the server's tenant_min_tier
     #[arg(long, value_name = "TIER|default", group = "change")]
     pub(crate) min_tier: Option<MinTier>,
+    /// The network of creates that name none; @FILE reads it from a file; default: open
+    #[arg(long, value_name = "NETWORK|default", group = "change")]
+    pub(crate) network_default: Option<String>,
+    /// What its sandboxes may reach at most: allowlist, observe, or an object; @FILE reads it from a file; default: no floor
+    #[arg(long, value_name = "NETWORK|default", group = "change")]
+    pub(crate) network_floor: Option<String>,
     #[command(flatten)]
     pub(crate) format: Format,
     #[command(flatten)]

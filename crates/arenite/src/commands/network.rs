@@ -48,7 +48,13 @@ async fn show(args: NetworkShowArgs) -> Outcome {
     }
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     output::line(format!("mode: {}", text(&answer["mode"])));
-    for (what, rules) in [("allow", &answer["allow"]), ("deny", &answer["deny"])] {
+    let floor = &answer["floor"];
+    if let Some(mode) = floor["mode"].as_str() {
+        output::line(format!("floor of the tenant: {mode}"));
+    }
+    for (what, rules) in
+        [("allow", &answer["allow"]), ("deny", &answer["deny"]), ("floor allow", &floor["allow"]), ("floor deny", &floor["deny"])]
+    {
         for rule in rules.as_array().into_iter().flatten() {
             output::line(format!("{what}: {}", output::harmless(&text(rule))));
         }

@@ -13,7 +13,7 @@ use crate::cli::{
 };
 use crate::client::{Client, encoded, read_answer};
 use crate::config::values::{MinTier, Size};
-use crate::failure::Outcome;
+use crate::failure::{Attempt, Failure, Outcome};
 use crate::{output, wire};
 
 const TENANTS: &str = "/api/v2/tenants";
@@ -89,6 +89,11 @@ async fn set_tenant(args: TenantSetArgs) -> Outcome {
     if let Some(MinTier(minimum)) = args.min_tier {
         change["min_tier"] = json!(minimum);
     }
+    for (field, given) in [("network_default", args.network_default), ("network_floor", args.network_floor)] {
+        if let Some(text) = given {
+            change[field] = network(&text)?;
+        }
+    }
     let changed: Value = client.patch(&format!("{TENANTS}/{}", args.name), &change).await?;
     if args.format.json {
         output::json(&changed);
@@ -96,6 +101,19 @@ async fn set_tenant(args: TenantSetArgs) -> Outcome {
         output::line(&args.name);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The network in an option: a mode, an object, or the name of a file with one after `@`. `default` stands for none.
+fn network(text: &str) -> Result<Value, Failure> {
+    let content = match text.strip_prefix('@') {
+        Some(path) => std::fs::read_to_string(path).attempt(|| format!("could not read {path}"))?,
+        None => text.to_owned(),
+    };
+    match content.trim() {
+        "default" => Ok(Value::Null),
+        object if object.starts_with('{') => serde_json::from_str(object).attempt(|| "the network is not valid JSON".to_owned()),
+        mode => Ok(json!(mode)),
+    }
 }
 
 async fn remove_tenant(args: TenantRmArgs) -> Outcome {

@@ -19,7 +19,7 @@ use arenite_image::{
     BuildContext, BuildEnv, BuildEvent, BuildOptions, BuildRequest, BuildRunner, ContextLimits, Downloads, Image, ImageError,
     Imagefile, TenantBuild,
 };
-use arenite_model::{ErrorCode, ImageName, NetworkMode, Resources, SandboxSpec, SpecError, TenantId, Tier};
+use arenite_model::{ErrorCode, ImageName, NetworkMode, SandboxSpec, SpecError, TenantId, Tier};
 use serde::Serialize;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -46,7 +46,8 @@ const LOG_LINES: usize = 20;
 
 /// Runs steps of builds in sandboxes of the server.
 pub trait StepSandboxes: Send + Sync + fmt::Debug {
-    fn runner(&self, limits: &Resources, network: NetworkMode) -> Box<dyn BuildRunner>;
+    /// With the limits and the network of a spec.
+    fn runner(&self, spec: &SandboxSpec) -> Box<dyn BuildRunner>;
     /// What steps see of the host.
     fn env(&self) -> BuildEnv;
 }
@@ -234,7 +235,12 @@ impl Control {
             let reason = "an image that is built has a name and a tag, and no digest".to_owned();
             return Err(SpecError::Invalid { field: "image", reason }.into());
         }
-        let mut spec = self.templates.of_unnamed()?.spec;
+        let template = self.templates.of_unnamed()?;
+        let mut spec = template.spec;
+        if !template.names_network {
+            self.lay_default_network(tenant, &mut spec);
+        }
+        spec.network_floor = self.network_floor(tenant);
         let wanted = SpecOverlay { network: build.network, resources: build.resources.clone(), ..SpecOverlay::default() };
         wanted.lay_over(&mut spec);
         spec.check()?;
@@ -306,11 +312,11 @@ impl Control {
         let (cancel, cancelled) = watch::channel(false);
         let work = Work { name, file, options, use_cache, context, cancel: cancelled };
         let (control, tenant, sender) = (self.shared(), place.tenant.clone(), updates.clone());
-        let (limits, network) = (place.spec.resources.clone(), place.spec.network);
+        let spec = place.spec.clone();
         let span = tracing::Span::current();
         let mut running = tokio::task::spawn_blocking(move || {
             let _entered = span.enter();
-            control.run_build(&tenant, work, (&limits, network), sender)
+            control.run_build(&tenant, work, &spec, sender)
         });
         let mut closed = self.images()?.builds.closed.subscribe();
         let ended = tokio::select! {
@@ -366,7 +372,7 @@ impl Control {
         &self,
         tenant: &TenantId,
         work: Work,
-        (limits, network): (&Resources, NetworkMode),
+        spec: &SandboxSpec,
         updates: mpsc::Sender<BuildUpdate>,
     ) -> Result<Image, BuildError> {
         let images = self.images()?;
@@ -374,7 +380,7 @@ impl Control {
         let (owner, layers) = (owner_of(tenant), Mutex::new(BTreeSet::new()));
         // Those of an image with this name, which this one replaces.
         let before = images.config.store.get_of(owner.as_ref(), &work.name).ok();
-        let (runner, env) = (steps.runner(limits, network), steps.env());
+        let (runner, env) = (steps.runner(spec), steps.env());
         let request = BuildRequest {
             imagefile: &work.file,
             context_dir: &work.context.dir(),
@@ -385,8 +391,8 @@ impl Control {
             tenant: Some(TenantBuild {
                 tenant,
                 owner: owner.as_ref(),
-                max_bytes: limits.disk_bytes,
-                is_offline: network != NetworkMode::Open,
+                max_bytes: spec.resources.disk_bytes,
+                is_offline: spec.network != NetworkMode::Open,
                 cancel: work.cancel.clone(),
                 layers: &layers,
             }),

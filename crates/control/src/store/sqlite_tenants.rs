@@ -10,13 +10,13 @@ use rusqlite::{Connection, OptionalExtension, Row, Rows, params};
 use super::sqlite::Work;
 use super::tenants::{RemovedTenant, TenantStore};
 use super::{SqliteStore, StoreError, TenantContents, TenantRow, number as to_number, to_json};
-use crate::tenants::{ApiKey, AuditEntry, AuditQuery, AuditRow, Tenant};
+use crate::tenants::{ApiKey, AuditEntry, AuditQuery, AuditRow, Tenant, TenantSettings};
 
 pub(super) const SCHEMA: &str = "
     CREATE TABLE tenants (
         name       TEXT PRIMARY KEY,
         created_at INTEGER NOT NULL,
-        limits     TEXT NOT NULL,  -- JSON
+        limits     TEXT NOT NULL,  -- JSON of `TenantSettings`
         disabled   INTEGER NOT NULL,
         removed_at INTEGER
     ) WITHOUT ROWID;
@@ -85,11 +85,13 @@ pub(super) fn read_all<T>(mut rows: Rows<'_>, read: impl Fn(&Row<'_>) -> Result<
 }
 
 fn read_tenant(row: &Row<'_>) -> Result<Tenant, StoreError> {
-    let (name, limits): (String, String) = (row.get(0)?, row.get(2)?);
+    let (name, settings): (String, String) = (row.get(0)?, row.get(2)?);
+    let TenantSettings { limits, network } = serde_json::from_str(&settings).map_err(|error| unreadable(&name, error))?;
     Ok(Tenant {
         name: name.parse().map_err(|error| unreadable(&name, error))?,
         created_at: time(row.get(1)?)?,
-        limits: serde_json::from_str(&limits).map_err(|error| unreadable(&name, error))?,
+        limits,
+        network,
         disabled: row.get(3)?,
     })
 }
@@ -155,10 +157,9 @@ pub(super) fn import(db: &Connection, contents: &TenantContents, replace: bool) 
 }
 
 fn insert_tenant(db: &Connection, tenant: &Tenant) -> Result<(), StoreError> {
-    let Tenant { name, created_at, limits, disabled } = tenant;
     db.execute(
         "INSERT INTO tenants (name, created_at, limits, disabled) VALUES (?1, ?2, ?3, ?4)",
-        params![name.as_str(), created_at.as_microsecond(), to_json(limits)?, disabled],
+        params![tenant.name.as_str(), tenant.created_at.as_microsecond(), to_json(&tenant.settings())?, tenant.disabled],
     )?;
     Ok(())
 }
@@ -246,7 +247,7 @@ impl TenantStore for SqliteStore {
     async fn set_tenant(&self, tenant: &Tenant) -> Result<(), StoreError> {
         let tenant = tenant.clone();
         self.transaction(move |db| {
-            let values = params![tenant.name.as_str(), to_json(&tenant.limits)?, tenant.disabled];
+            let values = params![tenant.name.as_str(), to_json(&tenant.settings())?, tenant.disabled];
             db.execute("UPDATE tenants SET limits = ?2, disabled = ?3 WHERE name = ?1", values)?;
             Ok(())
         })

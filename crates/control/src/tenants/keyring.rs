@@ -22,7 +22,7 @@ pub enum Denied {
 
 /// A snapshot of all keys and tenants. Changes replace it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Keyring {
+pub(crate) struct Keyring {
     keys: HashMap<KeyId, Arc<Held>>,
     pub(super) tenants: BTreeMap<TenantId, Tenant>,
 }

@@ -20,13 +20,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use arenite_model::{KeyId, TenantId, Tier};
+use arenite_model::{KeyId, NetworkPolicy, TenantId, Tier};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};
 
 use crate::ControlError;
 use crate::clock::{Clock, later};
+use crate::network::{DefaultNetwork, TenantNetwork};
 use crate::store::{RemovedTenant, StoreError, TenantStore};
 
 use keyring::Keyring;
@@ -66,8 +67,25 @@ pub struct Tenant {
     pub created_at: Timestamp,
     /// Its own limits, without the server's defaults.
     pub limits: TenantLimits,
+    #[serde(flatten)]
+    pub network: TenantNetwork,
     /// Its keys are refused; its sandboxes stay as they are.
     pub disabled: bool,
+}
+
+/// What the store keeps in one column.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct TenantSettings {
+    #[serde(flatten)]
+    pub(crate) limits: TenantLimits,
+    #[serde(flatten)]
+    pub(crate) network: TenantNetwork,
+}
+
+impl Tenant {
+    pub(crate) fn settings(&self) -> TenantSettings {
+        TenantSettings { limits: self.limits.clone(), network: self.network.clone() }
+    }
 }
 
 /// A request for a new key.
@@ -106,6 +124,7 @@ impl Tenants {
                 name: TenantId::default_tenant(),
                 created_at: clock.now(),
                 limits: TenantLimits::default(),
+                network: TenantNetwork::default(),
                 disabled: false,
             };
             store.create_tenant(&default).await.map_err(ControlError::store("remember the tenant default"))?;
@@ -203,7 +222,8 @@ impl Tenants {
         if keyring.tenants.len() >= MAX_TENANTS {
             return Err(ControlError::TooMany { what: "tenants", most: MAX_TENANTS });
         }
-        let tenant = Tenant { name, created_at: self.clock.now(), limits: TenantLimits::default(), disabled: false };
+        let (limits, network) = (TenantLimits::default(), TenantNetwork::default());
+        let tenant = Tenant { name, created_at: self.clock.now(), limits, network, disabled: false };
         self.store.create_tenant(&tenant).await.map_err(|error| match error {
             StoreError::Taken => ControlError::TenantRemoved { name: tenant.name.clone() },
             error => ControlError::store("remember a tenant")(error),
@@ -248,6 +268,33 @@ impl Tenants {
         self.store.set_tenant(&tenant).await.map_err(ControlError::store("change a tenant"))?;
         self.publish(|keyring| drop(keyring.tenants.insert(name.clone(), tenant.clone())));
         Ok(tenant)
+    }
+
+    /// Changes default and floor of its sandboxes' networks; absent ones stay. [`crate::Control::set_tenant_network`] puts the floor
+    /// into effect.
+    pub(crate) async fn set_network(
+        &self,
+        name: &TenantId,
+        default: Option<Option<DefaultNetwork>>,
+        floor: Option<Option<NetworkPolicy>>,
+    ) -> Result<Tenant, ControlError> {
+        let _change = self.change.lock().await;
+        let mut tenant = self.get(name)?;
+        tenant.network.default = default.unwrap_or(tenant.network.default);
+        tenant.network.floor = floor.unwrap_or(tenant.network.floor);
+        self.store.set_tenant(&tenant).await.map_err(ControlError::store("change a tenant"))?;
+        self.publish(|keyring| drop(keyring.tenants.insert(name.clone(), tenant.clone())));
+        Ok(tenant)
+    }
+
+    /// The networks of a tenant's sandboxes; open for a tenant that does not exist.
+    pub(crate) fn network(&self, name: &TenantId) -> TenantNetwork {
+        self.keyring.borrow().tenants.get(name).map_or_else(TenantNetwork::default, |tenant| tenant.network.clone())
+    }
+
+    /// Changes of tenants and keys.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Arc<Keyring>> {
+        self.keyring.subscribe()
     }
 
     /// A tenant's own limits; none of them for a tenant that does not exist.

@@ -82,8 +82,8 @@ impl PolicedAnswers {
                 return query.failure(rcode);
             }
         };
-        if let Some(rule) = resolved.aliases.iter().find_map(|alias| sandbox.policy().denies_name(alias)) {
-            self.note(sandbox, name, None, &Decision { allowed: false, rule: Some(rule), reason: Reason::Denied }, false);
+        if let Some(denied) = resolved.aliases.iter().find_map(|alias| sandbox.policy().denies_name(alias)) {
+            self.note(sandbox, name, None, &denied, false);
             return query.failure(Rcode::NoSuchName);
         }
         sandbox.remember(name, &resolved, Instant::now());

@@ -63,6 +63,8 @@ pub enum Reason {
     Denied,
     /// No rule of `allow` has it.
     NoRule,
+    /// The floor refuses it: a rule of its `deny` has it, or none of its `allow`.
+    Floor,
     /// The address is private, of the host, or closed by the operator in another way.
     ClosedAddress,
     /// The name has no address that may be reached.
@@ -114,6 +116,7 @@ impl Reason {
             Self::Observe => "the policy only observes",
             Self::Denied => "a rule denies it",
             Self::NoRule => "no rule allows it",
+            Self::Floor => "the floor of its tenant does not allow it",
             Self::ClosedAddress => "the address is in a range that is closed to sandboxes",
             Self::NoAddress => "the name has no address that sandboxes may reach",
             Self::NotResolved => "the name could not be resolved",
@@ -162,6 +165,24 @@ impl Decision {
         let reason = if allowed { Reason::Rule } else { Reason::Denied };
         Self { allowed, rule: Some(rule.text.clone()), reason }
     }
+
+    /// Whether it is refused because no rule has it. A rule for another target of the same connection may.
+    pub(crate) fn lacks_rule(&self) -> bool {
+        !self.allowed && self.rule.is_none() && matches!(self.reason, Reason::NoRule | Reason::Floor)
+    }
+
+    /// Whether a rule of `deny` has it.
+    pub(crate) fn is_denied(&self) -> bool {
+        !self.allowed && self.rule.is_some() && matches!(self.reason, Reason::Denied | Reason::Floor)
+    }
+
+    /// What passes both policies. A denial comes first: it ends the search for another target, which a missing rule does not.
+    fn under(self, floor: Option<Self>) -> Self {
+        match floor {
+            Some(floor) if !floor.allowed && (floor.is_denied() || !self.is_denied()) => Self { reason: Reason::Floor, ..floor },
+            _ => self,
+        }
+    }
 }
 
 /// A policy that is ready for decisions.
@@ -172,6 +193,8 @@ pub struct CompiledPolicy {
     deny: RuleIndex,
     /// Ports of rules that have a name and the protocol `tcp`, without overlaps.
     named_tcp: Box<[(u16, u16)]>,
+    /// Another policy that has to allow everything, too.
+    floor: Option<Box<Self>>,
 }
 
 impl CompiledPolicy {
@@ -187,15 +210,31 @@ impl CompiledPolicy {
         };
         let allow = index(&policy.allow, false)?;
         let named_tcp = allow.named_tcp();
-        Ok(Self { mode: policy.mode, allow, deny: index(&policy.deny, true)?, named_tcp })
+        Ok(Self { mode: policy.mode, allow, deny: index(&policy.deny, true)?, named_tcp, floor: None })
     }
 
+    /// The same policy, which allows nothing that the floor refuses.
+    pub fn with_floor(self, floor: Option<&NetworkPolicy>) -> Result<Self, EgressError> {
+        let floor = floor.map(Self::compile).transpose()?.map(Box::new);
+        Ok(Self { floor, ..self })
+    }
+
+    /// Whether it, or its floor, lets pass what no rule has. Then the names of connections count.
     pub fn observes(&self) -> bool {
-        self.mode == PolicyMode::Observe
+        self.mode == PolicyMode::Observe || self.floor().is_some_and(Self::observes)
+    }
+
+    fn floor(&self) -> Option<&Self> {
+        self.floor.as_deref()
     }
 
     /// Whether a connection or request is allowed.
     pub fn decide(&self, target: Target<'_>, port: u16, seen: Seen<'_>) -> Decision {
+        let own = self.decide_alone(target, port, seen);
+        own.under(self.floor().map(|floor| floor.decide(target, port, seen)))
+    }
+
+    fn decide_alone(&self, target: Target<'_>, port: u16, seen: Seen<'_>) -> Decision {
         let matches = |rule: &&Rule| rule.has_port(port) && rule.has_protocol(seen);
         if let Some(rule) = self.deny.find(target, matches) {
             return Decision::by_rule(false, rule);
@@ -208,6 +247,10 @@ impl CompiledPolicy {
 
     /// Whether names may be resolved: a rule allows the name with any port and protocol, and none denies all of it.
     pub fn decide_query(&self, name: &str) -> Decision {
+        self.decide_query_alone(name).under(self.floor().map(|floor| floor.decide_query(name)))
+    }
+
+    fn decide_query_alone(&self, name: &str) -> Decision {
         if let Some(rule) = self.deny.find(Target::Name(name), |rule| rule.is_unconditional()) {
             return Decision::by_rule(false, rule);
         }
@@ -217,15 +260,23 @@ impl CompiledPolicy {
         self.without_rule()
     }
 
-    /// The rule that denies a name as a whole.
-    pub(crate) fn denies_name(&self, name: &str) -> Option<Arc<str>> {
-        self.deny.find(Target::Name(name), |rule| rule.is_unconditional()).map(|rule| rule.text.clone())
+    /// The refusal of a name that is denied as a whole.
+    pub(crate) fn denies_name(&self, name: &str) -> Option<Decision> {
+        let of_floor = self.floor().and_then(|floor| floor.denies_name(name));
+        let own = self.deny.find(Target::Name(name), |rule| rule.is_unconditional());
+        Self::denial(own, of_floor)
     }
 
-    /// The rule that denies an address, to which an allowed name leads.
-    pub(crate) fn denies_address(&self, address: IpAddr, port: u16, seen: Seen<'_>) -> Option<Arc<str>> {
-        let denied = self.deny.find(Target::Address(address), |rule| rule.has_port(port) && rule.has_protocol(seen));
-        denied.map(|rule| rule.text.clone())
+    /// The refusal of an address, to which an allowed name leads.
+    pub(crate) fn denies_address(&self, address: IpAddr, port: u16, seen: Seen<'_>) -> Option<Decision> {
+        let of_floor = self.floor().and_then(|floor| floor.denies_address(address, port, seen));
+        let own = self.deny.find(Target::Address(address), |rule| rule.has_port(port) && rule.has_protocol(seen));
+        Self::denial(own, of_floor)
+    }
+
+    fn denial(own: Option<&Rule>, of_floor: Option<Decision>) -> Option<Decision> {
+        let of_floor = of_floor.map(|denied| Decision { reason: Reason::Floor, ..denied });
+        of_floor.or_else(|| own.map(|rule| Decision::by_rule(false, rule)))
     }
 
     /// Whether connections to this port may speak a protocol in which the proxy sees no name.
@@ -235,7 +286,8 @@ impl CompiledPolicy {
 
     /// Whether rules for this name depend on paths, so that an ambiguous path can't be decided.
     pub(crate) fn compares_paths(&self, target: Target<'_>, port: u16) -> bool {
-        [&self.allow, &self.deny].iter().any(|index| index.find(target, |rule| rule.has_port(port) && rule.has_paths()).is_some())
+        let compares = |index: &&RuleIndex| index.find(target, |rule| rule.has_port(port) && rule.has_paths()).is_some();
+        [&self.allow, &self.deny].iter().any(compares) || self.floor().is_some_and(|floor| floor.compares_paths(target, port))
     }
 
     fn without_rule(&self) -> Decision {

@@ -275,6 +275,66 @@ fn compiled_policies_agree_with_a_plain_reading() {
     assert!((1_000..19_000).contains(&allowed), "both answers have to occur: {allowed}");
 }
 
+fn under(policy: &str, floor: &str) -> CompiledPolicy {
+    compile(policy).with_floor(Some(&serde_json::from_str(floor).unwrap())).unwrap()
+}
+
+#[test]
+fn a_policy_allows_nothing_that_its_floor_refuses() {
+    let floor = r#"{"allow": ["a.example", "*.b.example:443", "10.0.0.0/8"], "deny": ["x.b.example"]}"#;
+    let policy = under(r#"{"allow": ["*", "11.0.0.0/8"], "deny": ["a.example:80"]}"#, floor);
+    let decide = |host, port| policy.decide(target(host), port, Seen::Tls);
+    assert!(decide("a.example", 443).allowed && decide("y.b.example", 443).allowed);
+    for (host, port, reason, rule) in [
+        ("c.example", 443, Reason::Floor, None),
+        ("y.b.example", 80, Reason::Floor, None),
+        ("11.1.1.1", 443, Reason::Floor, None),
+        ("x.b.example", 443, Reason::Floor, Some("x.b.example")),
+        ("a.example", 80, Reason::Denied, Some("a.example:80")),
+        ("10.1.1.1", 443, Reason::NoRule, None),
+    ] {
+        let decision = decide(host, port);
+        assert_eq!((decision.allowed, decision.reason, decision.rule.as_deref()), (false, reason, rule), "{host}:{port}");
+    }
+    assert_eq!(policy.decide_query("c.example").reason, Reason::Floor);
+    assert!(policy.decide_query("a.example").allowed);
+    assert_eq!(policy.denies_name("x.b.example").unwrap().reason, Reason::Floor);
+    // A denial ends the search for another target of a connection; a missing rule does not.
+    assert!(decide("c.example", 443).lacks_rule() && decide("x.b.example", 443).is_denied());
+    let observed = under(r#"{"mode": "observe", "deny": ["c.example"]}"#, floor);
+    assert!(observed.observes() && observed.decide(target("c.example"), 443, Seen::Tls).is_denied());
+    assert!(compile("{}").with_floor(Some(&NetworkPolicy { allow: vec!["https://a".into()], ..Default::default() })).is_err());
+}
+
+#[test]
+fn policies_and_floors_agree_with_both_alone() {
+    let mut random = Random(0x2545_f491_4f6c_dd1d);
+    let mut allowed = 0;
+    for _ in 0..200 {
+        let mut policy = || {
+            let mut rules = |most: usize| (0..random.below(most)).map(|_| NetworkRule::Text(random.rule())).collect();
+            NetworkPolicy { allow: rules(16), deny: rules(3), ..NetworkPolicy::default() }
+        };
+        let (own, floor) = (policy(), policy());
+        let both = CompiledPolicy::compile(&own).unwrap().with_floor(Some(&floor)).unwrap();
+        let [own, floor] = [own, floor].map(|policy| CompiledPolicy::compile(&policy).unwrap());
+        for _ in 0..50 {
+            let host = if random.below(2) == 0 { random.name() } else { format!("10.{}.2.3", random.below(4)) };
+            let (port, seen) = ([22, 80, 443][random.below(3)], [Seen::Tls, GET, Seen::Tcp][random.below(3)]);
+            let decide = |policy: &CompiledPolicy| policy.decide(target(&host), port, seen).allowed;
+            let expected = decide(&own) && decide(&floor);
+            assert_eq!(decide(&both), expected, "{host}:{port} {seen:?}");
+            assert_eq!(
+                both.decide_query(&host).allowed,
+                own.decide_query(&host).allowed && floor.decide_query(&host).allowed,
+                "{host}"
+            );
+            allowed += usize::from(expected);
+        }
+    }
+    assert!(allowed > 200, "both answers have to occur: {allowed}");
+}
+
 #[test]
 fn ten_thousand_rules_are_as_fast_as_ten() {
     let mut allow: Vec<NetworkRule> = (0..5_000).map(|n| NetworkRule::Text(format!("host-{n}.example"))).collect();

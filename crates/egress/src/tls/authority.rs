@@ -58,6 +58,9 @@ impl AuthorityKeys {
     }
 }
 
+/// Settings of connections by name, and when they were made.
+type Configs = HashMap<Box<str>, (Date, Arc<ServerConfig>)>;
+
 /// An authority that is ready to sign.
 pub(crate) struct Authority {
     keys: AuthorityKeys,
@@ -65,7 +68,7 @@ pub(crate) struct Authority {
     /// Of all certificates that it signs.
     leaf_key: KeyPair,
     provider: Arc<CryptoProvider>,
-    configs: Mutex<HashMap<Box<str>, (Date, Arc<ServerConfig>)>>,
+    configs: Mutex<Configs>,
     /// For connections to servers. Their sessions are of this sandbox alone.
     client: OnceLock<Arc<ClientConfig>>,
 }

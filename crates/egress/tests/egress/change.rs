@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use arenite_egress::Reason;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
@@ -166,4 +167,34 @@ async fn a_policy_counts_until_the_server_is_connected() {
     assert!(is_reset(&mut tls).await);
     assert!(crate::harness::read_text(&mut http).await.starts_with("HTTP/1.1 403"));
     assert_eq!(bytes.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn a_floor_decides_on_names_that_the_policy_does_not_read() {
+    let mut proxy = Proxy::start().await;
+    let server = proxy.echo(SERVER, 0, "").await;
+    let port = server.port();
+    // Alone, the rule with the address would pass everything there unread.
+    let policy = format!(r#"{{"allow": ["127.1.0.0/16:{port}"]}}"#);
+    let floor = r#"{"mode": "observe", "deny": ["denied.test"]}"#;
+    let set = |floor: &str| {
+        format!(
+            r#"{{"set": {{"address": "{SANDBOX}", "sandbox": "box", "policy": {policy}, "floor": {floor}, "close_open": true}}}}"#
+        )
+    };
+    proxy.send(&set(floor)).await;
+    proxy.barrier().await;
+    let (kept, denied) = (client_hello("kept.test"), client_hello("denied.test"));
+    let mut open = proxy.connect(server).await;
+    open.write_all(&kept).await.unwrap();
+    assert_eq!(read_exactly(&mut open, kept.len()).await, kept);
+    assert!(!reaches(proxy.connector(), server, &denied).await);
+    let refusal = proxy.refusal().await;
+    assert_eq!((refusal.reason, refusal.rule.as_deref()), (Reason::Floor, Some("denied.test")));
+    // A narrower floor closes what is open.
+    proxy.send(&set(r#"{"allow": ["other.test"]}"#)).await;
+    proxy.barrier().await;
+    assert!(is_reset(&mut open).await);
+    assert!(!reaches(proxy.connector(), server, &kept).await);
+    assert_eq!(proxy.refusal().await.reason, Reason::Floor);
 }

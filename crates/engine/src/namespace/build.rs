@@ -19,12 +19,14 @@ use arenite_image::{BuildEnv, BuildRunner, ImageStore, MountContent, RunStep, Ru
 use arenite_isolation::mounts::{self, Attributes};
 use arenite_isolation::{Begin, Bind};
 use arenite_model::protocol::{self, GuestConfig};
-use arenite_model::{NetworkMode, Resources, SandboxId};
+use arenite_model::{NetworkMode, Resources, SandboxId, SandboxSpec};
 use async_trait::async_trait;
 use tokio::io::AsyncReadExt;
 
 use super::data_dir::write_shared_file;
-use super::engine::config_file;
+use super::engine::{blocking, config_file};
+use super::network::EffectivePolicy;
+use super::reset::failed_network;
 use super::slot::{IdRanges, Slot, cgroup, kill, resolver, wait_end};
 use super::{Host, NamespaceConfig, NamespaceEngine, Role, at};
 use crate::EngineError;
@@ -62,14 +64,14 @@ enum Resolvers {
 #[derive(Clone)]
 pub struct SandboxSteps {
     host: Arc<Host>,
-    limits: Resources,
-    network: NetworkMode,
+    spec: SandboxSpec,
 }
 
 impl NamespaceEngine {
-    /// Runs the steps of a build with these limits. The disk limit is the build's own concern: it provides the layers.
-    pub fn steps(&self, limits: Resources, network: NetworkMode) -> SandboxSteps {
-        SandboxSteps { host: Arc::clone(&self.shared.host), limits, network }
+    /// Runs the steps of a build with the limits and the network of a spec. The disk limit is the build's own concern: it provides
+    /// the layers.
+    pub fn steps(&self, spec: SandboxSpec) -> SandboxSteps {
+        SandboxSteps { host: Arc::clone(&self.shared.host), spec }
     }
 
     /// The CA file that steps trust, as sandboxes do.
@@ -81,7 +83,7 @@ impl NamespaceEngine {
 #[async_trait]
 impl BuildRunner for SandboxSteps {
     async fn run(&self, step: RunStep, output: &mut StepOutput<'_>) -> Result<i32, RunnerError> {
-        let network = match self.network {
+        let network = match self.spec.network {
             NetworkMode::Open if !step.is_offline => NetworkMode::Open,
             // Never the host's.
             _ => NetworkMode::None,
@@ -94,14 +96,23 @@ impl BuildRunner for SandboxSteps {
         let scratch = self.host.records.step_dir(&id);
         // Before its processes: a start recognizes them by it.
         fs::create_dir_all(&scratch)?;
-        let slot = match self.host.prepare_limited_step(id, network, self.limits.clone()).await {
+        let slot = match self.host.prepare_limited_step(id, network, self.spec.resources.clone()).await {
             Ok(slot) => slot,
             Err(error) => {
                 let _ = fs::remove_dir_all(&scratch);
                 return Err(error.into());
             }
         };
-        let running = Running { host: Arc::clone(&self.host), slot, scratch };
+        let mut running = Running { host: Arc::clone(&self.host), slot, scratch };
+        if let Some(index) = running.slot.net_index {
+            let spec = self.spec.clone();
+            running = blocking(move || {
+                let policy = EffectivePolicy::of_spec(&spec);
+                running.host.network()?.police(index, running.slot.id.as_str(), policy, false).map_err(failed_network)?;
+                Ok(running)
+            })
+            .await?;
+        }
         run_step(running, &step, &Resolvers::Of(resolver(gateway)), output).await
     }
 }

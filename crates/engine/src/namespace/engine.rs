@@ -24,6 +24,7 @@ use super::automatic::Disks;
 use super::buckets::Buckets;
 use super::data_dir::write_shared_file;
 use super::host::failed_storage;
+use super::network::{EffectivePolicy, Network};
 use super::record::{Record, boot_id};
 use super::recovery::Occupied;
 use super::reset::failed_network;
@@ -36,7 +37,7 @@ use super::{
 };
 use crate::descriptors::DescriptorCount;
 use crate::{
-    AutoSealed, BoundSecret, Comparison, Connection, Created, DiskState, Ended, Engine, EngineError, Found, History,
+    AutoSealed, BoundSecret, Comparison, Connection, Created, DiskState, EgressEvent, Ended, Engine, EngineError, Found, History,
     HostCapacity, NetworkLog, Recovery, Remains, Return, Returned, Row, Seal, SealTime, Sealed, SealedState, Stages, Usage,
 };
 
@@ -261,18 +262,19 @@ impl EngineShared {
     }
 
     /// One without processes gets the policy when it is started.
-    fn change_network_policy(&self, id: &SandboxId, policy: Option<NetworkPolicy>, close_open: bool) -> Result<(), EngineError> {
+    fn change_network_policy(&self, id: &SandboxId, spec: &SandboxSpec, close_open: bool) -> Result<(), EngineError> {
         let Some(mut record) = self.state().live.get(id).map(|live| live.record.clone()) else { return Ok(()) };
         let Some(index) = record.net_index else { return Ok(()) };
         let network = self.host.network()?;
-        record.network_policy.clone_from(&policy);
+        record.network_policy.clone_from(&spec.network_policy);
+        record.network_floor.clone_from(&spec.network_floor);
         record.revision += 1;
         // The record comes first: a start goes by it.
         self.host.records.write(&record).map_err(|e| at("record", e))?;
         if let Some(live) = self.state().live.get_mut(id) {
             live.record = record;
         }
-        network.police(index, id.as_str(), policy.as_ref(), close_open).map_err(failed_network)
+        network.police(index, id.as_str(), EffectivePolicy::of_spec(spec), close_open).map_err(failed_network)
     }
 
     /// Everything between a prepared slot and a running guest. Without a memo, it is created in advance. Blocks for a few
@@ -360,6 +362,7 @@ impl EngineShared {
             net_index: slot.net_index,
             network_policy: spec.network_policy.clone(),
             authority,
+            network_floor: spec.network_floor.clone(),
             image: image.name.to_string(),
             layers: lower,
             pooled: assignment == Assignment::Pooled,
@@ -373,7 +376,7 @@ impl EngineShared {
             revision: slot.kept.as_ref().map_or(0, |kept| kept.revision + 1),
         };
         host.records.write(&record).map_err(|e| at("record", e))?;
-        if let (Some(index), Some(policy)) = (slot.net_index, &spec.network_policy) {
+        if let (Some(index), Some(policy)) = (slot.net_index, EffectivePolicy::of_spec(spec)) {
             host.network()?.police(index, id.as_str(), Some(policy), false).map_err(failed_network)?;
         }
         // From here on the layer may have content, and the record names its owner.
@@ -637,14 +640,9 @@ impl Engine for NamespaceEngine {
         Ok(network::check_policy(policy)?)
     }
 
-    async fn set_network_policy(
-        &self,
-        id: &SandboxId,
-        policy: Option<NetworkPolicy>,
-        close_open: bool,
-    ) -> Result<(), EngineError> {
-        let (shared, id) = (self.shared.clone(), id.clone());
-        blocking(move || shared.change_network_policy(&id, policy, close_open)).await
+    async fn set_network_policy(&self, id: &SandboxId, spec: &SandboxSpec, close_open: bool) -> Result<(), EngineError> {
+        let (shared, id, spec) = (self.shared.clone(), id.clone(), spec.clone());
+        blocking(move || shared.change_network_policy(&id, &spec, close_open)).await
     }
 
     async fn set_secrets(&self, id: &SandboxId, secrets: Vec<BoundSecret>) -> Result<(), EngineError> {
@@ -658,6 +656,10 @@ impl Engine for NamespaceEngine {
 
     fn network_log(&self, id: &SandboxId) -> NetworkLog {
         self.shared.host.network().map(|network| network.log(id.as_str())).unwrap_or_default()
+    }
+
+    fn network_events(&self) -> Option<broadcast::Receiver<EgressEvent>> {
+        self.shared.host.network().ok().map(Network::events)
     }
 
     fn check_states(&self) -> Result<(), EngineError> {

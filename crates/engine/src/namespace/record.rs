@@ -56,6 +56,8 @@ pub(super) struct Record {
     /// Of a sandbox with secrets: signs the certificates that the egress proxy shows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) authority: Option<AuthorityKeys>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) network_floor: Option<NetworkPolicy>,
     pub(super) image: String,
     /// The directories below its writable layer, which must not be removed while it lives.
     pub(super) layers: Vec<PathBuf>,
@@ -508,6 +510,7 @@ mod tests {
             net_index: Some(5),
             network_policy: None,
             authority: None,
+            network_floor: None,
             image: "base".to_owned(),
             layers: vec!["/pool/layers/x/files".into()],
             tier: None,

@@ -25,7 +25,7 @@ use super::death;
 use super::descriptors;
 use super::engine::{EngineShared, Live, NamespaceEngine, blocking};
 use super::kvm::has_vm;
-use super::network::Network;
+use super::network::{EffectivePolicy, Network};
 use super::record::{Reading, Record, Records, boot_id};
 use super::reset::failed_network;
 use super::slot::{IdRanges, start_time, wait_end};
@@ -456,19 +456,20 @@ impl NamespaceEngine {
         } else {
             network.adopt(&settled.nets).await;
         }
-        let policies: Vec<_> = {
-            let state = self.shared.state();
-            for record in state.live.values().map(|live| &live.record).filter(|record| record.authority.is_some()) {
-                // It has one, so none is made.
-                let _ = network.authority(record.id.as_str(), record.authority.as_ref());
-            }
-            let of_live = |live: &Live| {
-                let record = &live.record;
-                Some((record.net_index?, record.id.to_string(), record.network_policy.clone()?))
-            };
-            state.live.values().filter_map(of_live).collect()
+        let records: Vec<Record> = self.shared.state().live.values().map(|live| live.record.clone()).collect();
+        for record in records.iter().filter(|record| record.authority.is_some()) {
+            // It has one, so none is made.
+            let _ = network.authority(record.id.as_str(), record.authority.as_ref());
+        }
+        let of_record = |record| {
+            let Record { net_index, id, network_policy, network_floor, .. }: &Record = record;
+            Some(((*net_index)?, id.to_string(), EffectivePolicy::new(network_policy.as_ref(), network_floor.as_ref())?))
         };
-        network.restore_policies(&policies).map_err(failed_network)?;
+        let policies: Vec<_> = records.iter().filter_map(of_record).collect();
+        let live: BTreeSet<u32> = records.iter().filter_map(|record| record.net_index).collect();
+        // What is in quarantine may have a policy that can't be read.
+        let is_held = |index| !live.contains(&index) && (settled.unknown_net || settled.nets.contains(&index));
+        network.restore_policies(&policies, is_held).map_err(failed_network)?;
         self.reconnect(network).await;
         for (id, pidfd) in settled.live {
             self.shared.watch(id, pidfd);

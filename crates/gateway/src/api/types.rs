@@ -12,14 +12,14 @@ use arenite_model::{
     SandboxSpec, SandboxState, SecretName, SnapshotName, StateId, TenantId, Tier, VolumeMount,
 };
 use arenite_synthesis::WorkerInfo;
-use arenite_trajectory::{SessionEvent, Step, Summary};
+use arenite_trajectory::{NetworkEvent, SessionEvent, Step, Summary};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::config::ImageEntry;
-use crate::network::NetworkRequest;
+use crate::network::{NetworkRequest, NetworkRules};
 use crate::problem::Problem;
 
 /// A request for a sandbox. Fields that it does not have are refused.
@@ -542,6 +542,10 @@ pub(crate) struct TenantInfo {
     pub(crate) limits: BTreeMap<Quota, Option<u64>>,
     /// The tier that each of its new sandboxes must have; null: the server's default.
     pub(crate) min_tier: Option<Tier>,
+    /// The network of its creates that name none; null: open.
+    pub(crate) network_default: Option<NetworkRules>,
+    /// What its sandboxes may reach at most; null: all that their policies allow.
+    pub(crate) network_floor: Option<NetworkRules>,
     /// All quotas, as they apply.
     pub(crate) quotas: Vec<QuotaState>,
 }
@@ -585,6 +589,15 @@ pub(crate) struct ChangeTenant {
     #[serde(deserialize_with = "crate::changes::given")]
     #[schema(value_type = Option<Tier>)]
     pub(crate) min_tier: Option<Option<Tier>>,
+    /// The network of its creates that name none. Null: open.
+    #[serde(deserialize_with = "crate::changes::given")]
+    #[schema(value_type = Option<NetworkRequest>)]
+    pub(crate) network_default: Option<Option<NetworkRequest>>,
+    /// What its sandboxes may reach at most, as `allowlist` or `observe`. It is in effect at once, also for open connections. Null:
+    /// all that their policies allow.
+    #[serde(deserialize_with = "crate::changes::given")]
+    #[schema(value_type = Option<NetworkRequest>)]
+    pub(crate) network_floor: Option<Option<NetworkRequest>>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -790,6 +803,16 @@ pub(crate) struct StepPage {
     pub(crate) steps: Vec<Step>,
     /// `after` of the next page; null at the end.
     pub(crate) next_after: Option<u64>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct NetworkRecordList {
+    pub(crate) trajectory: String,
+    pub(crate) network: Vec<NetworkEvent>,
+    /// Decisions beyond the limit on records; rounded down to a power of two.
+    pub(crate) left_out: u64,
+    /// `cursor` of the next page; null at the end.
+    pub(crate) next_cursor: Option<String>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]

@@ -1,4 +1,4 @@
-//! Trust in the sandbox's own certificate authority, with whose certificates the egress proxy ends TLS for hosts of secrets.
+//! Trust in the sandbox's own certificate authority, which signs what the egress proxy shows where it ends TLS for hosts of secrets.
 //!
 //! Most programs read the image's file of trusted certificates, or are pointed at it by variables that the server sets. Chromium
 //! reads a policy, and Java has a store, into which its own `keytool` puts the certificate.

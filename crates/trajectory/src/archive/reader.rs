@@ -14,9 +14,10 @@ use super::names::Names;
 use super::{Objects, unreachable};
 use crate::blob::is_digest;
 use crate::log::{refers, sessions, steps, verify};
+use crate::network::network;
 use crate::{
-    BlobRef, BlobStore, BlobWriter, IntentRecord, OutcomeRecord, SessionEvent, Step, StepLog, Summary, TrajectoryError,
-    TrajectoryKey, Verification,
+    BlobRef, BlobStore, BlobWriter, IntentRecord, NetworkEvent, NetworkEvents, OutcomeRecord, SessionEvent, Step, StepLog,
+    Summary, TrajectoryError, TrajectoryKey, Verification,
 };
 
 /// The log of one trajectory, which was fetched.
@@ -78,6 +79,14 @@ impl StepLog for ArchivedLog {
 
     fn sessions(&self, key: &TrajectoryKey) -> Result<Vec<SessionEvent>, TrajectoryError> {
         self.read(key, sessions)
+    }
+
+    fn note_network(&self, _: &TrajectoryKey, _: NetworkEvent, _: bool) -> Result<(), TrajectoryError> {
+        self.refused()
+    }
+
+    fn network(&self, key: &TrajectoryKey) -> Result<NetworkEvents, TrajectoryError> {
+        self.read(key, network)
     }
 
     fn verify(

@@ -176,7 +176,7 @@ fn blobs(kind: Kind, line: &[u8]) -> Option<Vec<BlobRef>> {
             let parts = record.calls.into_iter().flat_map(|part| [part.arguments, part.observation]);
             [record.arguments, record.observation].into_iter().chain(parts).collect()
         }
-        Kind::End | Kind::Session => Vec::new(),
+        Kind::End | Kind::Session | Kind::Network => Vec::new(),
     };
     let blob = |body| if let Body::Blob(blob) = body { Some(blob) } else { None };
     Some(bodies.into_iter().flatten().filter_map(blob).collect())

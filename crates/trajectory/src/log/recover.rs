@@ -58,7 +58,7 @@ pub(super) fn past(file: &File, len: u64) -> io::Result<Past> {
                     break;
                 }
             }
-            Kind::End | Kind::Session => {}
+            Kind::End | Kind::Session | Kind::Network => {}
         }
     }
     Ok(past)

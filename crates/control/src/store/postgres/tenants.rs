@@ -16,7 +16,7 @@ use super::session::{Fault, pipeline};
 use super::writer::Work;
 use crate::store::tenants::{RemovedTenant, TenantStore};
 use crate::store::{StoreError, TenantContents, TenantRow, number, to_json};
-use crate::tenants::{ApiKey, AuditEntry, AuditQuery, AuditRow, Tenant};
+use crate::tenants::{ApiKey, AuditEntry, AuditQuery, AuditRow, Tenant, TenantSettings};
 
 pub(super) const SCHEMA: &str = "
     CREATE TABLE tenants (
@@ -85,10 +85,12 @@ impl PostgresStore {
 }
 
 fn read_tenant(row: &Row) -> Result<Tenant, Unreadable> {
+    let TenantSettings { limits, network } = serde_json::from_str(row.try_get(2)?)?;
     Ok(Tenant {
         name: row.try_get::<_, &str>(0)?.parse()?,
         created_at: read_time(row, 1)?,
-        limits: serde_json::from_str(row.try_get(2)?)?,
+        limits,
+        network,
         disabled: row.try_get(3)?,
     })
 }
@@ -139,7 +141,7 @@ async fn insert(client: &Client, insert: &str, values: Values<'_>, (find, found)
 
 async fn insert_tenant(client: &Client, row: &TenantRow, is_repeated: bool) -> Result<(), Fault> {
     let TenantRow { tenant, removed_at } = row;
-    let limits = to_json(&tenant.limits).map_err(Fault::Refused)?;
+    let limits = to_json(&tenant.settings()).map_err(Fault::Refused)?;
     let (name, created_at) = (tenant.name.as_str(), tenant.created_at.as_microsecond());
     let removed_at = removed_at.map(Timestamp::as_microsecond);
     insert(
@@ -290,7 +292,7 @@ impl TenantStore for PostgresStore {
         self.transaction(move |client, _| {
             let tenant = Arc::clone(&tenant);
             Box::pin(async move {
-                let limits = to_json(&tenant.limits).map_err(Fault::Refused)?;
+                let limits = to_json(&tenant.settings()).map_err(Fault::Refused)?;
                 let set = "UPDATE tenants SET limits = $2, disabled = $3 WHERE name = $1";
                 client.execute(set, &[&tenant.name.as_str(), &limits, &tenant.disabled]).await?;
                 Ok(())

@@ -78,6 +78,7 @@ impl Setting {
             address: SANDBOX.into(),
             sandbox: "box".into(),
             policy: serde_json::from_str(policy).unwrap(),
+            floor: None,
             close_open: false,
             secrets,
             authority: Some(self.keys.clone()),

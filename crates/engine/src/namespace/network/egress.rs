@@ -8,7 +8,7 @@
 //! It starts with the first policy. It runs without the host's root, since it reads what sandboxes send. While it is away, the
 //! rules lead to a closed port, so its sandboxes reach nothing.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
@@ -21,13 +21,13 @@ use arenite_egress::{
     EventKind, FromServer, Observed, Protocol, SetPolicy, ToServer, certificates_in,
 };
 use arenite_isolation::no_new_privileges;
-use arenite_model::{NetworkPolicy, NetworkRule};
+use arenite_model::{NetworkPolicy, NetworkRule, SandboxSpec};
 use ipnet::{IpNet, Ipv4Net};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
-use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{Notify, broadcast};
 
 use super::NetworkConfig;
 
@@ -42,6 +42,8 @@ const READY_LIMIT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(200);
 /// Events that are kept of a sandbox, the newest.
 const MAX_EVENTS: usize = 1_000;
+/// Events that wait for a follower.
+const MAX_WAITING: usize = 4_096;
 
 /// The argument of the process. Networks are text, such as `10.0.0.0/8`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -63,6 +65,29 @@ pub struct NetworkLog {
     pub refused: u64,
 }
 
+/// A policy, and the floor under it. Without a policy, the floor is one.
+#[derive(Debug, Clone, Copy)]
+pub struct EffectivePolicy<'a> {
+    policy: &'a NetworkPolicy,
+    floor: Option<&'a NetworkPolicy>,
+}
+
+impl<'a> EffectivePolicy<'a> {
+    pub fn new(policy: Option<&'a NetworkPolicy>, floor: Option<&'a NetworkPolicy>) -> Option<Self> {
+        policy.or(floor).map(|policy| Self { policy, floor })
+    }
+
+    pub fn of_spec(spec: &'a SandboxSpec) -> Option<Self> {
+        Self::new(spec.network_policy.as_ref(), spec.network_floor.as_ref())
+    }
+
+    pub(super) fn set(self, address: Ipv4Addr, sandbox: &str, close_open: bool) -> SetPolicy {
+        let (policy, floor) = (self.policy.clone(), self.floor.cloned());
+        let (secrets, authority) = (Vec::new(), None);
+        SetPolicy { address: address.into(), sandbox: sandbox.to_owned(), policy, floor, close_open, secrets, authority }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Log {
     events: VecDeque<EgressEvent>,
@@ -78,11 +103,15 @@ pub(super) struct Egress {
     /// Notified when the first policy is there.
     wanted: Notify,
     number: AtomicU64,
+    /// To those that follow all decisions.
+    events: broadcast::Sender<EgressEvent>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     policies: HashMap<Ipv4Addr, SetPolicy>,
+    /// Addresses with a policy that is unknown. They are closed.
+    held: HashSet<Ipv4Addr>,
     /// To the process; none: it is not there.
     process: Option<UnboundedSender<FromServer>>,
     waiting: HashMap<u64, mpsc::Sender<()>>,
@@ -130,7 +159,13 @@ impl Egress {
             resolvers: config.resolvers.clone(),
             extra_ca: config.extra_ca.clone(),
         };
-        let egress = Arc::new(Self { arguments, state: Mutex::default(), wanted: Notify::new(), number: AtomicU64::new(0) });
+        let egress = Arc::new(Self {
+            arguments,
+            state: Mutex::default(),
+            wanted: Notify::new(),
+            number: AtomicU64::new(0),
+            events: broadcast::Sender::new(MAX_WAITING),
+        });
         tokio::spawn(watch(Arc::downgrade(&egress)));
         egress
     }
@@ -141,12 +176,11 @@ impl Egress {
 
     /// Sets the policy of the sandbox at an address. Until it is in effect, the sandbox reaches nothing, or what its policy of
     /// before allowed. With the answer, one waits for that.
-    pub(super) fn set(&self, address: Ipv4Addr, sandbox: &str, policy: NetworkPolicy, close_open: bool) -> InEffect<'_> {
+    pub(super) fn set(&self, policy: SetPolicy, address: Ipv4Addr) -> InEffect<'_> {
         let mut state = self.state();
-        state.logs.entry(sandbox.to_owned()).or_default();
-        let Secrets { bound: secrets, authority } = state.secrets.get(sandbox).cloned().unwrap_or_default();
-        let sandbox = sandbox.to_owned();
-        self.send(state, address, SetPolicy { address: address.into(), sandbox, policy, close_open, secrets, authority })
+        state.logs.entry(policy.sandbox.clone()).or_default();
+        let Secrets { bound: secrets, authority } = state.secrets.get(&policy.sandbox).cloned().unwrap_or_default();
+        self.send(state, address, SetPolicy { secrets, authority, ..policy })
     }
 
     /// Keeps the secrets of a sandbox for its next policy, and sends them if it has one.
@@ -176,11 +210,13 @@ impl Egress {
     fn send<'a>(&'a self, mut state: MutexGuard<'a, State>, address: Ipv4Addr, policy: SetPolicy) -> InEffect<'a> {
         let number = self.number.fetch_add(1, Ordering::Relaxed);
         let (told, ready) = mpsc::channel();
+        state.held.remove(&address);
         state.policies.insert(address, policy.clone());
         state.waiting.insert(number, told);
         if let Some(process) = &state.process {
             // If it ended, its successor gets all policies, and is asked the same.
-            let _ = process.send(FromServer::Set(policy)).and_then(|()| process.send(FromServer::Ready(number)));
+            let _ = process.send(FromServer::Set(policy));
+            let _ = process.send(FromServer::Ready(number));
         }
         drop(state);
         self.wanted.notify_one();
@@ -189,6 +225,7 @@ impl Egress {
 
     pub(super) fn remove(&self, address: Ipv4Addr, ended: bool) {
         let mut state = self.state();
+        state.held.remove(&address);
         let Some(policy) = state.policies.remove(&address) else { return };
         if ended && !state.policies.values().any(|other| other.sandbox == policy.sandbox) {
             state.logs.remove(&policy.sandbox);
@@ -199,8 +236,15 @@ impl Egress {
         }
     }
 
+    /// Remembers that these addresses are closed.
+    pub(super) fn hold(&self, addresses: &[Ipv4Addr]) {
+        self.state().held.extend(addresses);
+    }
+
+    /// Whether the address is closed but for a policy.
     pub(super) fn has(&self, address: Ipv4Addr) -> bool {
-        self.state().policies.contains_key(&address)
+        let state = self.state();
+        state.policies.contains_key(&address) || state.held.contains(&address)
     }
 
     pub(super) fn log(&self, sandbox: &str) -> NetworkLog {
@@ -210,6 +254,10 @@ impl Egress {
             allowed: log.allowed,
             refused: log.refused,
         })
+    }
+
+    pub(super) fn events(&self) -> broadcast::Receiver<EgressEvent> {
+        self.events.subscribe()
     }
 
     fn note(&self, message: ToServer) {
@@ -230,7 +278,9 @@ impl Egress {
                 if log.events.len() >= MAX_EVENTS {
                     log.events.pop_front();
                 }
-                log.events.push_back(event);
+                log.events.push_back(event.clone());
+                // Perhaps nobody follows.
+                let _ = self.events.send(event);
             }
             ToServer::Lost(events) => tracing::warn!(events, "the egress proxy had more events than were read"),
             ToServer::Refused { address, message, .. } => {

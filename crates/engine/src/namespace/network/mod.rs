@@ -41,16 +41,15 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use arenite_egress::{AuthorityKeys, BoundSecret, EgressError};
+use arenite_egress::{AuthorityKeys, BoundSecret, EgressError, EgressEvent};
 use arenite_isolation::{kernel_file, netns};
-use arenite_model::NetworkPolicy;
 use ipnet::Ipv4Net;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, broadcast};
 
 use self::addresses::Addresses;
 pub use self::config::{DENIED, HOST_NAMES, NetworkConfig};
 use self::egress::Egress;
-pub use self::egress::{NetworkLog, check_policy, egress_main, suggest_rules};
+pub use self::egress::{EffectivePolicy, NetworkLog, check_policy, egress_main, suggest_rules};
 pub use self::error::NetworkError;
 use self::rtnl::{End, Link, Mac, Rtnl};
 use super::dns::{Forwarder, Resolvers};
@@ -192,7 +191,7 @@ impl Network {
 
     /// Lets the sandbox with this address reach only what a policy allows; without one, all that its network allows. When this
     /// returns, it is in effect for new connections, and for open ones if `close_open` is set. Blocks for milliseconds.
-    pub fn police(&self, index: u32, sandbox: &str, policy: Option<&NetworkPolicy>, close_open: bool) -> Result<()> {
+    pub fn police(&self, index: u32, sandbox: &str, policy: Option<EffectivePolicy<'_>>, close_open: bool) -> Result<()> {
         let address = address_of(self.shared.subnet, index);
         let Some(policy) = policy else {
             if self.egress.has(address) {
@@ -202,19 +201,22 @@ impl Network {
             return Ok(());
         };
         // The policy comes first: without it, the redirect refuses everything.
-        let in_effect = self.egress.set(address, sandbox, policy.clone(), close_open);
+        let in_effect = self.egress.set(policy.set(address, sandbox, close_open), address);
         rules::police(&self.shared.tag, address)?;
         in_effect.wait();
         Ok(())
     }
 
-    /// Restores the policies of running sandboxes after a start. Addresses of others become open.
-    pub fn restore_policies(&self, all: &[(u32, String, NetworkPolicy)]) -> Result<()> {
-        let mut addresses = Vec::with_capacity(all.len());
+    /// Restores the policies of running sandboxes after a start. Held addresses that had one stay closed, and those of others become
+    /// open.
+    pub fn restore_policies(&self, all: &[(u32, String, EffectivePolicy<'_>)], is_held: impl Fn(u32) -> bool) -> Result<()> {
+        let mut addresses = rules::policed(&self.shared.tag);
+        addresses.retain(|address| self.index_of(*address).is_some_and(&is_held));
+        self.egress.hold(&addresses);
         for (index, sandbox, policy) in all {
             let address = address_of(self.shared.subnet, *index);
             // Until it is in effect, the sandbox reaches nothing.
-            let _ = self.egress.set(address, sandbox, policy.clone(), false);
+            let _ = self.egress.set(policy.set(address, sandbox, false), address);
             addresses.push(address);
         }
         rules::replace_policed(&self.shared.tag, &addresses)
@@ -241,6 +243,11 @@ impl Network {
     /// What the egress proxy decided for a sandbox.
     pub fn log(&self, sandbox: &str) -> NetworkLog {
         self.egress.log(sandbox)
+    }
+
+    /// What it decides, from now on.
+    pub fn events(&self) -> broadcast::Receiver<EgressEvent> {
+        self.egress.events()
     }
 
     /// Keeps the addresses of running sandboxes after a start, and removes links that no running sandbox uses. Returns
