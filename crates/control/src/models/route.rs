@@ -63,7 +63,7 @@ pub struct ModelPrice {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelRouteSpec {
-    /// The base URL of the upstream with its version, such as `https://api.example.org/v1`.
+    /// The base URL of the upstream with its version, such as `https://models.example.org/v1`.
     #[schema(required)]
     pub upstream: String,
     pub dialect: ModelDialect,
@@ -113,7 +113,7 @@ impl ModelRouteSpec {
     pub(super) fn check(&self) -> Result<(), ControlError> {
         let refuse = |reason: String| Err(ControlError::InvalidModelRoute { reason });
         if self.upstream.is_empty() {
-            return refuse("upstream is missing: the base URL, such as https://api.example.org/v1".to_owned());
+            return refuse("upstream is missing: the base URL, such as https://models.example.org/v1".to_owned());
         }
         if self.models.len() > MOST || self.prices.len() > MOST {
             return refuse(format!("there are at most {MOST} models and {MOST} prices"));

@@ -1,15 +1,16 @@
 //! One call of a model.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use arenite_control::models::{ModelCall, ModelRoute, ModelSubject};
+use arenite_control::models::{ModelCall, ModelRoute, ModelSubject, ModelUse};
 use arenite_model::ErrorCode;
 use arenite_trajectory::{Intent, ModelStep, OpenStep, Outcome, OutcomeKind, TrajectoryError};
 use axum::body::Body;
 use bytes::Bytes;
 use http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, Response};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Limited};
 
 use super::answer::{self, CallRecord};
 use super::request::{Asked, Endpoint};
@@ -19,6 +20,9 @@ use crate::exchange::{Answered, Exchange};
 use crate::gateway::Gateway;
 use crate::proxy;
 use crate::refusal::Refusal;
+
+/// Largest answer of a call that uses nothing, in bytes: a list of models, or a count of tokens.
+const MAX_PLAIN: usize = 8 << 20;
 
 pub(crate) async fn serve(exchange: &mut Exchange) -> Answered {
     let path = exchange.path.decoded.clone();
@@ -46,7 +50,16 @@ pub(crate) async fn serve(exchange: &mut Exchange) -> Answered {
     };
     let admitted = exchange.gateway.control.admit_model_call(call).await;
     let step = match subject.intent(exchange, path.endpoint) {
-        Some(intent) => Some(begin(&exchange.gateway, intent, &body).await?),
+        Some(intent) => match begin(&exchange.gateway, intent, &body).await {
+            Ok(step) => Some(step),
+            Err(refusal) => {
+                // It is not made.
+                if let Ok(permit) = admitted {
+                    permit.settle(&ModelUse::default());
+                }
+                return Err(refusal);
+            }
+        },
         None => None,
     };
     let permit = match admitted {
@@ -65,16 +78,15 @@ pub(crate) async fn serve(exchange: &mut Exchange) -> Answered {
     Ok(to_client(head, |incoming| answer::body(incoming, connection, record)))
 }
 
-/// Passes a call on that uses nothing and is no step.
+/// Passes a call on that uses nothing and is no step. Its answer is small.
 async fn plain(exchange: &Exchange, route: &ModelRoute, endpoint: &str, body: Bytes) -> Answered {
-    let upstream::Answer { head, connection } = upstream::send(&exchange.gateway, route, &exchange.parts, endpoint, body).await?;
-    Ok(to_client(head, |incoming| {
-        Body::new(incoming.map_frame(move |frame| {
-            // The connection ends with the body.
-            let _connection = &connection;
-            frame
-        }))
-    }))
+    let answer = upstream::send(&exchange.gateway, route, &exchange.parts, endpoint, body).await?;
+    let (parts, incoming) = answer.head.into_parts();
+    let read = Limited::new(incoming, MAX_PLAIN).collect();
+    let time = Duration::from_secs(route.spec.timeout_seconds.into());
+    let read = tokio::time::timeout(time, read).await.map_err(|_| upstream::late("does not end its answer", time))?;
+    let body = read.map_err(|error| upstream::failed(format!("its answer broke off, or is too large: {error}")))?.to_bytes();
+    Ok(to_client(Response::from_parts(parts, body), Body::from))
 }
 
 /// The head for the client, in which nothing of the upstream has power over this server's pages.

@@ -35,7 +35,7 @@ use crate::{audit, auth};
 
 pub(crate) use call::serve;
 pub(crate) use refusal::refuse;
-pub(crate) use subject::{sandbox_in_path, worker_in_path};
+pub(crate) use subject::{is_call, sandbox_in_path, worker_in_path};
 
 /// A model route.
 #[derive(Debug, Serialize, ToSchema)]

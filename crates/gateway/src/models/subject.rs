@@ -57,6 +57,11 @@ impl<'a> ModelPath<'a> {
     }
 }
 
+/// Whether it is the path of a call of a model.
+pub(crate) fn is_call(path: &str) -> bool {
+    ModelPath::parse(path).is_some()
+}
+
 /// The sandbox in the path of a call, to find its node.
 pub(crate) fn sandbox_in_path(path: &str) -> Option<SandboxRef> {
     match ModelPath::parse(path)?.of {

@@ -36,12 +36,12 @@ pub(super) struct Answer {
     pub(super) connection: AbortOnDropHandle<()>,
 }
 
-fn failed(reason: impl std::fmt::Display) -> Refusal {
+pub(super) fn failed(reason: impl std::fmt::Display) -> Refusal {
     let refusal = Refusal::new(ErrorCode::Internal, format!("the upstream of the model route can't be used: {reason}"));
     Refusal { status: StatusCode::BAD_GATEWAY, ..refusal }
 }
 
-fn late(what: &str, time: Duration) -> Refusal {
+pub(super) fn late(what: &str, time: Duration) -> Refusal {
     Refusal::new(ErrorCode::Timeout, format!("the upstream of the model route {what} within {} s", time.as_secs()))
 }
 

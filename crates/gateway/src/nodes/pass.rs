@@ -233,6 +233,10 @@ pub(crate) async fn pass_on(exchange: &mut Exchange) -> Result<Option<Response<B
     if HERE.contains(&exchange.route.pattern) {
         return Ok(None);
     }
+    // An agent's calls belong to its own sandbox, which is here.
+    if exchange.context.principal.inside.is_some() && models::is_call(&exchange.path.decoded) {
+        return Ok(None);
+    }
     if trajectories::are_wanted(exchange) {
         return trajectories::pass_on(exchange).await;
     }

@@ -42,6 +42,7 @@ fn of_control() -> Value {
     let tags = [
         ("server", "The server and its templates"),
         ("secrets", "Values that sandboxes use and never have"),
+        ("models", "Routes to models: calls with the server's keys, as steps, within budgets"),
         ("images", "Images of sandboxes, and pulls from registries"),
         ("sandboxes", "Sandboxes, from their creation to their deletion"),
         ("events", "What happens to sandboxes"),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use arenite_control::models::ModelRouteSpec;
 use arenite_control::secrets::SetSecret;
 use arenite_control::tenants::{AuditQuery, Role};
 use arenite_gateway::{RouteFacts, route_facts};
@@ -16,6 +17,8 @@ const UPGRADE: &str =
     "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-key: dGVzdGluZ3Rlc3Rpbmdp\r\nsec-websocket-version: 13\r\n";
 /// The same page for all trajectories: its script reads them with the caller's credentials.
 const SAME_PAGE: &str = "/trajectory/{id}";
+/// Calls by a tenant's model route, in the path.
+const MODELS: &str = "/models/**";
 /// They belong to the server, and every tenant uses them.
 const OF_THE_SERVER: [&str; 4] =
     ["/api/v2/corpora/{name}", "/api/v2/corpora/{name}/search", "/api/v1/tools/{tool_name}/schema", "/tools/{tool_name}/schema"];
@@ -58,8 +61,11 @@ impl Victim {
         let value = Some("their-secret-value".to_owned().into());
         let set = SetSecret { value, hosts: Some(vec!["api.example".to_owned()]), places: None };
         running.control.set_secret(&tenant, "a".parse().unwrap(), set).await.unwrap();
+        let upstream = "https://their-upstream.example/v1".to_owned();
+        let spec = ModelRouteSpec { upstream, ..ModelRouteSpec::default() };
+        running.control.set_model_route(&tenant, "a".parse().unwrap(), spec).await.unwrap();
         let mut secrets = vec![a.to_string(), p.to_string(), key.to_string(), owner.clone(), "acme".to_owned(), webhook.clone()];
-        secrets.extend(["their-user", "s3cret", "their-secret-value", "api.example"].map(str::to_owned));
+        secrets.extend(["their-user", "s3cret", "their-secret-value", "api.example", "their-upstream"].map(str::to_owned));
         Self { running, a, p, key: key.to_string(), webhook, digest, secrets }
     }
 
@@ -79,6 +85,7 @@ impl Victim {
         state.insert("groups".to_owned(), format!("{:?}", self.running.control.groups(&tenant)));
         state.insert("registries".to_owned(), format!("{:?}", self.running.control.registry_logins(&tenant)));
         state.insert("secrets".to_owned(), format!("{:?}", self.running.control.secrets(&tenant).await.unwrap()));
+        state.insert("models".to_owned(), format!("{:?}", self.running.control.model_routes(&tenant).await.unwrap()));
         state.insert("tenants".to_owned(), format!("{:?}", tenants.get(&tenant)));
         state.insert("keys".to_owned(), format!("{:?}", tenants.key(&self.key.parse().unwrap())));
         state
@@ -101,6 +108,7 @@ impl Victim {
             _ => name,
         };
         let segment = |segment: &str| match segment {
+            "**" if pattern == MODELS => "a/v1/chat/completions".to_owned(),
             "**" => "80/x".to_owned(),
             "{name}" | "{id}" => of.to_owned(),
             "{number}" | "{tool_name}" => "1".to_owned(),
@@ -140,7 +148,7 @@ fn calls(victim: &Victim) -> Vec<Call> {
             let localhost = || "localhost".to_owned();
             // A PUT creates the caller's own.
             let has_object = method != "PUT"
-                && facts.pattern.contains('{')
+                && (facts.pattern.contains('{') || facts.pattern == MODELS)
                 && facts.pattern != SAME_PAGE
                 && !OF_THE_SERVER.contains(&facts.pattern.as_str());
             if facts.at_server {
