@@ -186,6 +186,17 @@ fn conversations_and_branches_are_lines() {
 }
 
 #[test]
+fn a_system_with_a_clock_continues_its_conversation() {
+    let t = Trajectory::new();
+    let system = |time: &str| json!({ "role": "system", "content": time });
+    t.model(&[system("1:00"), user("q")], said("a"));
+    t.model(&[system("1:01"), user("q"), said("a"), user("more")], said("b"));
+    assert_eq!(t.messages(), [["system:1:01", "user:q", "assistant:a", "user:more", "assistant:b"]]);
+    let told: Vec<String> = t.atif().into_iter().map(|(source, message)| format!("{source}:{message}")).collect();
+    assert_eq!(told, ["system:1:00", "user:q", "agent:a", "system:1:01", "user:more", "agent:b"]);
+}
+
+#[test]
 fn a_failed_call_leaves_no_gap_and_no_second_line() {
     let t = Trajectory::new();
     let error = |status: u16| Outcome { status: Some(status), result: OutcomeKind::Error, error: Some("no".to_owned()) };

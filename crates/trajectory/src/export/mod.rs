@@ -1,19 +1,20 @@
 //! Trajectories in the formats of other programs. A file per format.
 //!
 //! Formats share these: [`tree`] has which step continues which, [`source`] reads steps with their large bodies, [`call`]
-//! describes one step as a call with its result, [`shown`] converts an answer to the text that a model sees. Bodies are read by
-//! their shape, without knowledge of dialects.
+//! describes one step as a call with its result, [`conversation`] has the turns of models, [`shown`] converts an answer to the
+//! text that a model sees. Bodies are read by their shape, without knowledge of dialects.
 //!
 //! # Memory
 //!
 //! Steps are read a page at a time, and each is written before the next is read. A body of more than [`MAX_PARSED`] bytes is
-//! referenced, not shown. What a format needs of the whole is numbers: about 40 bytes a step.
+//! referenced, not shown. What a format needs of the whole is numbers: about 40 bytes a step. With calls of models, it is also one
+//! conversation, and about 100 bytes a message.
 //!
 //! # Unknown answers
 //!
 //! A step that is open, interrupted, or left by its client has no answer here. Formats that allow it omit the answer or contain
-//! null; the others contain a line in brackets with the reason. The server never sees questions, reasoning and final answers; no
-//! format has any.
+//! null; the others contain a line in brackets with the reason. Questions, reasoning and final answers are those of recorded calls
+//! of models. Without such calls, the server never sees them, and no format has any.
 
 mod asciicast;
 mod atif;

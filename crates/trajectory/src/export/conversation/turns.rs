@@ -23,7 +23,7 @@ const NO_RESULT: &str = "[no answer: none was recorded]";
 pub(in crate::export) struct Turn {
     pub(in crate::export) step: u64,
     has_answer: bool,
-    /// Of all its messages in order.
+    /// Of all its messages in order, except those of the system.
     request: u64,
     /// The same with its answer.
     after: u64,
@@ -119,7 +119,10 @@ impl Conversations {
                 }
             }
             self.seen.insert(next);
-            chain = next;
+            // The system's text may have a clock, and differ in each request of a conversation.
+            if message.role != Role::System {
+                chain = next;
+            }
         }
         let after = answer.as_ref().map_or(chain, |answer| answer.message.fingerprint(chain));
         let calls: Vec<CallKey> = answer.iter().flat_map(|answer| &answer.message.calls).map(CallKey::new).collect();
