@@ -45,8 +45,8 @@ pub(crate) use secrets::{SecretCommand, SecretLsArgs, SecretReencryptArgs, Secre
 pub(crate) use service::{CompletionsArgs, ManArgs, ServiceCommand, ServiceInstallArgs, ServiceUninstallArgs};
 pub(crate) use set::SetArgs;
 pub(crate) use states::{
-    CheckpointArgs, DiffArgs, ForkArgs, HistoryArgs, RollbackArgs, SnapshotCommand, SnapshotCreateArgs, SnapshotInspectArgs,
-    SnapshotLsArgs, SnapshotRmArgs,
+    CheckpointArgs, DiffArgs, ForkArgs, HistoryArgs, RollbackArgs, SnapshotCommand, SnapshotCpArgs, SnapshotCreateArgs,
+    SnapshotExportArgs, SnapshotFilesArgs, SnapshotImportArgs, SnapshotInspectArgs, SnapshotLsArgs, SnapshotRmArgs,
 };
 pub(crate) use store::{StoreCommand, StoreExportArgs, StoreImportArgs, StoreSettings};
 pub(crate) use tenants::{

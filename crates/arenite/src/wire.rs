@@ -600,6 +600,21 @@ pub(crate) struct Snapshots {
     pub(crate) snapshots: Vec<Snapshot>,
 }
 
+/// Entries of a directory of a snapshot.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Files {
+    pub(crate) files: Vec<FileEntry>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct FileEntry {
+    pub(crate) name: String,
+    pub(crate) kind: String,
+    pub(crate) size_bytes: u64,
+    pub(crate) mode: String,
+    pub(crate) modified_at: jiff::Timestamp,
+}
+
 #[derive(Debug, Deserialize)]
 pub(crate) struct Snapshot {
     pub(crate) name: String,

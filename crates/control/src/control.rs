@@ -27,7 +27,7 @@ use crate::quarantine::Quarantine;
 use crate::reaper::Deadlines;
 use crate::registry::{Entry, Registry};
 use crate::secrets::Secrets;
-use crate::states::Snapshots;
+use crate::states::{Exchanges, Snapshots};
 use crate::store::{self, Store, counted_here, current_waits};
 use crate::template::Templates;
 use crate::tenants::{Quota, QuotaExceeded, Rates, Reserved, TenantLimits, Tenants};
@@ -60,6 +60,7 @@ pub struct Control {
     pub(crate) activity: Arc<Activity>,
     pub(crate) groups: Groups,
     pub(crate) snapshots: Snapshots,
+    pub(crate) exchanges: Exchanges,
     pub(crate) health: Health,
     pub(crate) idempotency: Idempotency,
     /// None: the engine keeps them itself.
@@ -171,6 +172,7 @@ impl Control {
             activity: Arc::new(Activity::new(clock)),
             groups: Groups::default(),
             snapshots: Snapshots::default(),
+            exchanges: Exchanges::default(),
             health: Health::default(),
             idempotency: Idempotency::default(),
             images: config.images.clone().map(Images::new),

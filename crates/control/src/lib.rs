@@ -146,6 +146,6 @@ pub use overlay::{ResourcesOverlay, SpecOverlay};
 pub use quarantine::QuarantinedSandbox;
 pub use sandbox::{Counters, CreateRequest, Deadline, DeadlineAction, DeadlineReason, Keyed, Provenance, Sandbox, StartState};
 pub use select::{ListOrder, ListPosition};
-pub use states::{Snapshot, SnapshotRequest};
+pub use states::{Snapshot, SnapshotExport, SnapshotImport, SnapshotRequest};
 pub use template::Template;
 pub use volumes::{NewVolume, Volume, VolumeChange, VolumeFacts};
