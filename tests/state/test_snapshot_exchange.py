@@ -19,6 +19,7 @@ from commands import run
 from operation.conftest import own_server  # noqa: F401
 from sandboxes import LiveSandbox
 from small import tiny_image
+from tenant import TenantsServer
 
 # All that an import has to give back: for each file kind, mode, owner, size, links, time, target, xattrs, content. A line for each
 # file of the test, and a hash for each directory of the image. Left out is what the server writes at each start, and mounts.
@@ -330,3 +331,41 @@ def test_a_file_that_an_archive_can_not_have_is_named(api: Api, sealed: Callable
     called = sealed("mkdir -p tree/below; touch tree/below/.wh.x")
     refused = api.http.get(f"/api/v2/snapshots/{called}/archive")
     assert refused.status_code == 409 and ".wh.x" in refused.json()["message"], refused.text
+
+
+@pytest.fixture
+def tenants(own_server: Callable[..., Server]) -> Iterator[TenantsServer]:  # noqa: F811
+    server = own_server(args=("--tenants", "--default-image", "tiny", "--tenant-limit", "snapshots=1"))
+    server.start()
+    tiny_image(server.data_dir / "pool")
+    tenants = TenantsServer(server)
+    yield tenants
+    for tenant in tenants.operator.json("GET", "/api/v2/tenants")["tenants"]:
+        if tenant["name"] != "default":
+            tenants.operator.json("DELETE", f"/api/v2/tenants/{tenant['name']}?force=true")
+
+
+def test_tenants_see_only_their_own(tenants: TenantsServer) -> None:
+    acme, rival = tenants.tenant("acme"), tenants.tenant("rival")
+    acme.json("POST", "/api/v2/sandboxes", json={"name": "box"})
+    acme.json("POST", "/api/v2/snapshots", json={"name": "kept", "sandbox": "box"})
+    archive = acme.http.get("/api/v2/snapshots/kept/archive", timeout=60).content
+    for path in ("archive", "files", "content?path=etc/passwd"):
+        theirs = rival.http.get(f"/api/v2/snapshots/kept/{path}")
+        missing = rival.http.get(f"/api/v2/snapshots/missing/{path}")
+        assert theirs.status_code == missing.status_code == 404, path
+        assert theirs.json()["message"].replace("kept", "missing") == missing.json()["message"]
+        reader = acme.http.get(f"/api/v2/snapshots/kept/{path}", headers={"x-api-key": acme.new_key("read")["key"]})
+        assert reader.status_code == 403, path
+    full = acme.http.post("/api/v2/snapshots/import", params={"name": "other"}, content=archive)
+    assert (full.status_code, full.json()["quota"]["quota"]) == (429, "snapshots"), full.text
+    made = rival.http.post("/api/v2/snapshots/import", content=archive, timeout=60)
+    assert made.status_code == 201, made.text
+    image = made.json()["image"]
+    assert [one["name"] for one in rival.json("GET", "/api/v2/images")["images"] if one["name"] == image] == [image]
+    assert image not in [one["name"] for one in acme.json("GET", "/api/v2/images")["images"]], "it is the tenant's own"
+    rival.json("POST", "/api/v2/sandboxes", json={"name": "copy", "snapshot": "kept"})
+    read = rival.json("POST", "/sandbox/copy/v1/bash/exec", json={"command": "cat /etc/passwd"})
+    assert read["data"]["stdout"].startswith("root:"), read
+    rival.json("DELETE", "/api/v2/snapshots/kept")
+    assert image in [one["name"] for one in rival.json("GET", "/api/v2/images")["images"]], "a sandbox has it"

@@ -359,6 +359,9 @@ pub(crate) struct CreateArgs {
     /// Pause it to its disk after it was frozen for this time [default: never]
     #[arg(long, value_name = "TIME")]
     pub(crate) disk_after: Option<Span>,
+    /// Pause it to its disk when it is frozen and the host is short of memory
+    #[arg(long)]
+    pub(crate) disk_under_pressure: bool,
     /// Take a checkpoint around each step that changes its disk
     #[arg(long)]
     pub(crate) auto_checkpoint: bool,

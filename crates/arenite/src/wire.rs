@@ -53,6 +53,8 @@ pub(crate) struct Create {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) disk_after_seconds: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) disk_under_pressure: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) checkpoint: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) client_tag: Option<String>,
@@ -198,6 +200,8 @@ pub(crate) struct Change {
     pub(crate) idle_policy: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) disk_after_seconds: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) disk_under_pressure: Option<bool>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -136,6 +136,7 @@ impl Control {
         let mut tasks = control.tasks();
         tasks.spawn(Arc::clone(&control).listen(ended));
         tasks.spawn(Arc::clone(&control).reap_all());
+        tasks.spawn(Arc::clone(&control).relieve_pressure());
         tasks.spawn(Arc::clone(&control).store_activity());
         tasks.spawn(Arc::clone(&control).keep_pools());
         tasks.spawn(Arc::clone(&control).meter_all());

@@ -113,6 +113,7 @@ mod memo;
 pub mod nodes;
 mod overlay;
 mod pool;
+mod pressure;
 mod quarantine;
 mod reaper;
 mod recovery;

@@ -269,3 +269,99 @@ impl LayerSource for SnapshotReader {
         self.layers[index].digest.as_deref()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::MetadataExt;
+
+    use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, XattrFlags};
+
+    use super::*;
+
+    fn plan(layers: &[PathBuf], cancel: bool) -> Result<SnapshotArchive, ImageError> {
+        let config = ImageConfig { workdir: Some("/w".to_owned()), ..ImageConfig::default() };
+        let annotations = BTreeMap::from([("a".to_owned(), "b".to_owned())]);
+        SnapshotArchive::plan(&"snapshot:x".parse().unwrap(), &config, layers, annotations, &AtomicBool::new(cancel))
+    }
+
+    fn touch(path: &Path, tv_sec: i64, tv_nsec: i64) {
+        let time = Timespec { tv_sec, tv_nsec };
+        let times = Timestamps { last_access: time, last_modification: time };
+        rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+    }
+
+    /// An image's layer, and a snapshot's with all that one may have.
+    fn layers(top: &Path) -> [PathBuf; 2] {
+        let [low, own] = ["low", "own"].map(|name| top.join(name));
+        fs::create_dir_all(low.join("d/gone")).unwrap();
+        fs::create_dir_all(own.join("d/opaque")).unwrap();
+        fs::write(own.join("d/file"), "text").unwrap();
+        fs::hard_link(own.join("d/file"), own.join("second")).unwrap();
+        let sparse = File::create(own.join("sparse")).unwrap();
+        sparse.set_len(8 << 20).unwrap();
+        std::os::unix::fs::FileExt::write_at(&sparse, b"middle", 4 << 20).unwrap();
+        rustix::fs::setxattr(own.join("d/opaque"), "user.overlay.opaque", b"y", XattrFlags::empty()).unwrap();
+        rustix::fs::setxattr(own.join("d/file"), "user.note", b"a\nb", XattrFlags::empty()).unwrap();
+        rustix::fs::mknodat(CWD, own.join("d/gone"), FileType::CharacterDevice, Mode::empty(), 0).unwrap();
+        touch(&own.join("d/file"), 5, 123_456_789);
+        touch(&own.join("sparse"), -7, 1);
+        touch(&own.join("d"), 1_000_000_000, 999_999_999);
+        [low, own]
+    }
+
+    fn written(archive: &SnapshotArchive, top: &Path) -> File {
+        let mut file = File::options().create(true).truncate(true).read(true).write(true).open(top.join("tar")).unwrap();
+        archive.write(&mut file).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), archive.bytes());
+        file
+    }
+
+    #[test]
+    fn a_snapshot_survives_the_way_into_an_archive_and_out_of_it() {
+        let scratch = tempfile::tempdir().unwrap();
+        let top = scratch.path();
+        let file = written(&plan(&layers(top), false).unwrap(), top);
+        assert!(file.metadata().unwrap().len() < 1 << 20, "holes are left out");
+        let reader = SnapshotReader::open(file).unwrap();
+        assert_eq!(reader.annotations()["a"], "b");
+        let store = ImageStore::open(top.join("store")).unwrap();
+        let tenant: TenantId = "acme".parse().unwrap();
+        let image = reader.install_image(&store, Some(&tenant)).unwrap();
+        assert!(image.name.as_str().starts_with(SNAPSHOT_IMAGE) && store.has(Some(&tenant), &image.name));
+        assert_eq!((image.layers.len(), image.config.workdir.as_deref()), (1, Some("/w")));
+        assert_eq!(reader.install_image(&store, Some(&tenant)).unwrap().name, image.name);
+        let own = top.join("unpacked");
+        fs::create_dir(&own).unwrap();
+        reader.unpack_own(&[image.layers[0].dir.clone()], &own).unwrap();
+        let about = |name: &str| fs::symlink_metadata(own.join(name)).unwrap();
+        assert_eq!((about("d/file").mtime(), about("d/file").mtime_nsec(), about("d/file").nlink()), (5, 123_456_789, 2));
+        assert_eq!((about("sparse").mtime(), about("sparse").mtime_nsec(), about("sparse").len()), (-7, 1, 8 << 20));
+        assert_eq!((about("d").mtime(), about("d").mtime_nsec()), (1_000_000_000, 999_999_999));
+        assert!(about("sparse").blocks() < 1024);
+        assert_eq!(&fs::read(own.join("sparse")).unwrap()[(4 << 20) - 1..][..8], b"\0middle\0");
+        assert_eq!((about("d/gone").rdev(), fs::read_to_string(own.join("second")).unwrap()), (0, "text".to_owned()));
+        let mut value = [0; 8];
+        for (name, attribute, length) in [("d/opaque", "user.overlay.opaque", 1), ("second", "user.note", 3)] {
+            assert_eq!(rustix::fs::getxattr(own.join(name), attribute, &mut value), Ok(length));
+        }
+    }
+
+    #[test]
+    fn what_an_archive_can_not_have_is_named() {
+        let scratch = tempfile::tempdir().unwrap();
+        let layers = layers(scratch.path());
+        assert!(plan(&layers, true).is_err(), "it was cancelled");
+        let archive = plan(&layers, false).unwrap();
+        fs::write(layers[1].join("late"), "x").unwrap();
+        assert!(archive.write(&mut io::sink()).is_err(), "it changed meanwhile");
+        fs::write(layers[1].join(".wh.d"), "x").unwrap();
+        let refused = plan(&layers, false).unwrap_err();
+        assert!(matches!(&refused, ImageError::Unpackable { reason } if reason.contains(".wh.d")), "{refused}");
+        // What another tool writes is no snapshot.
+        let mut bare = plan(&layers[..1], false).unwrap();
+        assert!(SnapshotReader::open(written(&bare, scratch.path())).is_err(), "it has one layer");
+        bare.parts.clear();
+        assert!(SnapshotReader::open(written(&bare, scratch.path())).is_err(), "it is empty");
+    }
+}
