@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
+import random
 import socket
 import tarfile
+import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -324,6 +328,39 @@ def test_hostile_archives_are_refused_and_leave_nothing(other: Server) -> None:
     api.call("POST", "/snapshots/import", 201, content=archive_of([below, empty]))
     assert api.call("GET", "/snapshots/evil")["sandbox"] == "imported"
     api.call("DELETE", "/snapshots/evil")
+    assert pool_of(other) == before
+
+
+@pytest.mark.parametrize("moment", [0.2, 0.6, 1.2])
+def test_a_killed_server_leaves_no_half_of_an_import(other: Server, moment: float) -> None:
+    tiny_image(other.data_dir / "pool")
+    before = pool_of(other)
+    big = io.BytesIO()
+    with tarfile.open(fileobj=big, mode="w") as archive:
+        for number in range(40):
+            part(archive, f"file-{number}", random.randbytes(2 << 20))
+    content = archive_of([big.getvalue(), layer(("home", tarfile.DIRTYPE, 0o755, ""))])
+
+    def send() -> None:
+        with contextlib.suppress(httpx.HTTPError):
+            httpx.post(f"{other.url}/api/v2/snapshots/import", content=content, timeout=60)
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    time.sleep(moment)
+    other.kill()
+    sending.join()
+    other.start()
+    api = Api(other.url)
+    known = api.call("GET", "/snapshots")["snapshots"]
+    sealed = {entry for entry in pool_of(other) if entry.startswith("snapshots/")}
+    assert sealed == {f"snapshots/{snapshot['state']}" for snapshot in known}
+    for snapshot in known:
+        assert len(api.files(snapshot["name"], "")) == 41, "all of it is there"
+        api.call("DELETE", f"/snapshots/{snapshot['name']}")
+    for image in api.call("GET", "/images")["images"]:
+        if image["name"].startswith("localhost/"):
+            api.call("DELETE", f"/images/{image['name']}")
     assert pool_of(other) == before
 
 

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use arenite_engine::{EngineError, HeldState, ImportedState};
 use arenite_image::{Image, ImageError, SNAPSHOT_IMAGE, SnapshotArchive, SnapshotReader};
-use arenite_model::{ImageName, SandboxName, SnapshotName, SpecError, TenantId, Tier};
+use arenite_model::{ErrorCode, ImageName, SandboxName, SnapshotName, SpecError, TenantId, Tier};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -268,8 +268,10 @@ impl Control {
         if !image.as_str().starts_with(SNAPSHOT_IMAGE) || is_used() {
             return;
         }
-        if let Err(error) = self.remove_image(tenant, image).await {
-            tracing::warn!(%image, %error, "the image of a removed snapshot stays");
+        match self.remove_image(tenant, image).await {
+            Ok(_) => {}
+            Err(error) if error.code() == ErrorCode::NotFound => {}
+            Err(error) => tracing::warn!(%image, %error, "the image of a removed snapshot stays"),
         }
     }
 }
