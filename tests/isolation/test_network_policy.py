@@ -105,6 +105,11 @@ REFUSED = {
     "QUIC": SEND % (ADDRESS, 443),
     "UDP": SEND % (ADDRESS, 8123),
     "ping": f"ping -c 1 -W 2 {ADDRESS}",
+    "source routing": f"""python3 -c '
+import socket
+s = socket.socket(); s.settimeout(3)
+s.setsockopt(socket.IPPROTO_IP, socket.IP_OPTIONS, bytes([0x83, 7, 4]) + socket.inet_aton("10.203.0.2") + bytes(1))
+s.connect(("{ADDRESS}", 8123)); s.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n"); print(s.recv(12).decode())' | grep 200""",
     "a mapped address": f"{CURL} http://[::ffff:{ADDRESS}]:8124/",
     "IPv6": f"{CURL} http://[2a0b:203::2]:8123/",
     "a private address with a rule": f"{CURL} http://10.203.0.2:8123/",

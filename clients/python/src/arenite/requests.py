@@ -96,6 +96,8 @@ class ChangeSandbox(TypedDict, total=False):
     """Closes connections that the new `network` refuses. Others go on until they end."""
     disk_after_seconds: int | None
     """0 or null: a frozen sandbox stays frozen."""
+    disk_under_pressure: bool | None
+    """Whether a frozen sandbox is paused to its disk when the host is short of memory."""
     expires_at: datetime | None
     """When its life time ends, likewise."""
     expires_in_seconds: int | None
@@ -198,6 +200,8 @@ class CreateSandbox(TypedDict, total=False):
     """
     disk_after_seconds: int | None
     """Time after which a frozen sandbox is paused to its disk. 0: never."""
+    disk_under_pressure: bool | None
+    """When the host is short of memory, a frozen sandbox is paused to its disk, the longest frozen first."""
     env: dict[str, str] | None
     group: GroupName | None
     """A group of the tenant, with which the sandbox ends."""
@@ -349,7 +353,7 @@ class ModelRouteSpec(TypedDict, total=False):
     timeout_seconds: int
     """The longest time without a byte of the upstream's answer, from 1 to 3600; 600 by default."""
     upstream: str
-    """The base URL of the upstream with its version, such as `https://api.example.org/v1`."""
+    """The base URL of the upstream with its version, such as `https://models.example.org/v1`."""
 
 
 class NetworkRules(TypedDict, total=False):
