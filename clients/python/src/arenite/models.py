@@ -761,7 +761,7 @@ class ModelRouteSpec(Model):
     timeout_seconds: int = 600
     """The longest time without a byte of the upstream's answer, from 1 to 3600; 600 by default."""
     upstream: str = ''
-    """The base URL of the upstream with its version, such as `https://api.example.org/v1`."""
+    """The base URL of the upstream with its version, such as `https://models.example.org/v1`."""
 
 
 class ModelRouteInfo(ModelRouteSpec):
@@ -822,15 +822,49 @@ class ModelUse(Model):
     prompt_tokens: int = 0
 
 
-class NetworkInfo(Model):
+class NetworkEvent(Model):
+    """A refusal, or the end of an allowed connection."""
+    address: str | None = None
+    after: int | None = None
+    """The last step that started before this was written; set by the log."""
+    allowed: bool
+    at: datetime
+    bytes_received: int
+    bytes_sent: int
+    """By the sandbox."""
+    count: int
+    """Equal refusals of a second are one record."""
+    duration_ms: int
+    method: str | None = None
+    name: str | None = None
+    path: str | None = None
+    port: int
+    protocol: str
+    """`dns`, `tls`, `http`, `tcp` or `udp`."""
+    reason: str
+    rule: str | None = None
+    """The rule that decided."""
+
+
+class NetworkRules(Model):
+    """A mode with rules."""
+    allow: list[NetworkRule] | None = None
+    """Only with `allowlist`."""
+    deny: list[NetworkRule] | None = None
+    """With `allowlist` and `observe`."""
+    mode: RequestedMode
+
+
+class NetworkInfo(NetworkRules):
     """The network of a sandbox, and what it reached."""
-    allow: list[NetworkRule]
     allowed: int
     """Decisions since the server started: connections, requests of HTTP, and names."""
-    deny: list[NetworkRule]
     events: list[dict[str, Any]]
-    """The newest 1,000 decisions, and ends of connections, the oldest first. Without a policy, nothing is recorded."""
-    mode: RequestedMode
+    """The newest 1,000 decisions, and ends of connections, the oldest first. Without a policy and a floor, nothing is
+    recorded.
+    """
+    floor: NetworkRules | None = None
+    """What the sandboxes of its tenant may reach at most. Null: all that their policies allow."""
     refused: int
     suggested: list[NetworkRule]
     """The smallest allowlist of what was allowed in these events."""
@@ -845,6 +879,15 @@ class NetworkPolicy(Model):
     protocol to all protocols.
     """
     mode: PolicyMode | None = None
+
+
+class NetworkRecordList(Model):
+    left_out: int
+    """Decisions beyond the limit on records; rounded down to a power of two."""
+    network: list[NetworkEvent]
+    next_cursor: str | None = None
+    """`cursor` of the next page; null at the end."""
+    trajectory: str
 
 
 class NewKeyInfo(KeyInfo):
@@ -1416,6 +1459,10 @@ class TenantInfo(Model):
     min_tier: Tier | None = None
     """The tier that each of its new sandboxes must have; null: the server's default."""
     name: TenantId
+    network_default: NetworkRules | None = None
+    """The network of its creates that name none; null: open."""
+    network_floor: NetworkRules | None = None
+    """What its sandboxes may reach at most; null: all that their policies allow."""
     quotas: list[QuotaState]
     """All quotas, as they apply."""
     sandboxes: int

@@ -349,7 +349,7 @@ class ModelRouteSpec(TypedDict, total=False):
     timeout_seconds: int
     """The longest time without a byte of the upstream's answer, from 1 to 3600; 600 by default."""
     upstream: str
-    """The base URL of the upstream with its version, such as `https://api.example.org/v1`."""
+    """The base URL of the upstream with its version, such as `https://models.example.org/v1`."""
 
 
 class NetworkRules(TypedDict, total=False):
