@@ -11,8 +11,9 @@ import json
 import ssl
 import sys
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from socketserver import ThreadingTCPServer
 
 
 class Echo(BaseHTTPRequestHandler):
@@ -65,7 +66,9 @@ def main() -> None:
     Echo.repositories = Path(repositories)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
-    plain, tls = (ThreadingHTTPServer((address, port), Echo) for port in (80, 443))
+    # HTTPServer would look for the address's name, which takes ten seconds here.
+    ThreadingTCPServer.daemon_threads = True
+    plain, tls = (ThreadingTCPServer((address, port), Echo) for port in (80, 443))
     tls.socket = context.wrap_socket(tls.socket, server_side=True, do_handshake_on_connect=False)
     threading.Thread(target=plain.serve_forever, daemon=True).start()
     tls.serve_forever()

@@ -21,6 +21,7 @@ mod search;
 mod states;
 mod stream;
 mod tenants;
+mod termination;
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -136,6 +137,12 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     let measured = measure(args, &arenite, &data_dir, &work, &floors, &mut report);
     let stopped = server::Started::find(args.port).map_or(Ok(()), |started| started.stop());
     let measured = measured.and_then(|()| {
+        if wanted(args, "egress") {
+            let arguments = [arguments.as_slice(), &termination::prepare(&work)?].concat();
+            server::start(&arenite, args.port, &arguments, &work.join("server.log"))?;
+            let ended = Connection::open(args.port).and_then(|mut api| termination::measure(&mut api, &work, &mut report));
+            server::Started::find(args.port).map_or(Ok(()), |started| started.stop()).and(ended)?;
+        }
         if !wanted(args, "claim") {
             return Ok(());
         }

@@ -25,10 +25,10 @@ const CONNECTIONS: usize = 100;
 /// Sandboxes and rules of each, for the proxy's memory.
 const SANDBOXES: usize = 200;
 const RULES: usize = 100;
-const NAMESPACE: &str = "arenite-bench";
+pub(super) const NAMESPACE: &str = "arenite-bench";
 const LINK: &str = "ar-bench0";
 /// A public address, so that sandboxes may reach it.
-const ADDRESS: &str = "11.204.0.2";
+pub(super) const ADDRESS: &str = "11.204.0.2";
 const SENDER: u16 = 9001;
 const GREETER: u16 = 9002;
 const WEB: u16 = 9003;
@@ -158,12 +158,12 @@ fn proxy_of(server: u32) -> Result<u32, Failure> {
 }
 
 /// The namespace with the servers.
-struct World {
+pub(super) struct World {
     servers: Child,
 }
 
 impl World {
-    fn start() -> Result<Self, Failure> {
+    pub(super) fn start() -> Result<Self, Failure> {
         Self::remove();
         let here = std::path::Path::new("/");
         for command in [

@@ -37,9 +37,10 @@ impl Connection {
 
     fn send(&mut self, method: &str, path: &str, body: &[u8]) -> Result<Head, Failure> {
         let mut request = format!("{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\n{}", self.port, self.headers).into_bytes();
-        // Only a POST has a body: bytes after another request's head would be read as the next request.
-        let body = if method == "POST" { body } else { b"" };
-        if method == "POST" {
+        // Bytes after the head of another request would be read as the next request.
+        let has_body = ["POST", "PUT"].contains(&method);
+        let body = if has_body { body } else { b"" };
+        if has_body {
             request.extend_from_slice(format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len()).as_bytes());
         }
         request.extend_from_slice(b"\r\n");
@@ -113,6 +114,11 @@ impl Connection {
     /// Calls with JSON both ways; the call has to succeed.
     pub(super) fn post(&mut self, path: &str, body: &Value) -> Result<Value, Failure> {
         self.json("POST", path, body)
+    }
+
+    /// The same with PUT.
+    pub(super) fn put(&mut self, path: &str, body: &Value) -> Result<Value, Failure> {
+        self.json("PUT", path, body)
     }
 
     /// The JSON at a path.
