@@ -133,6 +133,29 @@ def test_a_frozen_sandbox_is_paused_to_its_disk(served: SmallServer, box: LiveSa
     within(10, "it is paused to its disk", lambda: kind(box) == ("paused", "disk"))
 
 
+def test_a_short_host_pauses_frozen_sandboxes_to_their_disks(served: SmallServer) -> None:
+    allowed, refuses = served.create("allowed"), served.create("refuses")
+    assert run(served, "set", "allowed", "--disk-under-pressure").returncode == 0
+    for live in (allowed, refuses):
+        live.output("echo kept > /root/note")
+        change(live, "pause")
+    assert kind(allowed) == kind(refuses) == ("paused", "freeze")
+    before = served.args
+    served.stop()
+    served.args = (*before, "--memory-reserve", "64TiB")
+    served.start()
+    within(10, "it is paused to its disk", lambda: kind(allowed) == ("paused", "disk"))
+    assert kind(refuses) == ("paused", "freeze"), "it does not allow it"
+    # Waking needs room.
+    assert httpx.post(f"{served.url}/api/v2/sandboxes/allowed/resume", timeout=60).status_code == 429
+    served.stop()
+    served.args = before
+    served.start()
+    assert allowed.output("cat /root/note") == refuses.output("cat /root/note") == "kept"
+    assert run(served, "set", "allowed", "--disk-under-pressure", "false").returncode == 0
+    assert "disk_under_pressure" not in allowed.details()["spec"]
+
+
 def test_its_life_time_goes_on(served: SmallServer) -> None:
     live = served.create("short", idle_policy="disk")
     record = served.data_dir / "run" / live.id

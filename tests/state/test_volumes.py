@@ -276,6 +276,27 @@ def test_files_by_api_follow_no_link(fresh: SmallServer, api: httpx.Client, host
         assert code(answer) == (400, "invalid_request"), (bad, answer.text)
 
 
+def test_what_volumes_hold_is_metered(fresh: SmallServer, api: httpx.Client) -> None:
+    made = create(api, "metered")
+    api.put("/api/v2/volumes/metered/content?path=file", content=os.urandom(32 * MIB)).raise_for_status()
+
+    def used() -> float:
+        rows = api.get("/api/v2/usage?group=sandbox").json()["rows"]
+        of_volume = [row for row in rows if row.get("volume") == made["id"]]
+        assert len(of_volume) < 2 and all(row["name"] == "metered" and "sandbox" not in row for row in of_volume)
+        return sum(row["disk_gib_hours"] for row in of_volume)
+
+    within(40, "it is measured", lambda: used() > 0)
+    first = used()
+    assert first < 60 / 3600 * 40 / 1024, "not more than its size over this time"
+    fresh.kill()
+    fresh.start()
+    within(40, "it is measured on", lambda: used() > first)
+    total = api.get("/api/v2/usage").json()["rows"][0]["disk_gib_hours"]
+    assert total >= used() * 0.9
+    assert made["id"] in api.get("/api/v2/usage?group=sandbox&format=csv").text
+
+
 def test_the_command_line(fresh: SmallServer) -> None:
     def volume(*words: str) -> Any:
         done = run(fresh, "volume", *words, "--json")

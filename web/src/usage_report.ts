@@ -19,6 +19,8 @@ export interface UsageRow extends Amounts {
   tenant: string;
   hour?: string;
   sandbox?: string;
+  /** In place of a sandbox. */
+  volume?: string;
   name?: string;
   template?: string;
 }

@@ -322,6 +322,26 @@ def test_files_of_a_volume_are_bytes_in_both_directions(run: Run, serve: Callabl
     assert json.loads(server.requests[4].body) == {"name": "copy", "size_bytes": 1 << 30}
 
 
+SNAPSHOT = {
+    "name": "s", "state": "d12345678901", "sandbox": "box", "image": "base", "tier": "namespace", "labels": {}, "note": None,
+    "disk_bytes": 1, "memory_bytes": None, "created_at": NOW, "node": None,
+}
+
+
+def test_snapshots_have_files_and_are_files(run: Run, serve: Callable[..., ScriptedServer], tmp_path: Path) -> None:
+    page = answer(200, {"files": [ENTRY], "next_cursor": None})
+    server = serve(page, answer(200, {"not": "text"}), answer(200, {"an": "archive"}), answer(201, SNAPSHOT))
+    assert [one.name for one in run(server.url, lambda client: client.snapshots.files("s", "a b"))] == ["f"]
+    assert run(server.url, lambda client: client.snapshots.read("s", "a b/f")) == '{"not": "text"}'
+    assert server.requests[1].line == "GET /api/v2/snapshots/s/content?path=a+b%2Ff HTTP/1.1"
+    file = tmp_path / "s.tar"
+    run(server.url, lambda client: client.snapshots.export("s", file))
+    assert json.loads(file.read_text()) == {"an": "archive"} and list(tmp_path.iterdir()) == [file]
+    made = run(server.url, lambda client: client.snapshots.import_file(file, name="s"))
+    assert (made.name, server.requests[3].body) == ("s", file.read_bytes())
+    assert server.requests[3].line == "POST /api/v2/snapshots/import?name=s HTTP/1.1"
+
+
 EVENT = {"id": "1-1", "type": "sandbox.died", "at": NOW, "sandbox": {"id": "s1", "name": "demo", "labels": {}}, "reason": "x"}
 
 

@@ -180,6 +180,20 @@ test("files of a volume are bytes in both directions", async (t) => {
   assert.equal(requests[4].line, "POST /api/v2/volumes/v/copy HTTP/1.1");
 });
 
+test("snapshots have files and are files", async (t) => {
+  const page = answer(200, { files: [{ name: "f", kind: "file", size_bytes: 5 }], next_cursor: null });
+  const { client, requests } = await connect(t, page, answer(200, { a: 1 }), answer(200, { an: "archive" }), answer(201, { name: "s" }));
+  const names = [];
+  for await (const { name } of client.snapshots.files("s", "a b")) names.push(name);
+  assert.deepEqual(names, ["f"]);
+  assert.deepEqual(JSON.parse(await client.snapshots.read("s", "a b/f")), { a: 1 });
+  assert.equal(requests[1].line, "GET /api/v2/snapshots/s/content?path=a+b%2Ff HTTP/1.1");
+  const archive = await new Response(await client.snapshots.export("s")).blob();
+  assert.equal((await client.snapshots.import(archive, { name: "s" })).name, "s");
+  assert.equal(requests[3].line, "POST /api/v2/snapshots/import?name=s HTTP/1.1");
+  assert.deepEqual(JSON.parse(requests[3].body), { an: "archive" });
+});
+
 test("events are read to their end, and gaps are reported", async (t) => {
   const event = { id: "1-1", type: "sandbox.died", sandbox: { name: "demo" } };
   const last = answer(200, { events: [], next_after: "1-1", gap: false });

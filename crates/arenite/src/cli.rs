@@ -47,8 +47,8 @@ pub(crate) use secrets::{SecretCommand, SecretLsArgs, SecretReencryptArgs, Secre
 pub(crate) use service::{CompletionsArgs, ManArgs, ServiceCommand, ServiceInstallArgs, ServiceUninstallArgs};
 pub(crate) use set::SetArgs;
 pub(crate) use states::{
-    CheckpointArgs, DiffArgs, ForkArgs, HistoryArgs, RollbackArgs, SnapshotCommand, SnapshotCreateArgs, SnapshotInspectArgs,
-    SnapshotLsArgs, SnapshotRmArgs,
+    CheckpointArgs, DiffArgs, ForkArgs, HistoryArgs, RollbackArgs, SnapshotCommand, SnapshotCpArgs, SnapshotCreateArgs,
+    SnapshotExportArgs, SnapshotFilesArgs, SnapshotImportArgs, SnapshotInspectArgs, SnapshotLsArgs, SnapshotRmArgs,
 };
 pub(crate) use store::{StoreCommand, StoreExportArgs, StoreImportArgs, StoreSettings};
 pub(crate) use tenants::{
@@ -364,6 +364,9 @@ pub(crate) struct CreateArgs {
     /// Pause it to its disk after it was frozen for this time [default: never]
     #[arg(long, value_name = "TIME")]
     pub(crate) disk_after: Option<Span>,
+    /// Pause it to its disk when it is frozen and the host is short of memory
+    #[arg(long)]
+    pub(crate) disk_under_pressure: bool,
     /// Take a checkpoint around each step that changes its disk
     #[arg(long)]
     pub(crate) auto_checkpoint: bool,

@@ -2,6 +2,8 @@
 
 use std::io;
 use std::path::Path;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 pub(crate) use arenite_rollout::encoded;
 use arenite_rollout::{ConnectError, Connector, ConnectorError, ServerStream};
@@ -10,7 +12,7 @@ use futures_util::{Stream, StreamExt, TryStreamExt};
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty, Full, Limited, StreamBody};
-use hyper::body::{Frame, Incoming};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::rt::TokioExecutor;
 use serde::Serialize;
@@ -30,6 +32,25 @@ const MAX_ANSWER: usize = 64 << 20;
 const MAX_ERROR: usize = 1 << 20;
 
 type RequestBody = UnsyncBoxBody<Bytes, io::Error>;
+
+/// A body of a size that is known before it is sent.
+struct SizedBody {
+    size: u64,
+    content: RequestBody,
+}
+
+impl Body for SizedBody {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        Pin::new(&mut self.content).poll_frame(context)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.size)
+    }
+}
 
 /// A client of one server.
 #[derive(Debug, Clone)]
@@ -228,6 +249,17 @@ impl Client {
     ) -> Result<impl Stream<Item = io::Result<Bytes>> + Send + Unpin + use<>, Failure> {
         let response = self.send(Method::GET, path, None, empty()).await?;
         Ok(response.into_body().into_data_stream().map_err(io::Error::other))
+    }
+
+    /// Sends a file of this size as it is.
+    pub(crate) async fn post_file<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        size: u64,
+        content: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let body = SizedBody { size, content: StreamBody::new(content.map_ok(Frame::data)).boxed_unsync() };
+        decode(self.send(Method::POST, path, Some("application/octet-stream"), body.boxed_unsync()).await?).await
     }
 
     /// Uploads a file in AIO's format: a multipart form with `path`, then `file`.

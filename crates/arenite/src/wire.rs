@@ -53,6 +53,8 @@ pub(crate) struct Create {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) disk_after_seconds: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) disk_under_pressure: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) checkpoint: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) client_tag: Option<String>,
@@ -198,6 +200,8 @@ pub(crate) struct Change {
     pub(crate) idle_policy: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) disk_after_seconds: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) disk_under_pressure: Option<bool>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -631,6 +635,21 @@ pub(crate) struct ChangedPath {
 #[derive(Debug, Deserialize)]
 pub(crate) struct Snapshots {
     pub(crate) snapshots: Vec<Snapshot>,
+}
+
+/// Entries of a directory of a snapshot.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Files {
+    pub(crate) files: Vec<FileEntry>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct FileEntry {
+    pub(crate) name: String,
+    pub(crate) kind: String,
+    pub(crate) size_bytes: u64,
+    pub(crate) mode: String,
+    pub(crate) modified_at: jiff::Timestamp,
 }
 
 #[derive(Debug, Deserialize)]

@@ -283,10 +283,10 @@ fn sandbox(name: &str) -> Anything<Sandbox> {
 fn sample(id: &SandboxId, at: Timestamp) -> Anything<UsageSample> {
     Ok(UsageSample {
         tenant: TenantId::default_tenant(),
-        name: "metered".parse()?,
+        name: "metered".to_owned(),
         template: String::new(),
         used: UsedAmounts { core_seconds: 0.5, memory_gib_seconds: 1.25, ..UsedAmounts::default() },
-        meter: Meter { sandbox: id.clone(), at, cpu_nanoseconds: 17_000_000_000, sent_bytes: 123_456, received_bytes: 987_654 },
+        meter: Meter { of: id.clone().into(), at, cpu_nanoseconds: 17_000_000_000, sent_bytes: 123_456, received_bytes: 987_654 },
     })
 }
 

@@ -35,6 +35,7 @@ pub struct SandboxChange {
     pub idle_policy: Option<IdlePolicy>,
     /// In seconds; 0: a frozen sandbox stays frozen.
     pub disk_after_seconds: Option<u64>,
+    pub disk_under_pressure: Option<bool>,
     /// None in it: all that an open network allows.
     pub network_policy: Option<Option<NetworkPolicy>>,
     /// Closes connections that the new policy refuses.
@@ -59,7 +60,7 @@ pub enum TimeoutChange {
 impl SandboxChange {
     fn concerns_times(&self) -> bool {
         let idle = self.idle_timeout_seconds.is_some() || self.idle_policy.is_some();
-        self.timeout.is_some() || idle || self.disk_after_seconds.is_some()
+        self.timeout.is_some() || idle || self.disk_after_seconds.is_some() || self.disk_under_pressure.is_some()
     }
 }
 
@@ -136,6 +137,7 @@ impl Control {
         if let Some(seconds) = change.disk_after_seconds {
             after.spec.disk_after_seconds = (seconds > 0).then_some(seconds);
         }
+        after.spec.disk_under_pressure = change.disk_under_pressure.unwrap_or(after.spec.disk_under_pressure);
         after.spec.idle_policy = change.idle_policy.unwrap_or(after.spec.idle_policy);
         if let Some(policy) = &change.network_policy {
             if caller.inside.is_some() {

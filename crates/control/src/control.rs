@@ -28,7 +28,7 @@ use crate::quarantine::Quarantine;
 use crate::reaper::Deadlines;
 use crate::registry::{Entry, Registry};
 use crate::secrets::Secrets;
-use crate::states::Snapshots;
+use crate::states::{Exchanges, Snapshots};
 use crate::store::{self, Store, counted_here, current_waits};
 use crate::template::Templates;
 use crate::tenants::{Quota, QuotaExceeded, Rates, Reserved, TenantLimits, Tenants};
@@ -61,6 +61,7 @@ pub struct Control {
     pub(crate) activity: Arc<Activity>,
     pub(crate) groups: Groups,
     pub(crate) snapshots: Snapshots,
+    pub(crate) exchanges: Exchanges,
     pub(crate) health: Health,
     pub(crate) idempotency: Idempotency,
     /// None: the engine keeps them itself.
@@ -137,6 +138,7 @@ impl Control {
         let mut tasks = control.tasks();
         tasks.spawn(Arc::clone(&control).listen(ended));
         tasks.spawn(Arc::clone(&control).reap_all());
+        tasks.spawn(Arc::clone(&control).relieve_pressure());
         tasks.spawn(Arc::clone(&control).store_activity());
         tasks.spawn(Arc::clone(&control).keep_pools());
         tasks.spawn(Arc::clone(&control).meter_all());
@@ -174,6 +176,7 @@ impl Control {
             activity: Arc::new(Activity::new(clock)),
             groups: Groups::default(),
             snapshots: Snapshots::default(),
+            exchanges: Exchanges::default(),
             health: Health::default(),
             idempotency: Idempotency::default(),
             images: config.images.clone().map(Images::new),

@@ -400,7 +400,6 @@ impl Engine for FakeEngine {
             _ => return Err(EngineError::NotFound { id: id.clone() }),
         }
         state.specs.insert(id.clone(), spec.clone());
-        state.specs.insert(id.clone(), spec.clone());
         Ok(Created { tier: spec.tier.unwrap_or_default(), isolation: vec!["fake".to_owned()], stages: Vec::new() })
     }
 

@@ -125,7 +125,9 @@ impl Control {
 
     /// Refuses a spec by which a sandbox would be paused in a way that the engine does not have.
     pub(crate) fn check_pauses_of(&self, spec: &SandboxSpec) -> Result<(), ControlError> {
-        let to_disk = spec.idle_policy.pause_kind() == Some(PauseKind::Disk) || spec.disk_after_seconds.is_some();
+        let to_disk = spec.idle_policy.pause_kind() == Some(PauseKind::Disk)
+            || spec.disk_after_seconds.is_some()
+            || spec.disk_under_pressure;
         if to_disk { self.check_pause(PauseKind::Disk) } else { Ok(()) }
     }
 

@@ -35,6 +35,7 @@ pub struct SpecOverlay {
     pub idle_policy: Option<IdlePolicy>,
     /// In seconds; 0: a frozen sandbox stays frozen.
     pub disk_after_seconds: Option<u64>,
+    pub disk_under_pressure: Option<bool>,
     pub checkpoint: Option<CheckpointPolicy>,
     pub labels: Option<BTreeMap<String, String>>,
 }
@@ -63,6 +64,7 @@ impl SpecOverlay {
         set(&mut spec.volumes, &self.volumes);
         set(&mut spec.ports, &self.ports);
         set(&mut spec.idle_policy, &self.idle_policy);
+        set(&mut spec.disk_under_pressure, &self.disk_under_pressure);
         set(&mut spec.checkpoint, &self.checkpoint);
         for name in self.secrets.iter().flatten() {
             if spec.secrets.iter().all(|binding| binding.name != *name) {

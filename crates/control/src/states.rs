@@ -12,12 +12,14 @@
 //! store lost, and gives up states without a name, which interrupted forks left. A removal starts at the engine, so nothing
 //! that was removed comes back.
 
+mod exchange;
+
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use arenite_engine::{
-    AutoSealed, Comparison, DiskState, EngineError, History, NetworkLog, Return, Returned, Seal, SealTime, Sealed, SealedState,
-    StateKind,
+    AutoSealed, Comparison, DiskState, EngineError, History, LayeredTree, NetworkLog, Return, Returned, Seal, SealTime, Sealed,
+    SealedState, StateKind,
 };
 use arenite_model::{
     Death, DeathReason, ImageName, NodeName, SandboxName, SandboxSpec, SandboxState, SnapshotName, StateId, TenantId, Tier,
@@ -30,6 +32,9 @@ use crate::registry::Entry;
 use crate::store::{Record, RecordId, RecordKind, StoreError};
 use crate::tenants::{Quota, QuotaExceeded};
 use crate::{Control, ControlError, Sandbox, check_labels, memo};
+
+pub(crate) use exchange::Exchanges;
+pub use exchange::{SnapshotExport, SnapshotImport};
 
 /// The longest comment of a state, in characters.
 const MAX_NOTE: usize = 1000;
@@ -367,35 +372,54 @@ impl Control {
         self.with_disk(tenant, sandbox, move |control, entry| async move {
             let SnapshotRequest { name, labels, note, keep_processes } = request;
             let _change = control.snapshots.change.lock().await;
-            let id = RecordId { kind: RecordKind::Snapshot, tenant: entry.tenant.clone(), key: name.to_string() };
-            let failed = ControlError::store("remember a snapshot");
-            if control.store.record(&id).await.map_err(&failed)?.is_some() {
-                return Err(ControlError::SnapshotExists { name });
-            }
-            let used = control.store.count_records(RecordKind::Snapshot, &entry.tenant).await.map_err(&failed)?;
-            let limit = control.tenant_limits(&entry.tenant).snapshots.unwrap_or(MAX_SNAPSHOTS);
-            if used >= limit {
-                return Err(QuotaExceeded { quota: Quota::Snapshots, limit, used, requested: 1 }.into());
-            }
+            control.check_new_snapshot(&entry.tenant, Some(&name)).await?;
+            let failed = ControlError::store("describe a snapshot");
             let named =
                 Named { tenant: entry.tenant.clone(), name, sandbox: entry.name.clone(), labels, node: control.own_node() };
             let memo = Some(crate::store::to_json(&named).map_err(&failed)?);
             let seal = Seal { kind: StateKind::Snapshot, note, memo, image_owner: None, keep_processes };
             let state = control.seal(&entry, seal).await?.state;
-            let id = state.id.clone();
-            let snapshot = named.snapshot(state);
-            let written = match snapshot.record() {
-                Ok(record) => control.store.put_record(record).await,
-                Err(error) => Err(error),
-            };
-            if let Err(error) = written {
-                control.engine.remove_state(&id).await?;
-                return Err(failed(error));
-            }
-            control.snapshots.put(snapshot.clone());
-            Ok(snapshot)
+            control.remember_snapshot(named, state).await
         })
         .await
+    }
+
+    /// Refuses a name that is taken, and more snapshots than the tenant may have.
+    async fn check_new_snapshot(&self, tenant: &TenantId, name: Option<&SnapshotName>) -> Result<(), ControlError> {
+        let failed = ControlError::store("remember a snapshot");
+        if let Some(name) = name {
+            let id = RecordId { kind: RecordKind::Snapshot, tenant: tenant.clone(), key: name.to_string() };
+            if self.store.record(&id).await.map_err(&failed)?.is_some() {
+                return Err(ControlError::SnapshotExists { name: name.clone() });
+            }
+        }
+        let used = self.store.count_records(RecordKind::Snapshot, tenant).await.map_err(&failed)?;
+        let limit = self.tenant_limits(tenant).snapshots.unwrap_or(MAX_SNAPSHOTS);
+        if used >= limit {
+            return Err(QuotaExceeded { quota: Quota::Snapshots, limit, used, requested: 1 }.into());
+        }
+        Ok(())
+    }
+
+    /// Writes the record of a sealed snapshot. If that fails, its state is removed.
+    async fn remember_snapshot(&self, named: Named, state: SealedState) -> Result<Snapshot, ControlError> {
+        let id = state.id.clone();
+        let snapshot = named.snapshot(state);
+        let written = match snapshot.record() {
+            Ok(record) => self.store.put_record(record).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = written {
+            self.engine.remove_state(&id).await?;
+            return Err(ControlError::store("remember a snapshot")(error));
+        }
+        self.snapshots.put(snapshot.clone());
+        Ok(snapshot)
+    }
+
+    /// The images that snapshots of this server are of.
+    pub(crate) fn images_of_snapshots(&self) -> Vec<ImageName> {
+        self.snapshots.map().values().map(|snapshot| snapshot.image.clone()).collect()
     }
 
     /// A tenant's snapshots on this server, by name.
@@ -408,6 +432,13 @@ impl Control {
         found.ok_or_else(|| ControlError::NoSnapshot { name: name.clone() })
     }
 
+    /// The files of a snapshot's disk, as a sandbox would see them.
+    pub async fn snapshot_files(&self, tenant: &TenantId, name: &SnapshotName) -> Result<(Snapshot, LayeredTree), ControlError> {
+        let snapshot = self.snapshot(tenant, name)?;
+        let files = self.engine.state_files(&snapshot.state).await?;
+        Ok((snapshot, files))
+    }
+
     /// Removes a snapshot. Sandboxes that were created from it keep their disks and their beginning.
     pub async fn remove_snapshot(&self, tenant: &TenantId, name: &SnapshotName) -> Result<Snapshot, ControlError> {
         let (tenant, name) = (tenant.clone(), name.clone());
@@ -416,7 +447,8 @@ impl Control {
             let snapshot = control.snapshot(&tenant, &name)?;
             control.engine.remove_state(&snapshot.state).await?;
             control.store.remove_record(&snapshot.id()).await.map_err(ControlError::store("forget a snapshot"))?;
-            control.snapshots.map().remove(&(tenant, name));
+            control.snapshots.map().remove(&(tenant.clone(), name));
+            control.forget_snapshot_image(&tenant, &snapshot.image).await;
             Ok(snapshot)
         })
         .await

@@ -9,14 +9,16 @@
 //! sandboxes that kept running is not lost. Samples that could not be written are written again, unchanged, before others.
 //!
 //! Memory and disk are what is in use, not the limits, as measured with each sample. Time without a server counts for an hour at
-//! most. Failed and lost sandboxes are not measured.
+//! most. Failed and lost sandboxes are not measured. Volumes have samples of their disk alone, in the same series; those in
+//! buckets have none.
 
 use std::collections::HashMap;
+use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arenite_engine::Usage;
-use arenite_model::{SandboxId, SandboxName, SandboxState, TenantId};
+use arenite_model::{IdError, SandboxId, SandboxState, TenantId, VolumeId};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -54,21 +56,68 @@ pub struct UsedAmounts {
     pub tool_calls: u64,
 }
 
-/// Counters of a sandbox at a time. They restart with its processes.
+/// What is measured.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Metered {
+    Sandbox(SandboxId),
+    Volume(VolumeId),
+}
+
+impl Metered {
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Sandbox(id) => id.as_str(),
+            Self::Volume(id) => id.as_str(),
+        }
+    }
+}
+
+impl FromStr for Metered {
+    type Err = IdError;
+
+    /// The first letter tells them apart.
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        if text.starts_with('v') { text.parse().map(Self::Volume) } else { text.parse().map(Self::Sandbox) }
+    }
+}
+
+impl TryFrom<String> for Metered {
+    type Error = IdError;
+
+    fn try_from(text: String) -> Result<Self, IdError> {
+        text.parse()
+    }
+}
+
+impl From<Metered> for String {
+    fn from(metered: Metered) -> Self {
+        metered.as_str().to_owned()
+    }
+}
+
+impl From<SandboxId> for Metered {
+    fn from(id: SandboxId) -> Self {
+        Self::Sandbox(id)
+    }
+}
+
+/// Counters at a time. Those of a sandbox restart with its processes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meter {
-    pub sandbox: SandboxId,
+    #[serde(rename = "sandbox")]
+    pub of: Metered,
     pub at: Timestamp,
     pub cpu_nanoseconds: u64,
     pub sent_bytes: u64,
     pub received_bytes: u64,
 }
 
-/// What a sandbox used up to the time of its meter.
+/// What a sandbox or a volume used up to the time of its meter.
 #[derive(Debug, Clone)]
 pub struct UsageSample {
     pub tenant: TenantId,
-    pub name: SandboxName,
+    pub name: String,
     /// Empty: none.
     pub template: String,
     pub used: UsedAmounts,
@@ -80,7 +129,7 @@ impl UsageSample {
     fn new(entry: &Entry, used: UsedAmounts, meter: Meter) -> Self {
         Self {
             tenant: entry.tenant.clone(),
-            name: entry.name.clone(),
+            name: entry.name.to_string(),
             template: entry.sandbox().template.clone().unwrap_or_default(),
             used: UsedAmounts { tool_calls: entry.take_calls(), ..used },
             meter,
@@ -88,14 +137,15 @@ impl UsageSample {
     }
 }
 
-/// What a sandbox used in an hour.
+/// What a sandbox or a volume used in an hour.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct UsageHour {
     pub hour: Timestamp,
     pub tenant: TenantId,
-    /// None: several sandboxes, which were merged.
-    pub sandbox: Option<SandboxId>,
-    pub name: Option<SandboxName>,
+    /// None: several, which were merged.
+    #[serde(rename = "sandbox")]
+    pub of: Option<Metered>,
+    pub name: Option<String>,
     /// Empty: none.
     pub template: String,
     #[serde(flatten)]
@@ -135,8 +185,12 @@ pub struct UsageRow {
     /// Also absent for a sum of sandboxes, because old hours are not kept one by one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxId>,
+    /// In place of a sandbox: rows by sandbox are of volumes, too.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub name: Option<SandboxName>,
+    pub volume: Option<VolumeId>,
+    /// The name of the sandbox, or of the volume.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
     #[serde(flatten)]
@@ -152,7 +206,7 @@ struct RunningMeter {
 /// The meters of a server. Without a store, nothing is metered.
 pub(crate) struct Meters {
     store: Option<Arc<dyn UsageStore>>,
-    running: Mutex<HashMap<SandboxId, Arc<tokio::sync::Mutex<RunningMeter>>>>,
+    running: Mutex<HashMap<Metered, Arc<tokio::sync::Mutex<RunningMeter>>>>,
     /// Samples that are not in the store yet. New ones are added at the end, and only a flush removes the first.
     unsent: Mutex<Vec<UsageSample>>,
     flush: tokio::sync::Mutex<()>,
@@ -166,26 +220,32 @@ impl Meters {
             Some(store) => store.meters().await.map_err(ControlError::store("read the meters"))?,
             None => Vec::new(),
         };
-        let running = found.into_iter().map(|meter| (meter.sandbox.clone(), RunningMeter::new(meter))).collect();
+        let running = found.into_iter().map(|meter| (meter.of.clone(), RunningMeter::new(meter))).collect();
         Ok(Self { store, running: Mutex::new(running), unsent: Mutex::default(), flush: tokio::sync::Mutex::default() })
     }
 
-    fn running(&self) -> MutexGuard<'_, HashMap<SandboxId, Arc<tokio::sync::Mutex<RunningMeter>>>> {
+    fn running(&self) -> MutexGuard<'_, HashMap<Metered, Arc<tokio::sync::Mutex<RunningMeter>>>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[cfg(any(test, feature = "fake-engine"))]
     pub(crate) fn ids(&self) -> Vec<SandboxId> {
-        self.running().keys().cloned().collect()
+        let ids = self.running();
+        let sandboxes = ids.keys().filter_map(|metered| match metered {
+            Metered::Sandbox(id) => Some(id.clone()),
+            Metered::Volume(_) => None,
+        });
+        sandboxes.collect()
     }
 
     /// The meter of a sandbox, which starts when the sandbox was created.
     fn find_or_start(&self, entry: &Entry) -> Arc<tokio::sync::Mutex<RunningMeter>> {
-        let new = || {
-            let (sandbox, at) = (entry.id.clone(), entry.sandbox().created_at);
-            RunningMeter::new(Meter { sandbox, at, cpu_nanoseconds: 0, sent_bytes: 0, received_bytes: 0 })
-        };
-        Arc::clone(self.running().entry(entry.id.clone()).or_insert_with(new))
+        self.start_at(Metered::Sandbox(entry.id.clone()), || entry.sandbox().created_at)
+    }
+
+    fn start_at(&self, of: Metered, at: impl FnOnce() -> Timestamp) -> Arc<tokio::sync::Mutex<RunningMeter>> {
+        let new = || RunningMeter::new(Meter { of: of.clone(), at: at(), cpu_nanoseconds: 0, sent_bytes: 0, received_bytes: 0 });
+        Arc::clone(self.running().entry(of.clone()).or_insert_with(new))
     }
 
     fn unsent(&self) -> MutexGuard<'_, Vec<UsageSample>> {
@@ -196,10 +256,7 @@ impl Meters {
         let mut unsent = self.unsent();
         unsent.extend(samples);
         if unsent.len() > MAX_UNSENT {
-            tracing::error!(
-                lost = unsent.len() - MAX_UNSENT,
-                "usage of sandboxes is lost: the store could not be written for long"
-            );
+            tracing::error!(lost = unsent.len() - MAX_UNSENT, "usage is lost: the store could not be written for long");
             unsent.truncate(MAX_UNSENT);
         }
     }
@@ -297,6 +354,10 @@ impl Control {
         for entry in entries {
             samples.extend(self.sample(&entry).await);
         }
+        match self.sample_volumes().await {
+            Ok(of_volumes) => samples.extend(of_volumes),
+            Err(error) => tracing::warn!(%error, "volumes could not be measured"),
+        }
         self.meters.keep(samples);
         self.meters.flush().await
     }
@@ -315,6 +376,26 @@ impl Control {
         Some(UsageSample::new(entry, used, running.meter.clone()))
     }
 
+    /// Samples of the volumes that this server has on its disk.
+    async fn sample_volumes(&self) -> Result<Vec<UsageSample>, ControlError> {
+        let mut samples = Vec::new();
+        let now = self.clock.now();
+        let measured = self.measured_volumes().await?;
+        for (volume, bytes) in &measured {
+            // One without a meter was just created, or was not measured by an earlier version.
+            let running = self.meters.start_at(Metered::Volume(volume.id.clone()), || now);
+            let mut running = running.lock().await;
+            let used = running.advance(&Usage { disk_bytes: Some(*bytes), ..Usage::default() }, now);
+            let (tenant, name, template) = (volume.tenant.clone(), volume.name.to_string(), String::new());
+            samples.push(UsageSample { tenant, name, template, used, meter: running.meter.clone() });
+        }
+        self.meters.running().retain(|of, _| match of {
+            Metered::Sandbox(_) => true,
+            Metered::Volume(id) => measured.iter().any(|(volume, _)| volume.id == *id),
+        });
+        Ok(samples)
+    }
+
     /// Samples a sandbox for the last time. The sample is stored with the next ones.
     pub(crate) async fn sample_last(&self, entry: &Entry) {
         if self.meters.store.is_some() {
@@ -326,11 +407,14 @@ impl Control {
     /// Forgets the meters of sandboxes that are gone. The store keeps them until the next merge.
     pub(crate) fn forget_meters_of_gone(&self) {
         let registry = self.registry();
-        self.meters.running().retain(|id, _| registry.by_id(id).is_some() || self.quarantine.has(id));
+        self.meters.running().retain(|of, _| match of {
+            Metered::Sandbox(id) => registry.by_id(id).is_some() || self.quarantine.has(id),
+            Metered::Volume(_) => true,
+        });
     }
 
     pub(crate) fn forget_meter(&self, id: &SandboxId) {
-        self.meters.running().remove(id);
+        self.meters.running().remove(&Metered::Sandbox(id.clone()));
     }
 
     /// Starts a sandbox's meter at zero: its processes are new. That is in the store before they run.
@@ -381,7 +465,7 @@ mod tests {
         let start = Timestamp::from_second(1_700_000_000).unwrap();
         let at = |seconds| later(start, Duration::from_secs(seconds));
         let sandbox = SandboxId::random();
-        let loaded = Meter { sandbox, at: start, cpu_nanoseconds: 0, sent_bytes: 0, received_bytes: 0 };
+        let loaded = Meter { of: sandbox.into(), at: start, cpu_nanoseconds: 0, sent_bytes: 0, received_bytes: 0 };
         let mut meter = RunningMeter { meter: loaded.clone(), read: None };
         let reading = |cpu: u64, sent| Usage {
             cpu_nanoseconds: cpu * 1_000_000_000,

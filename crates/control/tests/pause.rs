@@ -12,7 +12,7 @@ use arenite_control::tenants::{Quota, Reserved, TenantLimits};
 use arenite_control::{
     Control, ControlError, CreateRequest, DeadlineAction, DeadlineReason, EventKind, Sandbox, SandboxChange, SpecOverlay,
 };
-use arenite_engine::{Engine, FoundState};
+use arenite_engine::{Engine, FoundState, HostCapacity};
 use arenite_model::{ErrorCode, IdlePolicy, PauseKind, Resources, SandboxState};
 use support::home::{Home, on_both_stores};
 use support::{HaltingStore, Moment, config, name, named, runtime, start, start_on, tenant};
@@ -264,6 +264,38 @@ async fn idle_and_frozen_sandboxes_are_paused_to_their_disks_in_time() {
     assert!(control.list(&tenant()).await.unwrap().is_empty());
 }
 
+#[tokio::test(start_paused = true)]
+async fn when_the_host_is_short_of_memory_the_longest_frozen_are_paused_to_their_disks() {
+    let engine = FakeEngine::new();
+    let control = start(config(), &engine).await;
+    for text in ["first", "second", "running", "refuses"] {
+        let allowed = SpecOverlay { disk_under_pressure: Some(text != "refuses"), ..SpecOverlay::default() };
+        control.create(&tenant(), with(text, allowed)).await.unwrap();
+    }
+    let sleep = |seconds| tokio::time::sleep(Duration::from_secs(seconds));
+    for text in ["refuses", "first", "second"] {
+        sleep(1).await;
+        pause(&control, text, PauseKind::Freeze).await.unwrap();
+    }
+    let at = async |text| get(&control, text).await.pause();
+    sleep(60).await;
+    assert_eq!(at("first").await, Some(PauseKind::Freeze), "there is enough memory");
+    let capacity = |available| HostCapacity {
+        memory_available_bytes: available,
+        memory_total_bytes: 64 << 30,
+        disk_available_bytes: 1 << 40,
+        disk_total_bytes: 1 << 40,
+        ..HostCapacity::default()
+    };
+    // A try that fails takes no turn of the others, and is repeated.
+    engine.fail(Point::Stop, 1);
+    engine.set_capacity(capacity(1));
+    sleep(10).await;
+    assert_eq!((at("first").await, at("second").await), (Some(PauseKind::Disk), Some(PauseKind::Disk)));
+    assert_eq!((at("refuses").await, get(&control, "running").await.state), (Some(PauseKind::Freeze), SandboxState::Running));
+    assert_eq!(control.counters().paused_to_disk, 2);
+}
+
 #[tokio::test]
 async fn an_engine_without_this_kind_refuses_it_and_what_leads_to_it() {
     let engine = FakeEngine::new();
@@ -275,7 +307,8 @@ async fn an_engine_without_this_kind_refuses_it_and_what_leads_to_it() {
     assert_eq!(get(&control, "one").await.state, SandboxState::Running);
     let by_policy = SpecOverlay { idle_policy: Some(IdlePolicy::Disk), ..SpecOverlay::default() };
     let by_time = SpecOverlay { disk_after_seconds: Some(60), ..SpecOverlay::default() };
-    for spec in [by_policy, by_time] {
+    let by_pressure = SpecOverlay { disk_under_pressure: Some(true), ..SpecOverlay::default() };
+    for spec in [by_policy, by_time, by_pressure] {
         let refused = control.create(&tenant(), with("two", spec)).await.unwrap_err();
         assert_eq!(refused.code(), ErrorCode::Unsupported, "{refused}");
     }

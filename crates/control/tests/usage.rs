@@ -36,7 +36,7 @@ fn sample(of: &str, sandbox: &SandboxId, at: Timestamp, core_seconds: f64) -> Us
         name: "one".parse().unwrap(),
         template: if of == "acme" { "aio".to_owned() } else { String::new() },
         used,
-        meter: Meter { sandbox: sandbox.clone(), at, cpu_nanoseconds: 7, sent_bytes: 8, received_bytes: 9 },
+        meter: Meter { of: sandbox.clone().into(), at, cpu_nanoseconds: 7, sent_bytes: 8, received_bytes: 9 },
     }
 }
 
@@ -219,6 +219,6 @@ async fn nothing_is_counted_before_a_claim_and_after_a_delete(home: Home) {
     settles(&control, 3.0, 5, 0).await;
     let query = query(UsageGroup::Sandbox);
     let rows = control.usage_rows(query).await.unwrap();
-    assert_eq!((rows.len(), rows[0].name.clone(), rows[0].sandbox.clone()), (1, Some(name("a")), Some(pooled)));
+    assert_eq!((rows.len(), rows[0].name.clone(), rows[0].sandbox.clone()), (1, Some("a".to_owned()), Some(pooled)));
     control.stop(true).await;
 }

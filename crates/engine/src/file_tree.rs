@@ -66,7 +66,7 @@ impl FileTreeError {
     }
 }
 
-type Result<T> = std::result::Result<T, FileTreeError>;
+pub(crate) type Result<T> = std::result::Result<T, FileTreeError>;
 
 /// A normalised path below the top directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,7 +99,7 @@ impl TreePath {
         self.0.is_empty()
     }
 
-    fn parts(&self) -> impl Iterator<Item = &OsStr> {
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &OsStr> {
         self.0.split(|b| *b == b'/').filter(|part| !part.is_empty()).map(OsStr::from_bytes)
     }
 
@@ -117,7 +117,7 @@ impl TreePath {
         OsStr::from_bytes(if self.is_top() { b"." } else { &self.0 })
     }
 
-    fn shown(&self) -> String {
+    pub(crate) fn shown(&self) -> String {
         shown(&self.0)
     }
 }
@@ -138,7 +138,7 @@ pub enum EntryKind {
 }
 
 impl EntryKind {
-    fn from_stat(about: &Stat) -> Self {
+    pub(crate) fn from_stat(about: &Stat) -> Self {
         match FileType::from_raw_mode(about.st_mode) {
             FileType::RegularFile => Self::File,
             FileType::Directory => Self::Directory,
@@ -147,7 +147,7 @@ impl EntryKind {
         }
     }
 
-    fn article(self) -> &'static str {
+    pub(crate) fn article(self) -> &'static str {
         match self {
             Self::File => "a file",
             Self::Directory => "a directory",
@@ -171,7 +171,7 @@ pub struct TreeEntry {
 }
 
 impl TreeEntry {
-    fn new(name: &[u8], about: &Stat) -> Self {
+    pub(crate) fn new(name: &[u8], about: &Stat) -> Self {
         Self {
             name: name.to_vec(),
             kind: EntryKind::from_stat(about),
@@ -183,7 +183,7 @@ impl TreeEntry {
 }
 
 /// A time that a sandbox may have set to anything.
-fn modified(about: &Stat) -> Timestamp {
+pub(crate) fn modified(about: &Stat) -> Timestamp {
     let nanosecond = i32::try_from(about.st_mtime_nsec).unwrap_or(0);
     Timestamp::new(about.st_mtime, nanosecond).unwrap_or(Timestamp::UNIX_EPOCH)
 }

@@ -9,6 +9,7 @@ pub mod docker;
 pub mod file_tree;
 mod guest_request;
 mod kubernetes;
+pub mod layered_tree;
 pub mod namespace;
 mod stages;
 mod states;
@@ -31,13 +32,14 @@ pub use arenite_egress::{BoundSecret, EgressError, EgressEvent, EventKind};
 pub use file_tree::FileTreeError;
 pub use guest_request::{GuestAnswer, request_guest};
 pub use kubernetes::KubernetesConfig;
+pub use layered_tree::LayeredTree;
 pub use namespace::buckets::{Backing, BucketError, BucketFacts, Buckets};
 pub use namespace::network::{NetworkLog, check_policy, egress_main, suggest_rules};
 pub use namespace::storage::{Storage, StorageError, StorageKind};
 pub use stages::Stages;
 pub use states::{
-    AfterReturn, AutoSealed, ChangedPath, Comparison, DiskState, History, PathChange, PathKind, ProcessFate, Return, Returned,
-    Seal, SealTime, Sealed, SealedState, StateKind,
+    AfterReturn, AutoSealed, ChangedPath, Comparison, DiskState, HeldState, History, ImportedState, PathChange, PathKind,
+    ProcessFate, Return, Returned, Seal, SealTime, Sealed, SealedState, StagedState, StateKind,
 };
 
 /// A connection to a guest.
@@ -201,6 +203,26 @@ pub trait Engine: Send + Sync + 'static {
         _after: DiskState,
         _limit: usize,
     ) -> Result<Comparison, EngineError> {
+        Err(no_states(self.name()))
+    }
+
+    /// Opens the files of a state, as a sandbox would see them.
+    async fn state_files(&self, _state: &StateId) -> Result<LayeredTree, EngineError> {
+        Err(no_states(self.name()))
+    }
+
+    /// Keeps a state and its layers on the disk, for an export.
+    async fn hold_state(&self, _state: &StateId) -> Result<HeldState, EngineError> {
+        Err(no_states(self.name()))
+    }
+
+    /// Makes an empty layer for a state that is imported. It may hold this number of bytes.
+    async fn stage_state(&self, _limit_bytes: u64) -> Result<StagedState, EngineError> {
+        Err(no_states(self.name()))
+    }
+
+    /// Seals a filled layer as a snapshot.
+    async fn import_state(&self, _staged: StagedState, _about: ImportedState) -> Result<SealedState, EngineError> {
         Err(no_states(self.name()))
     }
 

@@ -1,5 +1,7 @@
 //! Sealed states of sandboxes' disks.
 
+use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use arenite_model::{ImageName, SandboxId, StateId, TenantId, Tier};
@@ -188,4 +190,57 @@ pub struct Returned {
     /// Names of the processes that it ended, as the processes named themselves; at most 100.
     pub ended: Vec<String>,
     pub processes: ProcessFate,
+}
+
+/// A state of another server, to add to this one as a snapshot.
+#[derive(Debug, Clone)]
+pub struct ImportedState {
+    pub image: ImageName,
+    pub image_owner: Option<TenantId>,
+    /// The directories below its own layer, the lowest first.
+    pub layers: Vec<PathBuf>,
+    pub tier: Tier,
+    pub note: Option<String>,
+    /// As in [`Seal`].
+    pub memo: Option<String>,
+}
+
+/// A state that is not removed from the disk while this value lives.
+#[derive(Debug)]
+pub struct HeldState {
+    /// The directories of its layers, the lowest first; the last one is its own.
+    pub layers: Vec<PathBuf>,
+    pub(crate) _held: OnDrop,
+}
+
+/// The layer of a state that is being imported. When it is dropped, the layer is removed.
+#[derive(Debug)]
+pub struct StagedState {
+    pub(crate) id: StateId,
+    /// The directory to fill.
+    pub files: PathBuf,
+    pub(crate) _staged: OnDrop,
+}
+
+/// Calls a function when it is dropped.
+pub(crate) struct OnDrop(Option<Box<dyn FnOnce() + Send + Sync>>);
+
+impl OnDrop {
+    pub(crate) fn new(call: impl FnOnce() + Send + Sync + 'static) -> Self {
+        Self(Some(Box::new(call)))
+    }
+}
+
+impl Drop for OnDrop {
+    fn drop(&mut self) {
+        if let Some(call) = self.0.take() {
+            call();
+        }
+    }
+}
+
+impl fmt::Debug for OnDrop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnDrop")
+    }
 }

@@ -88,6 +88,7 @@ impl CreateSandbox {
                 idle_timeout_seconds: self.idle_timeout_seconds,
                 idle_policy: self.idle_policy,
                 disk_after_seconds: self.disk_after_seconds,
+                disk_under_pressure: self.disk_under_pressure,
                 checkpoint: self.checkpoint,
                 labels: self.labels,
             },

@@ -53,6 +53,8 @@ pub(crate) struct ChangeSandbox {
     #[serde(deserialize_with = "given")]
     #[schema(value_type = Option<u64>)]
     disk_after_seconds: Option<Option<u64>>,
+    /// Whether a frozen sandbox is paused to its disk when the host is short of memory.
+    disk_under_pressure: Option<bool>,
     /// What it may reach. A network can't be added or taken away: `none` is refused.
     network: Option<NetworkRequest>,
     /// Closes connections that the new `network` refuses. Others go on until they end.
@@ -101,6 +103,7 @@ impl ChangeSandbox {
             idle_timeout_seconds: self.idle_timeout_seconds.map(Option::unwrap_or_default),
             idle_policy: self.idle_policy,
             disk_after_seconds: self.disk_after_seconds.map(Option::unwrap_or_default),
+            disk_under_pressure: self.disk_under_pressure,
             network_policy,
             close_open: self.close_open,
             versions,

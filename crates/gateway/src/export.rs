@@ -1,4 +1,4 @@
-//! `/api/v1/trajectories/{id}/export` and steps as JSON lines: files that are generated while they are sent.
+//! Files that are generated while they are sent: trajectories in their formats, and steps as JSON lines.
 
 use std::io::{self, Write};
 
@@ -34,7 +34,8 @@ pub(crate) async fn serve(recorder: Recorder, tenant: TenantId, id: String, part
         Format::Jsonl => format!("{id}.jsonl"),
         other => format!("{id}.{}.{}", other.name(), other.extension()),
     };
-    let mut response = streamed(move |out| recorder.export_as(&tenant, &id, (format, &filter), out).map(|_| ())).await?;
+    let written = move |out: &mut Pieces<TrajectoryError>| recorder.export_as(&tenant, &id, (format, &filter), out).map(|_| ());
+    let mut response = streamed(written, refused).await?;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -57,20 +58,24 @@ pub(crate) async fn lines(
     if inline && after > 0 {
         return Err(Refusal::bad_request("bodies=inline exports whole trajectories: leave out after"));
     }
-    let mut response = streamed(move |out| match inline {
+    let written = move |out: &mut Pieces<TrajectoryError>| match inline {
         true => recorder.export(&tenant, &id, (true, &filter), out).map(|_| ()),
         false => pages(&recorder, (&tenant, &id), after, &filter, out),
-    })
-    .await?;
+    };
+    let mut response = streamed(written, refused).await?;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
     Ok(response)
 }
 
 /// An answer that `write` generates off the async threads. A failure before the first piece is a refusal; after it, the answer is
 /// cut off.
-async fn streamed(
-    write: impl FnOnce(&mut Pieces) -> Result<(), TrajectoryError> + Send + 'static,
-) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn streamed<E>(
+    write: impl FnOnce(&mut Pieces<E>) -> Result<(), E> + Send + 'static,
+    refused: impl FnOnce(E) -> Refusal,
+) -> Result<Response<Body>, Refusal>
+where
+    E: std::error::Error + Send + Sync + 'static,
+{
     let (sender, mut receiver) = mpsc::channel(PIECES);
     tokio::task::spawn_blocking(move || {
         let mut out = Pieces { sender, piece: Vec::with_capacity(PIECE_BYTES) };
@@ -91,7 +96,7 @@ fn pages(
     (tenant, id): (&TenantId, &str),
     mut after: u64,
     filter: &Filter,
-    out: &mut Pieces,
+    out: &mut Pieces<TrajectoryError>,
 ) -> Result<(), TrajectoryError> {
     loop {
         let steps = recorder.steps(tenant, id, after, PAGE)?;
@@ -110,12 +115,12 @@ fn pages(
 }
 
 /// A writer into a channel, which waits when the reader is slow.
-struct Pieces {
-    sender: mpsc::Sender<Result<Bytes, TrajectoryError>>,
+pub(crate) struct Pieces<E> {
+    sender: mpsc::Sender<Result<Bytes, E>>,
     piece: Vec<u8>,
 }
 
-impl Write for Pieces {
+impl<E> Write for Pieces<E> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.piece.extend_from_slice(bytes);
         if self.piece.len() >= PIECE_BYTES {

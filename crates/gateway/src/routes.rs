@@ -35,6 +35,7 @@ use crate::dialect::agentflow::types::{
 use crate::dialect::{agent_sandbox, agentflow, mcp};
 use crate::events::EventPage;
 use crate::exchange::{Answered, Exchange};
+use crate::files::{FileEntry, FileList};
 use crate::gateway::Gateway;
 use crate::guard::HostKind;
 use crate::health::{Health, Ready};
@@ -49,15 +50,13 @@ use crate::query::{self, Query};
 use crate::refusal::Refusal;
 use crate::registries::{RegistryInfo, RegistryList, RemovedRegistry, SetRegistry};
 use crate::secrets::{PutSecret, ReencryptedSecrets, RemovedSecret, SecretInfo, SecretList};
-use crate::volumes::{
-    ChangeVolume, CopyVolume, CreateVolume, FileEntry, FileList, RemovedFile, RemovedVolume, VolumeInfo, VolumeList,
-};
+use crate::volumes::{ChangeVolume, CopyVolume, CreateVolume, RemovedFile, RemovedVolume, VolumeInfo, VolumeList};
 use crate::webhooks::{
     CreateWebhook, DeliveryInfo, DeliveryPage, NewWebhookInfo, RemovedWebhook, WebhookInfo, WebhookList, WebhookTest,
 };
 use crate::{
     api, auth, builds, changes, corpora, events, groups, health, images, metrics, models, network, nodes, pages, problem, proxy,
-    quarantine, registries, sandbox_filter, secrets, states, tenants, trajectories, usage, volumes, webhooks,
+    quarantine, registries, sandbox_filter, secrets, snapshots, states, tenants, trajectories, usage, volumes, webhooks,
 };
 
 /// Answers a request of a route.
@@ -458,6 +457,14 @@ static ROUTES: &[Route] = &[
         .doc(Operation::new("states", "get_snapshot", "Describes a snapshot").answers::<SnapshotInfo>(200)),
     Route::new(At::Server, &API, DELETE, "/api/v2/snapshots/{name}", |e| Box::pin(states::remove_snapshot(e))).for_whole_tenant()
         .doc(Operation::new("states", "delete_snapshot", "Removes a snapshot; sandboxes that were created from it stay").answers::<DeletedState>(200)),
+    Route::new(At::Server, &API, POST, "/api/v2/snapshots/import", |e| Box::pin(snapshots::import(e))).for_whole_tenant()
+        .doc(Operation::new("states", "import_snapshot", "Adds the snapshot of an archive, with the image below it").query(snapshots::IMPORT_QUERY).receives(snapshots::ARCHIVE).answers::<SnapshotInfo>(201)),
+    Route::new(At::Server, &API, GET, "/api/v2/snapshots/{name}/archive", |e| Box::pin(snapshots::export(e))).needs(Role::Use).for_whole_tenant()
+        .doc(Operation::new("states", "export_snapshot", "Returns a snapshot with the image below it as one archive, an OCI image layout; processes that it keeps are left out, and `X-Arenite-Processes` says so")),
+    Route::new(At::Server, &API, GET, "/api/v2/snapshots/{name}/files", |e| Box::pin(snapshots::list_files(e))).needs(Role::Use).for_whole_tenant()
+        .doc(Operation::new("states", "list_snapshot_files", "Lists a directory of a snapshot").query(snapshots::FILES_QUERY).paged(MAX_PAGE).answers::<FileList>(200)),
+    Route::new(At::Server, &API, GET, "/api/v2/snapshots/{name}/content", |e| Box::pin(snapshots::get_content(e))).needs(Role::Use).for_whole_tenant()
+        .doc(Operation::new("states", "get_snapshot_file", "Returns a file of a snapshot, or the part of it that a `Range` names").query(snapshots::GET_QUERY)),
     Route::new(At::Server, &API, DELETE, "/api/v2/sandboxes/{name}", |e| Box::pin(api::delete(e)))
         .doc(Operation::new("sandboxes", "delete_sandbox", "Deletes a sandbox with its files").answers::<DeletedSandbox>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/sandboxes/{name}/pause", |e| Box::pin(api::pause(e)))

@@ -335,7 +335,7 @@ fn fork_request(dialect: &str, fork: ForkSandbox, parent: &Sandbox, spec: Sandbo
     }
 }
 
-fn shown(snapshot: Snapshot) -> SnapshotInfo {
+pub(crate) fn shown(snapshot: Snapshot) -> SnapshotInfo {
     let Snapshot { name, state, sandbox, image, tier, labels, note, disk_bytes, memory_bytes, created_at, node, .. } = snapshot;
     SnapshotInfo { name, state, sandbox, image, tier, labels, note, disk_bytes, memory_bytes, created_at, node }
 }

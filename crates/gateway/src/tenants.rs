@@ -246,12 +246,13 @@ async fn remove_tenant(
     if let Some(webhooks) = gateway.control.webhooks() {
         webhooks.remove_all(name).await?;
     }
-    gateway.control.remove_images_of(name).await?;
     gateway.control.remove_model_routes_of(name).await?;
     gateway.control.remove_secrets_of(name).await?;
+    // Snapshots come first: layers that they use stay when an image goes.
     for snapshot in gateway.control.snapshots(name) {
         gateway.control.remove_snapshot(name, &snapshot.name).await?;
     }
+    gateway.control.remove_images_of(name).await?;
     gateway.control.remove_volumes_of(name).await?;
     tenants.remove(name).await?;
     Ok(deleted)

@@ -143,7 +143,8 @@ impl Unpacker<'_> {
         let kind = entry.kind;
         let parts = components(&entry.path)?;
         let owner = (tar_entry::owner_id(entry.owner.0)?, tar_entry::owner_id(entry.owner.1)?);
-        let time = Timespec { tv_sec: entry.mtime, tv_nsec: 0 };
+        let (tv_sec, tv_nsec) = entry.mtime;
+        let time = Timespec { tv_sec, tv_nsec };
         let times = Timestamps { last_access: time, last_modification: time };
         let attributes = Attributes { owner, mode: entry.mode & 0o7777, times };
         if kind == EntryType::Directory {

@@ -20,6 +20,8 @@ pub enum ImageError {
     /// A file that is not an archive of images, or not a whole one.
     #[error("could not load {path:?}: {reason}")]
     Archive { path: PathBuf, reason: String },
+    #[error("the snapshot can't be exported: {reason}")]
+    Unpackable { reason: String },
     /// What a registry refuses, or does wrong.
     #[error("{reference}: {reason}")]
     Registry { reference: String, reason: String, hint: Option<String>, code: ErrorCode },
@@ -72,7 +74,7 @@ impl ImageError {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::NotFound { .. } => ErrorCode::NotFound,
-            Self::Busy | Self::Cancelled => ErrorCode::Conflict,
+            Self::Busy | Self::Cancelled | Self::Unpackable { .. } => ErrorCode::Conflict,
             Self::Registry { code, .. } | Self::Context { code, .. } => *code,
             Self::TooLarge { .. } => ErrorCode::TooLarge,
             Self::Archive { .. }

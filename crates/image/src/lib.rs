@@ -43,7 +43,7 @@ mod tar_entry;
 mod tree;
 
 pub use age::{AgeLimit, RemovedImages, UnusedImage};
-pub use archive::{BuildContext, ContextLimits, export_layers, load, save};
+pub use archive::{BuildContext, ContextLimits, SNAPSHOT_IMAGE, SnapshotArchive, SnapshotReader, export_layers, load, save};
 pub use build::{
     BuildEvent, BuildOptions, BuildRequest, BuildRunner, Downloads, MountContent, RunStep, RunnerError, StepMount, StepOutput,
     StepSecret, TenantBuild, build,

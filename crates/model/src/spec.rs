@@ -241,6 +241,9 @@ pub struct SandboxSpec {
     /// Time in seconds after which a frozen sandbox is paused to its disk; none: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_after_seconds: Option<u64>,
+    /// A frozen sandbox is paused to its disk when the host is short of memory.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub disk_under_pressure: bool,
     #[serde(default, skip_serializing_if = "CheckpointPolicy::is_manual")]
     pub checkpoint: CheckpointPolicy,
     /// Free text that a dialect stores for its own answers.
@@ -286,6 +289,7 @@ impl SandboxSpec {
             idle_timeout_seconds: None,
             idle_policy: IdlePolicy::default(),
             disk_after_seconds: None,
+            disk_under_pressure: false,
             checkpoint: CheckpointPolicy::default(),
             labels: BTreeMap::new(),
         }

@@ -112,7 +112,10 @@ export class UsagePage implements View {
   private drawRows(group: Group, rows: UsageRow[]): void {
     const sorted = [...rows].sort((a, b) => b.core_seconds - a.core_seconds);
     const name: Record<Group, (row: UsageRow) => Node | string> = {
-      sandbox: row => (row.sandbox ? make('span', {}, row.name ?? row.sandbox, make('small', { className: 'id', textContent: row.sandbox })) : 'older sandboxes, as a sum'),
+      sandbox: row => {
+        const id = row.sandbox ?? row.volume;
+        return id ? make('span', {}, row.name ?? id, make('small', { className: 'id', textContent: id })) : 'older ones, as a sum';
+      },
       template: row => row.template ?? '–',
       tenant: row => row.tenant,
     };

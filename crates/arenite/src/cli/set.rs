@@ -45,6 +45,9 @@ pub(crate) struct SetArgs {
     /// Pause it to its disk after it was frozen for this time; 0: never
     #[arg(long, value_name = "TIME", group = "change")]
     pub(crate) disk_after: Option<Span>,
+    /// Pause it to its disk when it is frozen and the host is short of memory
+    #[arg(long, value_name = "BOOL", group = "change", num_args = 0..=1, default_missing_value = "true")]
+    pub(crate) disk_under_pressure: Option<bool>,
     #[command(flatten)]
     pub(crate) format: Format,
     #[command(flatten)]

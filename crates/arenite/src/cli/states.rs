@@ -1,5 +1,7 @@
 //! Arguments of `arenite checkpoint`, `history`, `rollback`, `diff`, `fork` and `snapshot`.
 
+use std::path::PathBuf;
+
 use arenite_model::{GroupName, SandboxName, SnapshotName};
 use clap::{Args, Subcommand};
 
@@ -150,6 +152,14 @@ pub(crate) enum SnapshotCommand {
     Ls(SnapshotLsArgs),
     /// Describe a snapshot
     Inspect(SnapshotInspectArgs),
+    /// List a directory of a snapshot
+    Files(SnapshotFilesArgs),
+    /// Copy a file out of a snapshot
+    Cp(SnapshotCpArgs),
+    /// Write a snapshot with its image to a file
+    Export(SnapshotExportArgs),
+    /// Add the snapshot of a file that was exported
+    Import(SnapshotImportArgs),
     /// Remove snapshots; sandboxes that were created from them stay
     Rm(SnapshotRmArgs),
 }
@@ -193,6 +203,83 @@ pub(crate) struct SnapshotInspectArgs {
     pub(crate) name: SnapshotName,
     #[command(flatten)]
     pub(crate) server: Server,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+No sandbox is needed. Links are shown, and not followed.
+
+Examples:
+  arenite snapshot files ready
+  arenite snapshot files ready /home/gem")]
+pub(crate) struct SnapshotFilesArgs {
+    /// The snapshot
+    pub(crate) name: SnapshotName,
+    /// The directory
+    #[arg(default_value = "/")]
+    pub(crate) path: String,
+    #[command(flatten)]
+    pub(crate) format: Format,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  arenite snapshot cp ready:/home/gem/notes.txt .
+  arenite snapshot cp ready:/etc/passwd -          to stdout")]
+pub(crate) struct SnapshotCpArgs {
+    /// The file, as NAME:/PATH
+    #[arg(value_name = "NAME:/PATH", value_parser = snapshot_path)]
+    pub(crate) source: (SnapshotName, String),
+    /// A local file or directory; - is stdout
+    #[arg(value_name = "DST")]
+    pub(crate) target: PathBuf,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The file is an OCI image layout in a tar. Its last layer is the snapshot's, the others are its image's. Processes that the snapshot
+keeps are left out.
+
+Examples:
+  arenite snapshot export ready -o ready.tar
+  arenite snapshot export ready -o - | gzip > ready.tar.gz")]
+pub(crate) struct SnapshotExportArgs {
+    /// The snapshot
+    pub(crate) name: SnapshotName,
+    /// The file; - is stdout
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The server needs free disk for twice the size of the file. The image comes with the snapshot, and goes with it.
+
+Examples:
+  arenite snapshot import ready.tar
+  arenite snapshot import ready.tar --name ready-of-friday")]
+pub(crate) struct SnapshotImportArgs {
+    /// The file, as it was exported
+    pub(crate) file: PathBuf,
+    /// Name of the new snapshot [default: that of the exported one]
+    #[arg(long)]
+    pub(crate) name: Option<SnapshotName>,
+    #[command(flatten)]
+    pub(crate) format: Format,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+fn snapshot_path(text: &str) -> Result<(SnapshotName, String), String> {
+    let (name, path) = text.split_once(':').ok_or("give the snapshot and the path, such as ready:/etc/passwd")?;
+    Ok((name.parse().map_err(|error| format!("{error}"))?, path.to_owned()))
 }
 
 #[derive(Debug, Args)]

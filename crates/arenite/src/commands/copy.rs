@@ -300,7 +300,7 @@ impl Copy {
 }
 
 /// Writes beside the target and renames, so that an interrupted copy leaves the old file.
-async fn write_file(target: &Path, mut content: impl Stream<Item = io::Result<Bytes>> + Unpin) -> Result<(), Failure> {
+pub(super) async fn write_file(target: &Path, mut content: impl Stream<Item = io::Result<Bytes>> + Unpin) -> Result<(), Failure> {
     let what = || format!("could not write {}", target.display());
     // A pipe or a device is written directly.
     let special = std::fs::metadata(target).is_ok_and(|data| !data.is_file());

@@ -45,6 +45,7 @@ pub(crate) async fn create(args: CreateArgs) -> Outcome {
         idle_timeout_seconds: args.idle_timeout.map(|t| t.0.as_secs()),
         idle_policy: args.idle_policy.map(idle_policy),
         disk_after_seconds: args.disk_after.map(|t| t.0.as_secs()),
+        disk_under_pressure: args.disk_under_pressure.then_some(true),
         checkpoint: args.auto_checkpoint.then_some("auto"),
         client_tag: args.client_tag,
         group: args.group.map(String::from),
@@ -116,6 +117,7 @@ pub(crate) async fn set(args: SetArgs) -> Outcome {
         idle_timeout_seconds: args.idle_timeout.map(|t| t.0.as_secs()),
         idle_policy: args.idle_policy.map(idle_policy),
         disk_after_seconds: args.disk_after.map(|t| t.0.as_secs()),
+        disk_under_pressure: args.disk_under_pressure,
     };
     let path = format!("{SANDBOXES}/{}", args.sandbox);
     let mut changed = None;

@@ -1,19 +1,25 @@
 //! `checkpoint`, `history`, `rollback`, `reset NAME`, `diff`, `fork` and `snapshot`: states of sandboxes' disks.
 
+use std::io;
+use std::path::Path;
 use std::process::ExitCode;
 
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt};
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use tokio_util::io::ReaderStream;
 
+use super::copy::write_file;
 use super::environment;
 use super::sandbox::{SANDBOXES, each, labels, show_several};
 use crate::cli::{
-    CheckpointArgs, DiffArgs, ForkArgs, HistoryArgs, RollbackArgs, SnapshotCommand, SnapshotCreateArgs, SnapshotInspectArgs,
-    SnapshotLsArgs, SnapshotRmArgs,
+    CheckpointArgs, DiffArgs, ForkArgs, HistoryArgs, RollbackArgs, SnapshotCommand, SnapshotCpArgs, SnapshotCreateArgs,
+    SnapshotExportArgs, SnapshotFilesArgs, SnapshotImportArgs, SnapshotInspectArgs, SnapshotLsArgs, SnapshotRmArgs,
 };
 use crate::client::{Client, encoded, read_answer};
 use crate::config::values::Size;
-use crate::failure::Outcome;
+use crate::failure::{Attempt, Outcome};
 use crate::{output, wire};
 
 const SNAPSHOTS: &str = "/api/v2/snapshots";
@@ -171,6 +177,10 @@ pub(crate) async fn snapshot(command: SnapshotCommand) -> Outcome {
         SnapshotCommand::Create(args) => create(args).await,
         SnapshotCommand::Ls(args) => ls(args).await,
         SnapshotCommand::Inspect(args) => inspect(args).await,
+        SnapshotCommand::Files(args) => files(args).await,
+        SnapshotCommand::Cp(args) => copy_out(args).await,
+        SnapshotCommand::Export(args) => export(args).await,
+        SnapshotCommand::Import(args) => import(args).await,
         SnapshotCommand::Rm(args) => rm(args).await,
     }
 }
@@ -226,6 +236,84 @@ async fn ls(args: SnapshotLsArgs) -> Outcome {
 async fn inspect(args: SnapshotInspectArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
     output::json(&client.get::<Value>(&format!("{SNAPSHOTS}/{}", args.name)).await?);
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn files(args: SnapshotFilesArgs) -> Outcome {
+    let client = Client::connect_to(&args.server)?;
+    let path = format!("{SNAPSHOTS}/{}/files?path={}", args.name, encoded(&args.path));
+    let answer: Value = client.get_all(&path, "files").await?;
+    if args.format.json {
+        output::json(&answer);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let list: wire::Files = read_answer(answer)?;
+    let now = Timestamp::now();
+    let mut rows = output::table(&["mode", "size", "modified", "name"]);
+    for file in &list.files {
+        let end = match file.kind.as_str() {
+            "directory" => "/",
+            "link" => "@",
+            _ => "",
+        };
+        rows.add_row(vec![
+            file.mode.clone(),
+            if file.kind == "file" { Size(file.size_bytes).short() } else { "-".to_owned() },
+            format!("{} ago", output::distance(file.modified_at, now)),
+            format!("{}{end}", output::harmless(&file.name)),
+        ]);
+    }
+    output::rows(&rows);
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn copy_out(args: SnapshotCpArgs) -> Outcome {
+    let client = Client::connect_to(&args.server)?;
+    let (name, path) = args.source;
+    let content = client.download(&format!("{SNAPSHOTS}/{name}/content?path={}", encoded(&path))).await?;
+    let file = path.rsplit('/').next().unwrap_or_default();
+    let target = if args.target.is_dir() { args.target.join(file) } else { args.target };
+    write_out(content, &target).await
+}
+
+async fn export(args: SnapshotExportArgs) -> Outcome {
+    let client = Client::connect_to(&args.server)?;
+    let snapshot: wire::Snapshot = client.get(&format!("{SNAPSHOTS}/{}", args.name)).await?;
+    let content = client.download(&format!("{SNAPSHOTS}/{}/archive", args.name)).await?;
+    let written = write_out(content, &args.output).await?;
+    if snapshot.memory_bytes.is_some() {
+        eprintln!("its processes are not in the file: sandboxes from it start the main command");
+    }
+    Ok(written)
+}
+
+/// Writes a download to a file, or with - to stdout.
+async fn write_out(mut content: impl Stream<Item = io::Result<Bytes>> + Unpin, target: &Path) -> Outcome {
+    if target.as_os_str() != "-" {
+        write_file(target, content).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    while let Some(piece) = content.next().await {
+        output::bytes(&piece.attempt(|| "the download broke off".into())?);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn import(args: SnapshotImportArgs) -> Outcome {
+    let client = Client::connect_to(&args.server)?;
+    let unreadable = || format!("could not read {}", args.file.display());
+    let file = tokio::fs::File::open(&args.file).await.attempt(unreadable)?;
+    let size = file.metadata().await.attempt(unreadable)?.len();
+    let name = args.name.as_ref().map_or_else(String::new, |name| format!("?name={name}"));
+    let content = ReaderStream::with_capacity(file, 256 << 10);
+    let answer: Value = client.post_file(&format!("{SNAPSHOTS}/import{name}"), size, content).await?;
+    if args.format.json {
+        output::json(&answer);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let snapshot: wire::Snapshot = read_answer(answer)?;
+    output::line(&snapshot.name);
+    eprintln!("create sandboxes from it with: arenite create NAME --snapshot {}", snapshot.name);
     Ok(ExitCode::SUCCESS)
 }
 

@@ -83,6 +83,8 @@ impl Control {
         let Some(unused_for) = config.keep_unused else { return Ok(RemovedImages::default()) };
         // Also those of creates in progress.
         keep.extend(self.list_all().into_iter().map(|sandbox| sandbox.spec.image));
+        // An image that came with a snapshot can't be pulled again.
+        keep.extend(self.images_of_snapshots());
         let (store, data_dir) = (config.store.clone(), self.config.data_dir.clone());
         let remove = move || {
             let used = used_layers(&data_dir)?;

@@ -8,13 +8,13 @@ use jiff::Timestamp;
 
 use super::StoreError;
 use crate::usage::{
-    HOUR_MICROS, Meter, UsageGroup, UsageHour, UsageQuery, UsageRow, UsageSample, UsedAmounts, hour_after, hour_of,
+    HOUR_MICROS, Meter, Metered, UsageGroup, UsageHour, UsageQuery, UsageRow, UsageSample, UsedAmounts, hour_after, hour_of,
 };
 
 /// A store of usage. Each operation is one transaction.
 #[async_trait]
 pub trait UsageStore: Send + Sync + 'static {
-    /// The last meter of each sandbox.
+    /// The last meter of each sandbox and volume.
     async fn meters(&self) -> Result<Vec<Meter>, StoreError>;
     /// Appends samples, and keeps their meters. Does nothing for those that it has.
     async fn append_usage(&self, samples: Vec<UsageSample>) -> Result<(), StoreError>;
@@ -27,6 +27,8 @@ pub trait UsageStore: Send + Sync + 'static {
 /// How long hours are kept for each sandbox, and how long for all of a template together.
 const KEEP_SANDBOXES: Duration = Duration::from_secs(31 * 86_400);
 const KEEP: Duration = Duration::from_secs(400 * 86_400);
+/// How long a volume's meter is kept after its last sample: a start continues from it.
+const KEEP_METERS: Duration = Duration::from_secs(86_400);
 
 pub(super) const SCHEMA: &str = "
     CREATE TABLE usage (
@@ -112,7 +114,7 @@ pub(super) fn roll_up(now: Timestamp) -> String {
     let insert = format!("INSERT INTO usage_hours (hour, tenant, sandbox, name, template, {AMOUNTS})");
     let add = format!("ON CONFLICT (hour, tenant, sandbox, template) DO UPDATE SET {add}");
     let before = |keep: Duration| now.as_microsecond() - i64::try_from(keep.as_micros()).unwrap_or(i64::MAX);
-    let (merged, kept) = (before(KEEP_SANDBOXES), before(KEEP));
+    let (merged, kept, measured) = (before(KEEP_SANDBOXES), before(KEEP), before(KEEP_METERS));
     format!(
         "{insert} SELECT at - at % {HOUR_MICROS} AS hour, tenant, sandbox, max(name), template, {SUMS} FROM usage WHERE true
              GROUP BY hour, tenant, sandbox, template {add};
@@ -120,7 +122,8 @@ pub(super) fn roll_up(now: Timestamp) -> String {
          {insert} SELECT hour, tenant, '', '', template, {SUMS} FROM usage_hours WHERE hour < {merged} AND sandbox <> ''
              GROUP BY hour, tenant, template {add};
          DELETE FROM usage_hours WHERE hour < {kept} OR hour < {merged} AND sandbox <> '';
-         DELETE FROM meters WHERE NOT EXISTS (SELECT 1 FROM sandboxes WHERE sandboxes.id = meters.sandbox)"
+         DELETE FROM meters WHERE NOT EXISTS (SELECT 1 FROM sandboxes WHERE sandboxes.id = meters.sandbox)
+             AND (sandbox NOT LIKE 'v%' OR at < {measured})"
     )
 }
 
@@ -160,12 +163,18 @@ type Unreadable = Box<dyn std::error::Error>;
 
 impl Key {
     pub(super) fn row(self, group: UsageGroup, used: UsedAmounts) -> Result<UsageRow, Unreadable> {
-        let is_sandbox = group == UsageGroup::Sandbox && !self.sandbox.is_empty();
+        let is_one = group == UsageGroup::Sandbox && !self.sandbox.is_empty();
+        let (sandbox, volume) = match is_one.then(|| self.sandbox.parse()).transpose()? {
+            Some(Metered::Sandbox(id)) => (Some(id), None),
+            Some(Metered::Volume(id)) => (None, Some(id)),
+            None => (None, None),
+        };
         Ok(UsageRow {
             tenant: self.tenant.parse()?,
             hour: (group == UsageGroup::Hour).then(|| Timestamp::from_microsecond(self.hour)).transpose()?,
-            sandbox: is_sandbox.then(|| self.sandbox.parse()).transpose()?,
-            name: is_sandbox.then(|| self.name.parse()).transpose()?,
+            sandbox,
+            volume,
+            name: is_one.then_some(self.name),
             template: matches!(group, UsageGroup::Sandbox | UsageGroup::Template).then_some(self.template),
             used,
         })
@@ -176,8 +185,8 @@ impl Key {
         Ok(UsageHour {
             hour: Timestamp::from_microsecond(self.hour)?,
             tenant: self.tenant.parse()?,
-            sandbox: text(self.sandbox).map(|id| id.parse()).transpose()?,
-            name: text(self.name).map(|name| name.parse()).transpose()?,
+            of: text(self.sandbox).map(|id| id.parse()).transpose()?,
+            name: text(self.name),
             template: self.template,
             used,
         })

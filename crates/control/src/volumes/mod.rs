@@ -185,6 +185,19 @@ impl Control {
         records.iter().map(Volume::read).collect::<Result<_, _>>().map_err(unread)
     }
 
+    /// The volumes of all tenants that this server has on its disk, with their sizes in bytes. Those in buckets are left out.
+    pub(crate) async fn measured_volumes(&self) -> Result<Vec<(Volume, u64)>, ControlError> {
+        let Some(storage) = self.engine.volumes() else { return Ok(Vec::new()) };
+        let unread = ControlError::store("read the volumes");
+        let records = self.store.records(RecordKind::Volume).await.map_err(&unread)?;
+        let volumes: Vec<Volume> = records.iter().map(Volume::read).collect::<Result<_, _>>().map_err(unread)?;
+        let here = volumes.into_iter().filter(|volume| self.is_here(volume) && volume.bucket.is_none());
+        let here: Vec<Volume> = here.collect();
+        let measure = move |volume: Volume| Some((storage.volume_usage(&volume.id)?, volume));
+        let measured = move || here.into_iter().filter_map(measure).map(|(bytes, volume)| (volume, bytes)).collect();
+        tokio::task::spawn_blocking(measured).await.map_err(|_| ControlError::Stopping)
+    }
+
     /// A volume. Another tenant's is not found.
     pub async fn volume(&self, tenant: &TenantId, name: &VolumeName) -> Result<Volume, ControlError> {
         let volume = self.find_volume(tenant, name).await?;

@@ -64,8 +64,8 @@ impl EngineShared {
 }
 
 /// The directories of one path in the layers of a disk, the uppermost first.
-#[derive(Default)]
-pub(super) struct Stack(Vec<(OwnedFd, Identity)>);
+#[derive(Debug, Default)]
+pub(crate) struct Stack(Vec<(OwnedFd, Identity)>);
 
 /// A file's device and inode number.
 type Identity = (u64, u64);
@@ -79,9 +79,9 @@ pub(super) fn kind_of(stat: &Stat) -> FileType {
 }
 
 /// A file of a disk: what it is, and the layer's directory that has it.
-pub(super) struct Entry<'a> {
+pub(crate) struct Entry<'a> {
     parent: BorrowedFd<'a>,
-    pub(super) stat: Stat,
+    pub(crate) stat: Stat,
 }
 
 /// What reads the differences of two disks.
@@ -103,7 +103,7 @@ pub(super) trait Differences {
 }
 
 impl Stack {
-    pub(super) fn open(layers: &[PathBuf]) -> io::Result<Self> {
+    pub(crate) fn open(layers: &[PathBuf]) -> io::Result<Self> {
         let mut stack = Self::default();
         for layer in layers {
             let directory = open_dir(CWD, layer)?;
@@ -113,12 +113,17 @@ impl Stack {
         Ok(stack)
     }
 
+    /// The directories themselves, the uppermost first.
+    pub(crate) fn directories(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.0.iter().map(|(directory, _)| directory.as_fd())
+    }
+
     /// The device of the uppermost directory.
     pub(super) fn top_device(&self) -> Option<u64> {
         self.0.first().map(|(_, (device, _))| *device)
     }
 
-    fn find(&self, name: &CStr) -> io::Result<Option<Entry<'_>>> {
+    pub(crate) fn find(&self, name: &CStr) -> io::Result<Option<Entry<'_>>> {
         for (directory, _) in &self.0 {
             match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(stat) if is_whiteout(&stat) => return Ok(None),
@@ -131,7 +136,7 @@ impl Stack {
     }
 
     /// The stack of a directory in it, which exists.
-    fn descend(&self, name: &CStr) -> io::Result<Self> {
+    pub(crate) fn descend(&self, name: &CStr) -> io::Result<Self> {
         let mut below = Self::default();
         for (directory, _) in &self.0 {
             match open_dir(directory.as_fd(), name) {
@@ -308,7 +313,7 @@ fn change(found: &mut impl Differences, before: &Entry<'_>, after: &Entry<'_>, n
 
 impl Entry<'_> {
     /// Opens a regular file or a directory.
-    pub(super) fn open(&self, name: &CStr) -> io::Result<std::fs::File> {
+    pub(crate) fn open(&self, name: &CStr) -> io::Result<std::fs::File> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         Ok(std::fs::File::from(openat(self.parent, name, flags, Mode::empty())?))
     }

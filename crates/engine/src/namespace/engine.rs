@@ -37,8 +37,9 @@ use super::{
 };
 use crate::descriptors::DescriptorCount;
 use crate::{
-    AutoSealed, BoundSecret, Comparison, Connection, Created, DiskState, EgressEvent, Ended, Engine, EngineError, Found, History,
-    HostCapacity, NetworkLog, Recovery, Remains, Return, Returned, Row, Seal, SealTime, Sealed, SealedState, Stages, Usage,
+    AutoSealed, BoundSecret, Comparison, Connection, Created, DiskState, EgressEvent, Ended, Engine, EngineError, Found,
+    HeldState, History, HostCapacity, ImportedState, LayeredTree, NetworkLog, Recovery, Remains, Return, Returned, Row, Seal,
+    SealTime, Sealed, SealedState, StagedState, Stages, Usage,
 };
 
 /// Interval between checks for free descriptors, while sandboxes are prepared in advance.
@@ -707,6 +708,22 @@ impl Engine for NamespaceEngine {
         limit: usize,
     ) -> Result<Comparison, EngineError> {
         self.compare_disks(id, before, after, limit).await
+    }
+
+    async fn state_files(&self, state: &StateId) -> Result<LayeredTree, EngineError> {
+        self.open_state(state).await
+    }
+
+    async fn hold_state(&self, state: &StateId) -> Result<HeldState, EngineError> {
+        self.shared.hold_state(state)
+    }
+
+    async fn stage_state(&self, limit_bytes: u64) -> Result<StagedState, EngineError> {
+        self.stage_import(limit_bytes).await
+    }
+
+    async fn import_state(&self, staged: StagedState, about: ImportedState) -> Result<SealedState, EngineError> {
+        self.keep_import(staged, about).await
     }
 
     async fn activity(&self, id: &SandboxId) -> Result<Option<String>, EngineError> {

@@ -53,6 +53,12 @@ pub(super) struct Manifest {
     removed: bool,
 }
 
+impl Manifest {
+    pub(super) fn new(state: SealedState, layers: Vec<PathBuf>, processes: Option<KeptProcesses>) -> Self {
+        Self { state, layers, processes, removed: false }
+    }
+}
+
 /// The states of a data directory.
 #[derive(Debug)]
 pub(super) struct States {
@@ -134,6 +140,13 @@ impl States {
         fs::rename(temporary, path)
     }
 
+    /// Writes the manifest of a snapshot with a sealed layer.
+    pub(super) fn add(&self, manifest: Manifest) -> io::Result<()> {
+        self.write(&manifest)?;
+        self.index().insert(manifest);
+        Ok(())
+    }
+
     pub(super) fn get(&self, state: &StateId) -> Option<Manifest> {
         self.index().all.get(state).cloned()
     }
@@ -154,6 +167,20 @@ impl States {
         let index = self.index();
         let snapshots = index.all.values().filter(|manifest| manifest.state.kind == StateKind::Snapshot && !manifest.removed);
         snapshots.map(|manifest| manifest.state.clone()).collect()
+    }
+
+    /// How many checkpoints a sandbox has, and the number of the last one; 0: there is none.
+    fn count_checkpoints(&self, sandbox: &SandboxId) -> (usize, u32) {
+        let index = self.index();
+        let theirs = index.checkpoints.get(sandbox);
+        theirs.map_or((0, 0), |theirs| (theirs.len(), theirs.last_key_value().map_or(0, |(number, _)| *number)))
+    }
+
+    /// The oldest automatic checkpoint of a sandbox, apart from `head`.
+    fn oldest_automatic(&self, sandbox: &SandboxId, head: Option<&StateId>) -> Option<StateId> {
+        let index = self.index();
+        let mut theirs = index.checkpoints.get(sandbox)?.values();
+        theirs.find(|id| head != Some(*id) && index.all.get(*id).is_some_and(|manifest| manifest.state.auto)).cloned()
     }
 
     fn checkpoints(&self, sandbox: &SandboxId) -> Vec<SealedState> {
@@ -304,10 +331,7 @@ impl EngineShared {
     pub(super) fn new_state(&self, record: &Record, seal: Seal) -> Result<SealedState, EngineError> {
         let (number, parent) = match seal.kind {
             StateKind::Snapshot => (0, None),
-            StateKind::Checkpoint => {
-                let checkpoints = self.states.checkpoints(&record.id);
-                (checkpoints.last().map_or(0, |last| last.number) + 1, record.head.clone())
-            }
+            StateKind::Checkpoint => (self.states.count_checkpoints(&record.id).1 + 1, record.head.clone()),
         };
         Ok(SealedState {
             id: StateId::random(),
@@ -330,12 +354,11 @@ impl EngineShared {
 
     /// Removes the oldest automatic checkpoint of a sandbox that has as many as it may.
     pub(super) fn make_room_for_checkpoint(&self, record: &Record) -> Result<(), EngineError> {
-        let checkpoints = self.states.checkpoints(&record.id);
-        if checkpoints.len() < MAX_CHECKPOINTS {
+        if self.states.count_checkpoints(&record.id).0 < MAX_CHECKPOINTS {
             return Ok(());
         }
-        match checkpoints.iter().find(|state| state.auto && record.head.as_ref() != Some(&state.id)) {
-            Some(oldest) => self.give_up_state(&oldest.id),
+        match self.states.oldest_automatic(&record.id, record.head.as_ref()) {
+            Some(oldest) => self.give_up_state(&oldest),
             None => Err(EngineError::Busy {
                 reason: format!("the sandbox has {MAX_CHECKPOINTS} checkpoints, which is the most; remove some"),
                 retry_after: Duration::from_secs(60),
@@ -350,7 +373,7 @@ impl EngineShared {
         state: SealedState,
         processes: Option<KeptProcesses>,
     ) -> Result<(), EngineError> {
-        let manifest = Manifest { state, layers: record.layers.clone(), processes, removed: false };
+        let manifest = Manifest::new(state, record.layers.clone(), processes);
         let (id, kind) = (manifest.state.id.clone(), manifest.state.kind);
         let noted = self.states.write(&manifest).map_err(|e| at("manifest", e));
         let noted = noted.and_then(|()| match kind {

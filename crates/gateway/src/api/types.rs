@@ -61,6 +61,8 @@ pub(crate) struct CreateSandbox {
     pub(super) idle_policy: Option<IdlePolicy>,
     /// Time after which a frozen sandbox is paused to its disk. 0: never.
     pub(super) disk_after_seconds: Option<u64>,
+    /// When the host is short of memory, a frozen sandbox is paused to its disk, the longest frozen first.
+    pub(super) disk_under_pressure: Option<bool>,
     /// `auto`: checkpoints are taken around each step that can change the disk.
     pub(super) checkpoint: Option<CheckpointPolicy>,
     /// Chosen by the client, to find the sandbox in lists; it need not be unique.

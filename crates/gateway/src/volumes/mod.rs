@@ -21,8 +21,7 @@ use crate::query::Query;
 use crate::refusal::{Refusal, json_response};
 
 pub(crate) use files::{
-    CONTENT, DELETE_QUERY, FILES_QUERY, FileEntry, FileList, GET_QUERY, PUT_QUERY, RemovedFile, delete_content, get_content,
-    list_files, put_content,
+    CONTENT, DELETE_QUERY, FILES_QUERY, GET_QUERY, PUT_QUERY, RemovedFile, delete_content, get_content, list_files, put_content,
 };
 
 /// What the routes of one volume have in common.

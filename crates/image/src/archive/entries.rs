@@ -27,8 +27,8 @@ pub(crate) struct Entry {
     /// User and group.
     pub(crate) owner: (u64, u64),
     pub(crate) mode: u32,
-    /// Seconds since 1970.
-    pub(crate) mtime: i64,
+    /// Seconds since 1970, and nanoseconds since then.
+    pub(crate) mtime: (i64, i64),
     /// Extended attributes.
     pub(crate) attributes: Vec<(OsString, Vec<u8>)>,
     /// With the holes, in bytes.
@@ -151,7 +151,7 @@ impl<R: Read> Entries<R> {
             link: extended.link.or_else(|| header.link_name_bytes().map(|link| link.into_owned())).unwrap_or_default(),
             owner: (extended.uid.map_or_else(|| header.uid(), Ok)?, extended.gid.map_or_else(|| header.gid(), Ok)?),
             mode: header.mode()? & 0o7777,
-            mtime: extended.mtime.map_or_else(|| header.mtime().map(|time| i64::try_from(time).unwrap_or(0)), Ok)?,
+            mtime: extended.mtime.map_or_else(|| header.mtime().map(|time| (i64::try_from(time).unwrap_or(0), 0)), Ok)?,
             attributes: extended.attributes,
             size,
             pieces,
@@ -261,6 +261,18 @@ fn terminated(mut name: Vec<u8>) -> Vec<u8> {
     name
 }
 
+/// Reads a time in seconds since 1970, perhaps with a fraction.
+pub(super) fn read_time(text: &str) -> Option<(i64, i64)> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let seconds: i64 = whole.parse().ok()?;
+    let digits = fraction.get(..9).unwrap_or(fraction);
+    let nanoseconds = format!("{digits:0<9}").parse().ok().filter(|_| digits.bytes().all(|digit| digit.is_ascii_digit()))?;
+    Some(match whole.starts_with('-') && nanoseconds > 0 {
+        true => (seconds.checked_sub(1)?, 1_000_000_000 - nanoseconds),
+        false => (seconds, nanoseconds),
+    })
+}
+
 /// What the headers before an entry say about it.
 #[derive(Default)]
 struct Extended {
@@ -269,7 +281,7 @@ struct Extended {
     uid: Option<u64>,
     gid: Option<u64>,
     size: Option<u64>,
-    mtime: Option<i64>,
+    mtime: Option<(i64, i64)>,
     attributes: Vec<(OsString, Vec<u8>)>,
     sparse: Option<Sparse>,
 }
@@ -310,7 +322,7 @@ impl Extended {
             b"uid" => self.uid = Some(number()?),
             b"gid" => self.gid = Some(number()?),
             b"size" => self.size = Some(number()?),
-            b"mtime" => self.mtime = Some(text()?.split('.').next()?.parse().ok()?),
+            b"mtime" => self.mtime = Some(read_time(text()?)?),
             _ => {
                 if let Some(name) = key.strip_prefix(PAX_ATTRIBUTE.as_bytes()) {
                     self.attributes.push((OsStr::from_bytes(name).to_owned(), value.to_vec()));

@@ -138,7 +138,7 @@ impl UnpackedImage {
             None => store.layer_files(&layer.digest),
         };
         let lower: Vec<PathBuf> = self.layers.iter().map(below).collect();
-        match unpack_layer(layers, index, diff, &lower, &open) {
+        match unpack_layer(layers, index, diff, &lower, &open.files()) {
             Ok(depends_on_lower) => {
                 let [content, on_these] = stack.digests_of(diff);
                 let is_taken = stack.digests.contains(&content);
@@ -197,24 +197,21 @@ fn compare_layer(layers: &dyn LayerSource, index: usize, diff: &str) -> Result<(
     }
 }
 
-/// Unpacks a layer and compares its digests. Returns whether it depends on the layers below.
-fn unpack_layer(
+/// Unpacks a layer into an empty directory, and compares its digests. Returns whether it depends on the layers below.
+pub(super) fn unpack_layer(
     layers: &dyn LayerSource,
     index: usize,
     diff: &str,
     lower: &[PathBuf],
-    open: &OpenLayer,
+    files: &Path,
 ) -> Result<bool, ImageError> {
     let number = index + 1;
     let failed = |error: io::Error| match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            ImageError::io("could not unpack into", Path::new(&open.files()))(error)
-        }
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ImageError::io("could not unpack into", files)(error),
         _ => layers.damaged(format!("could not unpack layer {number}: {error}")),
     };
     let mut compressed = HashReader::new(layers.open(index)?);
-    let (depends_on_lower, tar) =
-        plain(&mut compressed).and_then(|tar| unpack_hashed(tar, lower, &open.files())).map_err(failed)?;
+    let (depends_on_lower, tar) = plain(&mut compressed).and_then(|tar| unpack_hashed(tar, lower, files)).map_err(failed)?;
     io::copy(&mut compressed, &mut io::sink()).map_err(failed)?;
     let compressed = compressed.finish();
     if tar != diff || layers.digest(index).is_some_and(|digest| digest != compressed) {

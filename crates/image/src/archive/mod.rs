@@ -17,6 +17,7 @@ mod install;
 pub(crate) mod oci;
 mod pack;
 mod read;
+mod snapshot;
 mod unpack;
 
 pub(crate) use compression::plain;
@@ -26,6 +27,7 @@ pub(crate) use install::{LayerSource, Stack, diffs, sha256, unpack_layers};
 pub(crate) use pack::pack;
 pub(crate) use read::MAX_JSON_BYTES;
 pub use read::load;
+pub use snapshot::{SNAPSHOT_IMAGE, SnapshotArchive, SnapshotReader};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};

@@ -130,11 +130,13 @@ pub(crate) struct Manifest {
     pub(crate) config: Descriptor,
     /// Lowest first.
     pub(crate) layers: Vec<Descriptor>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "null_is_default")]
+    pub(crate) annotations: BTreeMap<String, String>,
 }
 
 impl Manifest {
     pub(crate) fn new(config: Descriptor, layers: Vec<Descriptor>) -> Self {
-        Self { schema_version: 2, media_type: MANIFEST.to_owned(), config, layers }
+        Self { schema_version: 2, media_type: MANIFEST.to_owned(), config, layers, annotations: BTreeMap::new() }
     }
 }
 

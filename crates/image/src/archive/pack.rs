@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::ffi::{CStr, OsStr};
+use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -30,12 +31,27 @@ const MAX_ATTRIBUTE_BYTES: usize = 64 << 10;
 /// Extended attributes: names and values.
 type Attributes = Vec<(Vec<u8>, Vec<u8>)>;
 
+/// Maximum number of pieces of a sparse file; one with more is packed with its holes.
+const MAX_PIECES: usize = 10_000;
+
 /// Writes all files of a layer, in the order of their names: the same layer gives the same bytes.
 pub(crate) fn pack(files: &Path, out: &mut dyn Write) -> io::Result<()> {
+    pack_as(files, out, false)
+}
+
+/// The same for a layer that a sandbox wrote, with exact times and without the holes of sparse files.
+///
+/// # Errors
+/// Also for a name that means a removal in an archive.
+pub(super) fn pack_exact(files: &Path, out: &mut dyn Write) -> io::Result<()> {
+    pack_as(files, out, true)
+}
+
+fn pack_as(files: &Path, out: &mut dyn Write, is_exact: bool) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let top = rustix::fs::open(files, flags, Mode::empty())?;
     let stat = rustix::fs::fstat(&top)?;
-    let mut packer = Packer { out, linked: HashMap::new(), buffer: vec![0; 128 << 10] };
+    let mut packer = Packer { out, is_exact, linked: HashMap::new(), buffer: vec![0; 128 << 10], records: Vec::new() };
     packer.directory(&top, &stat, b"", 0)?;
     packer.out.write_all(&[0; 2 * BLOCK as usize])
 }
@@ -81,9 +97,12 @@ pub(super) fn push_record(records: &mut Vec<u8>, key: &[u8], value: &[u8]) {
 
 struct Packer<'a> {
     out: &'a mut dyn Write,
+    is_exact: bool,
     /// Files with more than one name, by device and inode: the first name.
     linked: HashMap<(u64, u64), Vec<u8>>,
     buffer: Vec<u8>,
+    /// PAX records of the next entry, besides those that follow from its attributes.
+    records: Vec<u8>,
 }
 
 impl Packer<'_> {
@@ -108,6 +127,9 @@ impl Packer<'_> {
     fn child(&mut self, dir: &OwnedFd, name: &CStr, path: &[u8], depth: usize) -> io::Result<()> {
         let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
         let kind = FileType::from_raw_mode(stat.st_mode);
+        if self.is_exact && name.to_bytes().starts_with(WHITEOUT) {
+            return Err(io::Error::other("a name that starts with .wh. means a removal in an archive; rename the file"));
+        }
         if kind != FileType::Directory && stat.st_nlink > 1 && kind != FileType::CharacterDevice {
             if let Some(first) = self.linked.get(&(stat.st_dev, stat.st_ino)) {
                 let first = first.clone();
@@ -138,8 +160,37 @@ impl Packer<'_> {
     fn file(&mut self, file: OwnedFd, stat: &Stat, path: &[u8]) -> io::Result<()> {
         let size = u64::try_from(stat.st_size).unwrap_or(0);
         let (attributes, _) = attributes(&file)?;
-        self.entry(EntryType::Regular, path, stat, size, b"", attributes)?;
-        let mut content = File::from(file).take(size);
+        let pieces = if self.is_exact { pieces(&file, size)? } else { None };
+        let mut file = File::from(file);
+        let Some(pieces) = pieces else {
+            self.entry(EntryType::Regular, path, stat, size, b"", attributes)?;
+            self.content(&mut file, size)?;
+            return self.out.write_all(&vec![0; padding(size)]);
+        };
+        // GNU's format 1.0 of sparse files: the content starts with a map of the pieces, in whole blocks.
+        let mut map = format!("{}\n", pieces.len());
+        for (offset, length) in &pieces {
+            let _ = write!(map, "{offset}\n{length}\n");
+        }
+        let mut map = map.into_bytes();
+        map.resize(map.len() + padding(map.len() as u64), 0);
+        let packed = map.len() as u64 + pieces.iter().map(|(_, length)| length).sum::<u64>();
+        for (key, value) in
+            [("major", b"1".as_slice()), ("minor", b"0"), ("name", path), ("realsize", size.to_string().as_bytes())]
+        {
+            push_record(&mut self.records, format!("GNU.sparse.{key}").as_bytes(), value);
+        }
+        self.entry(EntryType::Regular, path, stat, packed, b"", attributes)?;
+        self.out.write_all(&map)?;
+        for (offset, length) in pieces {
+            file.seek(SeekFrom::Start(offset))?;
+            self.content(&mut file, length)?;
+        }
+        self.out.write_all(&vec![0; padding(packed)])
+    }
+
+    fn content(&mut self, file: &mut File, size: u64) -> io::Result<()> {
+        let mut content = file.take(size);
         let mut left = size;
         while left > 0 {
             let n = content.read(&mut self.buffer)?;
@@ -149,7 +200,7 @@ impl Packer<'_> {
             self.out.write_all(&self.buffer[..n])?;
             left -= n as u64;
         }
-        self.out.write_all(&vec![0; padding(size)])
+        Ok(())
     }
 
     /// An empty file that stands for a removal.
@@ -174,7 +225,10 @@ impl Packer<'_> {
         // Images have no files from before 1970.
         header.set_mtime(u64::try_from(stat.st_mtime).unwrap_or(0));
         header.set_size(size);
-        let mut records = Vec::new();
+        let mut records = std::mem::take(&mut self.records);
+        if self.is_exact && (stat.st_mtime < 0 || stat.st_mtime_nsec != 0) {
+            push_record(&mut records, b"mtime", exact_time(stat.st_mtime, stat.st_mtime_nsec as u64).as_bytes());
+        }
         if !fill(&mut header.as_old_mut().name, path) {
             push_record(&mut records, b"path", path);
         }
@@ -194,6 +248,45 @@ impl Packer<'_> {
         }
         header.set_cksum();
         self.out.write_all(header.as_bytes())
+    }
+}
+
+/// Where a file has content, ascending: offsets and lengths. None: everywhere.
+fn pieces(file: &OwnedFd, size: u64) -> io::Result<Option<Vec<(u64, u64)>>> {
+    let mut pieces = Vec::new();
+    let mut at = 0;
+    while at < size {
+        let start = match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
+            Ok(start) => start.min(size),
+            // There is only a hole from here on.
+            Err(Errno::NXIO) => size,
+            Err(error) => return Err(error.into()),
+        };
+        if start == size {
+            break;
+        }
+        at = rustix::fs::seek(file, rustix::fs::SeekFrom::Hole(start))?.min(size);
+        pieces.push((start, at - start));
+        if pieces.len() > MAX_PIECES {
+            break;
+        }
+    }
+    rustix::fs::seek(file, rustix::fs::SeekFrom::Start(0))?;
+    let is_whole = size == 0 || pieces == [(0, size)] || pieces.len() > MAX_PIECES;
+    if !is_whole && at < size {
+        // Readers take the size of the file from its last piece, too.
+        pieces.push((size, 0));
+    }
+    Ok((!is_whole).then_some(pieces))
+}
+
+/// A time in seconds since 1970, with a fraction.
+fn exact_time(seconds: i64, nanoseconds: u64) -> String {
+    match seconds {
+        0.. => format!("{seconds}.{nanoseconds:09}"),
+        _ if nanoseconds == 0 => seconds.to_string(),
+        // Both count up from the same second.
+        _ => format!("-{}.{:09}", -(seconds + 1), 1_000_000_000 - nanoseconds),
     }
 }
 
@@ -240,6 +333,20 @@ mod tests {
             let text = String::from_utf8(record).unwrap();
             let stated: usize = text.split(' ').next().unwrap().parse().unwrap();
             assert_eq!(stated, text.len(), "{value} {text}");
+        }
+    }
+
+    #[test]
+    fn times_have_their_fractions() {
+        for (seconds, nanoseconds, text) in [
+            (0, 5, "0.000000005"),
+            (12, 0, "12.000000000"),
+            (-1, 500_000_000, "-0.500000000"),
+            (-2, 1, "-1.999999999"),
+            (-7, 0, "-7"),
+        ] {
+            assert_eq!(exact_time(seconds, nanoseconds), text);
+            assert_eq!(super::super::entries::read_time(text), Some((seconds, nanoseconds as i64)));
         }
     }
 

@@ -60,23 +60,27 @@ struct Archived {
 }
 
 /// A part of an archive.
-struct Part {
-    name: String,
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) name: String,
     /// In hexadecimal digits, if it is known.
-    digest: Option<String>,
+    pub(super) digest: Option<String>,
 }
 
 /// An archive that is being read.
-struct ArchiveReader {
+#[derive(Debug)]
+pub(super) struct ArchiveReader {
     path: PathBuf,
     parts: Parts,
 }
 
+#[derive(Debug)]
 enum Parts {
     Tar { file: File, known: BTreeMap<String, TarPart> },
     Directory(OwnedFd),
 }
 
+#[derive(Debug)]
 enum TarPart {
     /// Position and size.
     File(u64, u64),
@@ -91,6 +95,11 @@ impl ArchiveReader {
         if about.is_dir() {
             return Ok(Self { path: path.to_owned(), parts: Parts::Directory(file.into()) });
         }
+        Self::of_tar(path, file)
+    }
+
+    /// `path` is for messages.
+    pub(super) fn of_tar(path: &Path, file: File) -> Result<Self, ImageError> {
         let found = find_parts(&file);
         let mut reader = Self { path: path.to_owned(), parts: Parts::Tar { file, known: BTreeMap::new() } };
         let found = found.map_err(|error| reader.damaged(format!("it is not an image archive: {error}")))?;
@@ -100,12 +109,12 @@ impl ArchiveReader {
         Ok(reader)
     }
 
-    fn damaged(&self, reason: impl Into<String>) -> ImageError {
+    pub(super) fn damaged(&self, reason: impl Into<String>) -> ImageError {
         ImageError::Archive { path: self.path.clone(), reason: reason.into() }
     }
 
     /// Opens a part; returns it and its size.
-    fn part(&self, name: &str) -> Result<(Box<dyn Read + '_>, u64), ImageError> {
+    pub(super) fn part(&self, name: &str) -> Result<(Box<dyn Read + '_>, u64), ImageError> {
         let missing = || self.damaged(format!("it has no {name}"));
         let failed = |error: io::Error| ImageError::io("could not read", &self.path)(error);
         let (mut file, position, size) = match &self.parts {
@@ -146,7 +155,7 @@ impl ArchiveReader {
     }
 
     /// A part in JSON, with its digest if it is known.
-    fn json<T: serde::de::DeserializeOwned>(&self, part: &Part) -> Result<T, ImageError> {
+    pub(super) fn json<T: serde::de::DeserializeOwned>(&self, part: &Part) -> Result<T, ImageError> {
         let name = &part.name;
         let (mut content, size) = self.part(name)?;
         if size > MAX_JSON_BYTES {
@@ -161,7 +170,7 @@ impl ArchiveReader {
     }
 
     /// The part that a descriptor names.
-    fn blob(&self, descriptor: &Descriptor) -> Result<Part, ImageError> {
+    pub(super) fn blob(&self, descriptor: &Descriptor) -> Result<Part, ImageError> {
         let hex = descriptor.hex().ok_or_else(|| self.damaged(format!("{:?} is not a SHA-256", descriptor.digest)))?;
         Ok(Part { name: format!("{BLOBS}{hex}"), digest: Some(hex.to_owned()) })
     }

@@ -100,7 +100,8 @@ impl NamedEntry {
     }
 
     fn times(&self) -> Timestamps {
-        let time = Timespec { tv_sec: self.entry.mtime, tv_nsec: 0 };
+        let (tv_sec, tv_nsec) = self.entry.mtime;
+        let time = Timespec { tv_sec, tv_nsec };
         Timestamps { last_access: time, last_modification: time }
     }
 }
@@ -177,6 +178,10 @@ impl Unpacker {
         }
         let (uid, gid) = (Uid::from_raw(named.owner.0), Gid::from_raw(named.owner.1));
         rustix::fs::chownat(&parent.dir, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+        if kind == EntryType::Fifo {
+            // The umask applied to it, and a change of owner.
+            rustix::fs::chmodat(&parent.dir, name, Mode::from_raw_mode(named.entry.mode), AtFlags::empty())?;
+        }
         rustix::fs::utimensat(&parent.dir, name, &named.times(), AtFlags::SYMLINK_NOFOLLOW)?;
         Ok(())
     }

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -188,6 +190,18 @@ class AsyncClient:
             raise wire.broken(error, self.base_url) from error
         finally:
             await response.aclose()
+
+    async def _save(self, call: wire.Call, target: str | os.PathLike[str]) -> None:
+        """Writes the body of an answer to a local path. If that fails, the target stays as it was."""
+        part = Path(f"{os.fspath(target)}.{os.getpid()}.part")
+        try:
+            with open(part, "wb") as file:
+                async for chunk in self._chunks(call):
+                    file.write(chunk)
+            os.replace(part, target)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
 
     async def _events(self, call: wire.Call) -> AsyncIterator[wire.Event]:
         """The events of a stream. After a broken connection, it continues where it stopped."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from .. import _wire as wire
@@ -119,19 +118,11 @@ class AsyncVolume:
         if isinstance(source, (str, os.PathLike)):
             with open(source, "rb") as file:
                 return await self.upload(file, path)
-        return await self._put(path, _chunks(source))
+        return await self._put(path, chunks(source))
 
     async def download(self, path: str, target: str | os.PathLike[str]) -> None:
         """Copies a file to a local path. A copy that fails leaves the target as it was."""
-        part = Path(f"{os.fspath(target)}.{os.getpid()}.part")
-        try:
-            with open(part, "wb") as file:
-                async for chunk in self._client._chunks(self._download(path)):
-                    file.write(chunk)
-            os.replace(part, target)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
+        await self._client._save(self._download(path), target)
 
     async def remove(self, path: str, *, recursive: bool = False) -> RemovedFile:
         """Removes a file or an empty directory; with `recursive`, a directory with its content."""
@@ -156,6 +147,6 @@ class AsyncVolume:
         return f"{PATH}/{wire.segment(self.name)}"
 
 
-async def _chunks(file: BinaryIO) -> AsyncIterator[bytes]:
+async def chunks(file: BinaryIO) -> AsyncIterator[bytes]:
     while chunk := file.read(CHUNK):
         yield chunk

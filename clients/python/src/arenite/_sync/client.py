@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import time
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -189,6 +191,18 @@ class Client:
             raise wire.broken(error, self.base_url) from error
         finally:
             response.close()
+
+    def _save(self, call: wire.Call, target: str | os.PathLike[str]) -> None:
+        """Writes the body of an answer to a local path. If that fails, the target stays as it was."""
+        part = Path(f"{os.fspath(target)}.{os.getpid()}.part")
+        try:
+            with open(part, "wb") as file:
+                for chunk in self._chunks(call):
+                    file.write(chunk)
+            os.replace(part, target)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
 
     def _events(self, call: wire.Call) -> Iterator[wire.Event]:
         """The events of a stream. After a broken connection, it continues where it stopped."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -66,15 +65,7 @@ class Files:
 
     def download(self, path: str, target: str | os.PathLike[str]) -> None:
         """Copies a file of the sandbox to a local path. A copy that fails leaves the target as it was."""
-        part = Path(f"{os.fspath(target)}.{os.getpid()}.part")
-        try:
-            with open(part, "wb") as file:
-                for chunk in self._sandbox.client._chunks(self._download(path)):
-                    file.write(chunk)
-            os.replace(part, target)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
+        self._sandbox.client._save(self._download(path), target)
 
     def watch(
         self,

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from .. import _wire as wire
@@ -120,19 +119,11 @@ class Volume:
         if isinstance(source, (str, os.PathLike)):
             with open(source, "rb") as file:
                 return self.upload(file, path)
-        return self._put(path, _chunks(source))
+        return self._put(path, chunks(source))
 
     def download(self, path: str, target: str | os.PathLike[str]) -> None:
         """Copies a file to a local path. A copy that fails leaves the target as it was."""
-        part = Path(f"{os.fspath(target)}.{os.getpid()}.part")
-        try:
-            with open(part, "wb") as file:
-                for chunk in self._client._chunks(self._download(path)):
-                    file.write(chunk)
-            os.replace(part, target)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
+        self._client._save(self._download(path), target)
 
     def remove(self, path: str, *, recursive: bool = False) -> RemovedFile:
         """Removes a file or an empty directory; with `recursive`, a directory with its content."""
@@ -157,6 +148,6 @@ class Volume:
         return f"{PATH}/{wire.segment(self.name)}"
 
 
-def _chunks(file: BinaryIO) -> Iterator[bytes]:
+def chunks(file: BinaryIO) -> Iterator[bytes]:
     while chunk := file.read(CHUNK):
         yield chunk

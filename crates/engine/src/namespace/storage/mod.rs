@@ -362,8 +362,12 @@ impl Storage {
 
     /// The layer's size in bytes, including its metadata; none if the storage can't tell.
     pub fn usage(&self, id: &SandboxId) -> Option<u64> {
+        self.usage_of(&self.open_layer(id).ok()?)
+    }
+
+    fn usage_of(&self, inside: &File) -> Option<u64> {
         let qgroups = self.qgroups.as_ref()?;
-        let subvolume = btrfs::subvolume_id(self.open_layer(id).ok()?.as_fd()).ok()?;
+        let subvolume = btrfs::subvolume_id(inside.as_fd()).ok()?;
         read_number(&qgroups.join(format!("0_{subvolume}/referenced")))
     }
 

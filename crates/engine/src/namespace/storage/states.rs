@@ -6,7 +6,8 @@
 //!  snapshots/<state> ──copy──► snapshots/next-<slot> ──exchange──► uppers/<id>     a rollback, which runs in a slot
 //! ```
 //!
-//! A start removes each `next-<slot>`: it is what a rollback replaced, or that rollback was not acknowledged.
+//! An import fills `snapshots/next-<state>` and seals it. A start removes each `next-…`: it is what a rollback replaced, or the
+//! rollback or import was not acknowledged.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -58,6 +59,38 @@ impl Storage {
     /// Removes what is staged for a slot, if anything.
     pub fn drop_staged(&self, slot: &SandboxId) -> Result<()> {
         self.delete_snapshot(&format!("{NEXT}{slot}"))
+    }
+
+    /// Makes the layer of a state that is imported, and returns the directory to fill. Until [`Self::seal_import`], and until
+    /// [`Self::drop_import`] is called or a start removes it, it is `next-<state>`.
+    pub fn stage_import(&self, state: &StateId, limit_bytes: u64) -> Result<PathBuf> {
+        let (path, what) = (self.import_path(state), || format!("make the layer of state {state}"));
+        let snapshots = open_directory(&self.root.join("snapshots"))?;
+        btrfs::create_subvolume(snapshots.as_fd(), &format!("{NEXT}{state}")).map_err(StorageError::io(what()))?;
+        btrfs::limit(open_directory(&path)?.as_fd(), limit_bytes).map_err(StorageError::io(what()))?;
+        make_directory(&path, 0o700)?;
+        make_directory(&path.join("work"), 0o700)?;
+        let files = path.join("upper");
+        make_directory(&files, 0o755)?;
+        Ok(files)
+    }
+
+    /// Seals the layer of an import, with all that was written. Returns its size; none if the storage can't tell.
+    pub fn seal_import(&self, state: &StateId) -> Result<Option<u64>> {
+        let layer = open_directory(&self.import_path(state))?;
+        let snapshots = open_directory(&self.root.join("snapshots"))?;
+        btrfs::snapshot(layer.as_fd(), snapshots.as_fd(), state.as_str(), true)
+            .map_err(StorageError::io(format!("seal state {state}")))?;
+        Ok(self.usage_of(&layer))
+    }
+
+    /// Removes the layer of an import, if there is one.
+    pub fn drop_import(&self, state: &StateId) -> Result<()> {
+        self.delete_snapshot(&format!("{NEXT}{state}"))
+    }
+
+    fn import_path(&self, state: &StateId) -> PathBuf {
+        self.root.join("snapshots").join(format!("{NEXT}{state}"))
     }
 
     /// Identifies the subvolume of a layer. A rollback replaces it.

@@ -78,9 +78,7 @@ impl Storage {
 
     /// The volume's size in bytes, including its metadata; none if the storage can't tell.
     pub fn volume_usage(&self, id: &VolumeId) -> Option<u64> {
-        let qgroups = self.qgroups.as_ref()?;
-        let subvolume = btrfs::subvolume_id(self.open_volume(id).ok()?.as_fd()).ok()?;
-        read_number(&qgroups.join(format!("0_{subvolume}/referenced")))
+        self.usage_of(&self.open_volume(id).ok()?.into())
     }
 
     /// Opens a volume's top directory.
