@@ -25,8 +25,8 @@ EXAMPLES = {document: found for document in DOCUMENTS if (found := blocks(docume
 ELSEWHERE = {
     "cargo xtask up": "soak/test_commands.py runs it",
     "cargo xtask test": "this test is a part of it",
-    "client = openai.OpenAI(base_url": "needs an upstream; trajectory/test_models.py calls a fake one with both clients",
-    "arenite rollout run tasks.jsonl --out runs/model": "needs an upstream, too; trajectory/test_models.py runs a rollout",
+    "client = openai.OpenAI(base_url": "needs an upstream; trajectory/test_models_crash.py calls a fake one with both clients",
+    "arenite rollout run tasks.jsonl --out runs/model": "needs an upstream, too; trajectory/test_models_crash.py runs a rollout",
     "arenite create --tier gvisor": "needs gVisor's runsc; isolation/test_tiers.py creates and refuses such sandboxes",
     "ADD https://example.org": "lines of a Dockerfile; operation/test_dockerfiles.py downloads from a local server",
     "arenite create coder --image code --tier gvisor": "needs runsc, too; state/test_kept_processes.py creates such sandboxes",

@@ -215,6 +215,14 @@ test("webhooks", async (t) => {
   assert.match(requests[1].line, /webhooks\/w%2F1\/deliveries\?state=dead&cursor=c /);
 });
 
+test("model routes", async (t) => {
+  const { client, requests } = await connect(t, answer(200, { name: "main" }), answer(200, { models: [{ name: "main" }] }));
+  await client.models.set("main", { upstream: "https://x/v1" });
+  for await (const { name } of client.models.list()) assert.equal(name, "main");
+  assert.match(requests[0].line, /^PUT \/api\/v2\/models\/main /);
+  assert.equal(requests.length, 2);
+});
+
 test("any list is read page by page", async (t) => {
   const groups = (name, next_cursor) => answer(200, { groups: [{ name }], next_cursor });
   const recorded = (trajectory, next_cursor) => answer(200, { trajectories: [{ trajectory }], next_cursor });

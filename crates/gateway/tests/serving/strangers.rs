@@ -59,13 +59,13 @@ impl Victim {
         let [host, user, password] = ["registry.example", "their-user", "s3cret"].map(str::to_owned);
         running.control.set_registry_login(&tenant, host, user, password).await.unwrap();
         let value = Some("their-secret-value".to_owned().into());
-        let set = SetSecret { value, hosts: Some(vec!["api.example".to_owned()]), places: None };
+        let set = SetSecret { value, hosts: Some(vec!["their-api.example".to_owned()]), places: None };
         running.control.set_secret(&tenant, "a".parse().unwrap(), set).await.unwrap();
         let upstream = "https://their-upstream.example/v1".to_owned();
         let spec = ModelRouteSpec { upstream, ..ModelRouteSpec::default() };
         running.control.set_model_route(&tenant, "a".parse().unwrap(), spec).await.unwrap();
         let mut secrets = vec![a.to_string(), p.to_string(), key.to_string(), owner.clone(), "acme".to_owned(), webhook.clone()];
-        secrets.extend(["their-user", "s3cret", "their-secret-value", "api.example", "their-upstream"].map(str::to_owned));
+        secrets.extend(["their-user", "s3cret", "their-secret-value", "their-api.example", "their-upstream"].map(str::to_owned));
         Self { running, a, p, key: key.to_string(), webhook, digest, secrets }
     }
 

@@ -1,4 +1,4 @@
-"""Model routes: calls of models by the real clients, as steps of a sandbox, a worker, or nothing; budgets; bad upstreams."""
+"""Model routes: calls of models by the real clients, as steps of a sandbox, a worker, or nothing; budgets; bad upstreams. Restarts the server."""
 
 from __future__ import annotations
 
