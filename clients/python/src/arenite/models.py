@@ -1069,6 +1069,8 @@ class SandboxSpec(Model):
     checkpoint: CheckpointPolicy | None = None
     disk_after_seconds: int | None = None
     """Time in seconds after which a frozen sandbox is paused to its disk; none: never."""
+    disk_under_pressure: bool | None = None
+    """A frozen sandbox is paused to its disk when the host is short of memory."""
     env: dict[str, str] | None = None
     """Environment of every command, over the image's own."""
     hostname: str | None = None
@@ -1397,11 +1399,14 @@ class UsedAmounts(Model):
 class UsageRow(UsedAmounts):
     """A sum of hours. What it is not grouped by is absent."""
     hour: datetime | None = None
-    name: SandboxName | None = None
+    name: str | None = None
+    """The name of the sandbox, or of the volume."""
     sandbox: SandboxId | None = None
     """Also absent for a sum of sandboxes, because old hours are not kept one by one."""
     template: str | None = None
     tenant: TenantId
+    volume: VolumeId | None = None
+    """In place of a sandbox: rows by sandbox are of volumes, too."""
 
 
 class Verification(Model):

@@ -93,6 +93,8 @@ class ChangeSandbox(TypedDict, total=False):
     """Closes connections that the new `network` refuses. Others go on until they end."""
     disk_after_seconds: int | None
     """0 or null: a frozen sandbox stays frozen."""
+    disk_under_pressure: bool | None
+    """Whether a frozen sandbox is paused to its disk when the host is short of memory."""
     expires_at: datetime | None
     """When its life time ends, likewise."""
     expires_in_seconds: int | None
@@ -189,6 +191,8 @@ class CreateSandbox(TypedDict, total=False):
     """
     disk_after_seconds: int | None
     """Time after which a frozen sandbox is paused to its disk. 0: never."""
+    disk_under_pressure: bool | None
+    """When the host is short of memory, a frozen sandbox is paused to its disk, the longest frozen first."""
     env: dict[str, str] | None
     group: GroupName | None
     """A group of the tenant, with which the sandbox ends."""
@@ -349,7 +353,7 @@ class PutSecret(TypedDict, total=False):
     places: list[SecretPlace] | None
     """Where in a request it may be; by default in headers."""
     value: str | None
-    """8 bytes to 16 KiB without control characters. It can't be read again. Required for a new secret."""
+    """8 bytes to 8 KiB without control characters. It can't be read again. Required for a new secret."""
 
 
 class RenewGroup(TypedDict, total=False):
