@@ -286,7 +286,13 @@ fn sample(id: &SandboxId, at: Timestamp) -> Anything<UsageSample> {
         name: "metered".to_owned(),
         template: String::new(),
         used: UsedAmounts { core_seconds: 0.5, memory_gib_seconds: 1.25, ..UsedAmounts::default() },
-        meter: Meter { of: id.clone().into(), at, cpu_nanoseconds: 17_000_000_000, sent_bytes: 123_456, received_bytes: 987_654 },
+        meter: Meter {
+            subject: id.clone().into(),
+            at,
+            cpu_nanoseconds: 17_000_000_000,
+            sent_bytes: 123_456,
+            received_bytes: 987_654,
+        },
     })
 }
 

@@ -106,7 +106,7 @@ impl From<SandboxId> for Metered {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meter {
     #[serde(rename = "sandbox")]
-    pub of: Metered,
+    pub subject: Metered,
     pub at: Timestamp,
     pub cpu_nanoseconds: u64,
     pub sent_bytes: u64,
@@ -144,7 +144,7 @@ pub struct UsageHour {
     pub tenant: TenantId,
     /// None: several, which were merged.
     #[serde(rename = "sandbox")]
-    pub of: Option<Metered>,
+    pub subject: Option<Metered>,
     pub name: Option<String>,
     /// Empty: none.
     pub template: String,
@@ -220,7 +220,7 @@ impl Meters {
             Some(store) => store.meters().await.map_err(ControlError::store("read the meters"))?,
             None => Vec::new(),
         };
-        let running = found.into_iter().map(|meter| (meter.of.clone(), RunningMeter::new(meter))).collect();
+        let running = found.into_iter().map(|meter| (meter.subject.clone(), RunningMeter::new(meter))).collect();
         Ok(Self { store, running: Mutex::new(running), unsent: Mutex::default(), flush: tokio::sync::Mutex::default() })
     }
 
@@ -243,9 +243,11 @@ impl Meters {
         self.start_at(Metered::Sandbox(entry.id.clone()), || entry.sandbox().created_at)
     }
 
-    fn start_at(&self, of: Metered, at: impl FnOnce() -> Timestamp) -> Arc<tokio::sync::Mutex<RunningMeter>> {
-        let new = || RunningMeter::new(Meter { of: of.clone(), at: at(), cpu_nanoseconds: 0, sent_bytes: 0, received_bytes: 0 });
-        Arc::clone(self.running().entry(of.clone()).or_insert_with(new))
+    fn start_at(&self, subject: Metered, at: impl FnOnce() -> Timestamp) -> Arc<tokio::sync::Mutex<RunningMeter>> {
+        let new = || {
+            RunningMeter::new(Meter { subject: subject.clone(), at: at(), cpu_nanoseconds: 0, sent_bytes: 0, received_bytes: 0 })
+        };
+        Arc::clone(self.running().entry(subject.clone()).or_insert_with(new))
     }
 
     fn unsent(&self) -> MutexGuard<'_, Vec<UsageSample>> {
@@ -389,7 +391,7 @@ impl Control {
             let (tenant, name, template) = (volume.tenant.clone(), volume.name.to_string(), String::new());
             samples.push(UsageSample { tenant, name, template, used, meter: running.meter.clone() });
         }
-        self.meters.running().retain(|of, _| match of {
+        self.meters.running().retain(|subject, _| match subject {
             Metered::Sandbox(_) => true,
             Metered::Volume(id) => measured.iter().any(|(volume, _)| volume.id == *id),
         });
@@ -407,7 +409,7 @@ impl Control {
     /// Forgets the meters of sandboxes that are gone. The store keeps them until the next merge.
     pub(crate) fn forget_meters_of_gone(&self) {
         let registry = self.registry();
-        self.meters.running().retain(|of, _| match of {
+        self.meters.running().retain(|subject, _| match subject {
             Metered::Sandbox(id) => registry.by_id(id).is_some() || self.quarantine.has(id),
             Metered::Volume(_) => true,
         });
@@ -465,7 +467,7 @@ mod tests {
         let start = Timestamp::from_second(1_700_000_000).unwrap();
         let at = |seconds| later(start, Duration::from_secs(seconds));
         let sandbox = SandboxId::random();
-        let loaded = Meter { of: sandbox.into(), at: start, cpu_nanoseconds: 0, sent_bytes: 0, received_bytes: 0 };
+        let loaded = Meter { subject: sandbox.into(), at: start, cpu_nanoseconds: 0, sent_bytes: 0, received_bytes: 0 };
         let mut meter = RunningMeter { meter: loaded.clone(), read: None };
         let reading = |cpu: u64, sent| Usage {
             cpu_nanoseconds: cpu * 1_000_000_000,

@@ -185,6 +185,9 @@ async fn a_node_with_a_newer_schema_joins_nodes_that_run() {
         "ALTER TABLE nodes DROP COLUMN drained_at, DROP COLUMN drain_deadline, DROP COLUMN images, DROP COLUMN images_id;
         ALTER TABLE sandboxes DROP COLUMN pause_kind;
         DROP TABLE removals, workers;
+        DROP TRIGGER secret_added ON records;
+        DROP TRIGGER secret_changed ON records;
+        DROP TRIGGER secret_removed ON records;
         UPDATE arenite_store SET version = 9";
     cluster.run(earlier).await;
     let (b, c) = tokio::join!(open(&cluster, data.path(), "b"), open(&cluster, data.path(), "c"));

@@ -577,13 +577,14 @@ fn usage() -> UsageContents {
     let acme = UsageHour {
         hour,
         tenant: "acme".parse().unwrap(),
-        of: Some(sandbox.clone().into()),
+        subject: Some(sandbox.clone().into()),
         name: Some("one".to_owned()),
         template: "a \"template\"".to_owned(),
         used,
     };
-    let merged = UsageHour { tenant: "default".parse().unwrap(), of: None, name: None, template: String::new(), ..acme.clone() };
-    let meter = Meter { of: sandbox.into(), at, cpu_nanoseconds: 1, sent_bytes: 2, received_bytes: 3 };
+    let merged =
+        UsageHour { tenant: "default".parse().unwrap(), subject: None, name: None, template: String::new(), ..acme.clone() };
+    let meter = Meter { subject: sandbox.into(), at, cpu_nanoseconds: 1, sent_bytes: 2, received_bytes: 3 };
     UsageContents { hours: vec![acme, merged], meters: vec![meter] }
 }
 

@@ -36,7 +36,7 @@ fn sample(of: &str, sandbox: &SandboxId, at: Timestamp, core_seconds: f64) -> Us
         name: "one".parse().unwrap(),
         template: if of == "acme" { "aio".to_owned() } else { String::new() },
         used,
-        meter: Meter { of: sandbox.clone().into(), at, cpu_nanoseconds: 7, sent_bytes: 8, received_bytes: 9 },
+        meter: Meter { subject: sandbox.clone().into(), at, cpu_nanoseconds: 7, sent_bytes: 8, received_bytes: 9 },
     }
 }
 

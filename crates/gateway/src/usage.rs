@@ -51,7 +51,7 @@ pub(crate) async fn report(exchange: &mut Exchange) -> Answered {
 
 /// Rows in the format of RFC 4180.
 fn csv(rows: &[UsageRow]) -> String {
-    let mut text = "tenant,hour,sandbox,volume,name,template,core_seconds,memory_gib_seconds,disk_gib_hours,egress_bytes,ingress_bytes,tool_calls\r\n".to_owned();
+    let mut text = "tenant,hour,sandbox,name,template,core_seconds,memory_gib_seconds,disk_gib_hours,egress_bytes,ingress_bytes,tool_calls,volume\r\n".to_owned();
     for row in rows {
         let or_empty = |value: Option<String>| value.unwrap_or_default();
         let used = &row.used;
@@ -59,7 +59,6 @@ fn csv(rows: &[UsageRow]) -> String {
             row.tenant.to_string(),
             or_empty(row.hour.map(|hour| hour.to_string())),
             or_empty(row.sandbox.as_ref().map(ToString::to_string)),
-            or_empty(row.volume.as_ref().map(ToString::to_string)),
             or_empty(row.name.clone()),
             or_empty(row.template.as_deref().map(quoted)),
             used.core_seconds.to_string(),
@@ -68,6 +67,7 @@ fn csv(rows: &[UsageRow]) -> String {
             used.egress_bytes.to_string(),
             used.ingress_bytes.to_string(),
             used.tool_calls.to_string(),
+            or_empty(row.volume.as_ref().map(ToString::to_string)),
         ];
         text += &fields.join(",");
         text += "\r\n";

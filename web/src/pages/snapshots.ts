@@ -7,6 +7,7 @@ import type { Rights } from '../rights';
 import { type Sandbox, sandboxPage } from '../sandbox_list';
 import { Table } from '../table';
 import type { View } from '../view';
+import { SnapshotFiles } from './snapshot_files';
 
 interface Snapshot {
   name: string;
@@ -35,7 +36,7 @@ export class SnapshotsPage implements View {
       { title: 'Disk', number: true, cell: snapshot => snapshot.disk_bytes === null ? '–' : bytes(snapshot.disk_bytes) },
       { title: 'Age', number: true, cell: snapshot => age(snapshot.created_at), tip: snapshot => snapshot.created_at },
       { title: 'Note', cell: snapshot => [snapshot.note ?? '', ...Object.entries(snapshot.labels).map(([key, value]) => `${key}=${value}`)].filter(Boolean).join(', ') },
-      ...(manages ? [{ title: '', cell: (snapshot: Snapshot) => this.actions(snapshot) }] : []),
+      ...(rights.may('use') ? [{ title: '', cell: (snapshot: Snapshot) => this.actions(snapshot, manages) }] : []),
     ], 'There are no snapshots. Seal the disk of a sandbox with: arenite snapshot create SANDBOX NAME');
     this.box.replaceChildren(make('section', {}, make('div', { className: 'head' }, make('h2', { textContent: 'Snapshots', tabIndex: -1 })), this.message.box, this.table.box));
   }
@@ -55,12 +56,14 @@ export class SnapshotsPage implements View {
     }
   }
 
-  private actions(snapshot: Snapshot): Node {
-    const { name } = snapshot;
-    return make('span', { className: 'buttons-inline' }, workButton('Create a sandbox', async () => {
+  private actions({ name }: Snapshot, manages: boolean): Node {
+    const files = button('Files', () => void new SnapshotFiles(name), { label: `Files of ${name}` });
+    if (!manages) return files;
+    const create = workButton('Create a sandbox', async () => {
       const made = await call<Sandbox>('POST', 'api/v2/sandboxes', { snapshot: name });
       location.hash = sandboxPage(made.name);
-    }, this.message.fail, { label: `Create a sandbox from ${name}` }), button('Delete', () => void this.remove(name), { label: `Delete ${name}` }));
+    }, this.message.fail, { label: `Create a sandbox from ${name}` });
+    return make('span', { className: 'buttons-inline' }, files, create, button('Delete', () => void this.remove(name), { label: `Delete ${name}` }));
   }
 
   private async remove(name: string): Promise<void> {

@@ -13,7 +13,7 @@ fn read_meter(row: &Row<'_>) -> Result<Meter, StoreError> {
     let id: String = row.get(0)?;
     let counter = |at: usize| Ok::<_, StoreError>(row.get::<_, i64>(at)?.unsigned_abs());
     Ok(Meter {
-        of: id.parse().map_err(|error| unreadable(&id, error))?,
+        subject: id.parse().map_err(|error| unreadable(&id, error))?,
         at: time(row.get(1)?)?,
         cpu_nanoseconds: counter(2)?,
         sent_bytes: counter(3)?,
@@ -23,7 +23,7 @@ fn read_meter(row: &Row<'_>) -> Result<Meter, StoreError> {
 
 fn set_meter(db: &Connection, meter: &Meter) -> Result<(), StoreError> {
     let [cpu, sent, received] = [meter.cpu_nanoseconds, meter.sent_bytes, meter.received_bytes].map(number);
-    let values = params![meter.of.as_str(), meter.at.as_microsecond(), cpu, sent, received];
+    let values = params![meter.subject.as_str(), meter.at.as_microsecond(), cpu, sent, received];
     db.prepare_cached(usage::SET_METER)?.execute(values)?;
     Ok(())
 }
@@ -32,7 +32,7 @@ fn append(db: &Connection, sample: &UsageSample) -> Result<(), StoreError> {
     let UsageSample { tenant, name, template, used, meter } = sample;
     let [egress, ingress, calls] = [used.egress_bytes, used.ingress_bytes, used.tool_calls].map(number);
     db.prepare_cached(&usage::append())?.execute(params![
-        meter.of.as_str(),
+        meter.subject.as_str(),
         meter.at.as_microsecond(),
         tenant.as_str(),
         name.as_str(),
@@ -88,7 +88,7 @@ pub(super) fn import(db: &Connection, contents: &UsageContents) -> Result<(), St
         db.prepare_cached(&usage::insert_hour())?.execute(params![
             hour.hour.as_microsecond(),
             hour.tenant.as_str(),
-            hour.of.as_ref().map_or("", |id| id.as_str()),
+            hour.subject.as_ref().map_or("", |id| id.as_str()),
             hour.name.as_deref().unwrap_or_default(),
             hour.template,
             used.core_seconds,

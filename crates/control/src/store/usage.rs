@@ -185,7 +185,7 @@ impl Key {
         Ok(UsageHour {
             hour: Timestamp::from_microsecond(self.hour)?,
             tenant: self.tenant.parse()?,
-            of: text(self.sandbox).map(|id| id.parse()).transpose()?,
+            subject: text(self.sandbox).map(|id| id.parse()).transpose()?,
             name: text(self.name),
             template: self.template,
             used,

@@ -469,7 +469,8 @@ impl Server {
         let begun = std::time::Instant::now();
         loop {
             let meters = usage.meters().await.map_err(|error| error.to_string())?;
-            let is_read = |id: &SandboxId| meters.iter().any(|meter| meter.of.as_str() == id.as_str() && meter.at >= model.now);
+            let is_read =
+                |id: &SandboxId| meters.iter().any(|meter| meter.subject.as_str() == id.as_str() && meter.at >= model.now);
             let alive = || model.sandboxes.values().filter(|held| held.is_alive());
             if alive().all(|held| is_read(&held.row.id)) {
                 return Ok(());

@@ -135,7 +135,7 @@ impl SnapshotArchive {
     }
 }
 
-/// What the config of an archive is made of. It says nothing of this host and of when its layers were made, so that archives of
+/// What the config of an archive describes. It says nothing of this host and of when its layers were made, so that archives of
 /// one image have the same.
 fn bare_image(name: &ImageName, config: &ImageConfig, layers: &[PathBuf]) -> Image {
     let created_at = Timestamp::UNIX_EPOCH;

@@ -20,7 +20,7 @@ fn count(row: &Row, at: usize) -> Result<u64, Unreadable> {
 
 fn read_meter(row: &Row) -> Result<Meter, Unreadable> {
     Ok(Meter {
-        of: row.try_get::<_, &str>(0)?.parse()?,
+        subject: row.try_get::<_, &str>(0)?.parse()?,
         at: read_time(row, 1)?,
         cpu_nanoseconds: count(row, 2)?,
         sent_bytes: count(row, 3)?,
@@ -60,7 +60,7 @@ fn read_hour(row: &Row) -> Result<UsageHour, Unreadable> {
 
 async fn set_meter(client: &Client, statement: &Statement, meter: &Meter) -> Result<(), Fault> {
     let [cpu, sent, received] = [meter.cpu_nanoseconds, meter.sent_bytes, meter.received_bytes].map(number);
-    client.execute(statement, &[&meter.of.as_str(), &meter.at.as_microsecond(), &cpu, &sent, &received]).await?;
+    client.execute(statement, &[&meter.subject.as_str(), &meter.at.as_microsecond(), &cpu, &sent, &received]).await?;
     Ok(())
 }
 
@@ -71,7 +71,7 @@ async fn append(client: &Client, statement: &Statement, sample: &UsageSample) ->
         .execute(
             statement,
             &[
-                &meter.of.as_str(),
+                &meter.subject.as_str(),
                 &meter.at.as_microsecond(),
                 &tenant.as_str(),
                 &name.as_str(),
@@ -97,7 +97,7 @@ async fn insert_hour(client: &Client, statement: &Statement, hour: &UsageHour) -
             &[
                 &hour.hour.as_microsecond(),
                 &hour.tenant.as_str(),
-                &hour.of.as_ref().map_or("", |id| id.as_str()),
+                &hour.subject.as_ref().map_or("", |id| id.as_str()),
                 &hour.name.as_deref().unwrap_or_default(),
                 &hour.template,
                 &used.core_seconds,
