@@ -35,7 +35,7 @@ pub(crate) const ANSWERS: usize = 64;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FromServer {
-    Set(SetPolicy),
+    Set(Box<SetPolicy>),
     /// Forgets a sandbox and closes its connections.
     Remove {
         address: IpAddr,

@@ -478,7 +478,7 @@ pub struct OpenStep {
     parts: Vec<PartOfStep>,
     class: Option<FailureClass>,
     state: Option<StepState>,
-    model: Option<ModelStep>,
+    model: Option<Box<ModelStep>>,
 }
 
 /// One of the calls of a step that stands for several.
@@ -540,7 +540,7 @@ impl OpenStep {
 
     /// Describes the call of a model.
     pub fn set_model(&mut self, model: ModelStep) {
-        self.model = Some(model);
+        self.model = Some(Box::new(model));
     }
 
     /// The step's number within its trajectory, from 1.
@@ -589,7 +589,7 @@ impl OpenStep {
             observation: response.close(),
             calls: std::mem::take(&mut self.parts),
             state: self.state.take(),
-            model: self.model.take().map(ModelStep::shortened),
+            model: self.model.take().map(|model| model.shortened()),
             bytes_in,
             bytes_out,
             ended_at: Some(Timestamp::now()),

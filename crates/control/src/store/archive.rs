@@ -53,7 +53,7 @@ struct Header {
 #[serde(rename_all = "snake_case")]
 enum Line {
     Sandbox(Box<Sandbox>),
-    Tenant(TenantRow),
+    Tenant(Box<TenantRow>),
     Key(Box<ApiKey>),
     Audit(Box<AuditRow>),
     Usage(Box<UsageHour>),
@@ -72,7 +72,7 @@ pub fn write(contents: Contents, out: &mut dyn Write) -> Result<(), ArchiveError
     let TenantContents { tenants, keys, audit } = contents.tenants.unwrap_or_default();
     let UsageContents { hours, meters } = contents.usage.unwrap_or_default();
     let lines = contents.sandboxes.into_iter().map(|row| Line::Sandbox(Box::new(row)));
-    let lines = lines.chain(tenants.into_iter().map(Line::Tenant));
+    let lines = lines.chain(tenants.into_iter().map(|row| Line::Tenant(Box::new(row))));
     let lines = lines.chain(keys.into_iter().map(|key| Line::Key(Box::new(key))));
     let lines = lines.chain(audit.into_iter().map(|row| Line::Audit(Box::new(row))));
     let lines = lines.chain(hours.into_iter().map(|hour| Line::Usage(Box::new(hour))));
@@ -126,7 +126,7 @@ pub fn read(mut input: impl BufRead) -> Result<Contents, ArchiveError> {
         } else {
             match serde_json::from_str(&text).map_err(invalid)? {
                 Line::Sandbox(row) => found.sandboxes.push(*row),
-                Line::Tenant(row) => found.tenants.get_or_insert_default().tenants.push(row),
+                Line::Tenant(row) => found.tenants.get_or_insert_default().tenants.push(*row),
                 Line::Key(key) => found.tenants.get_or_insert_default().keys.push(*key),
                 Line::Audit(row) => found.tenants.get_or_insert_default().audit.push(*row),
                 Line::Usage(hour) => found.usage.get_or_insert_default().hours.push(*hour),

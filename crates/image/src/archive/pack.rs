@@ -227,7 +227,7 @@ impl Packer<'_> {
         header.set_size(size);
         let mut records = std::mem::take(&mut self.records);
         if self.is_exact && (stat.st_mtime < 0 || stat.st_mtime_nsec != 0) {
-            push_record(&mut records, b"mtime", exact_time(stat.st_mtime, stat.st_mtime_nsec as u64).as_bytes());
+            push_record(&mut records, b"mtime", exact_time(stat.st_mtime, stat.st_mtime_nsec).as_bytes());
         }
         if !fill(&mut header.as_old_mut().name, path) {
             push_record(&mut records, b"path", path);

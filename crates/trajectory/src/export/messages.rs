@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::MAX_BRANCHES;
 use super::call::{ExportedCall, Names, tool};
-use super::conversation::{Conversations, Transcript, Turn, openai};
+use super::conversation::{Conversations, ModelTurn, Transcript, openai};
 use super::shown::{TEXT, shown};
 use super::source::Source;
 use super::tree::Tree;
@@ -113,7 +113,7 @@ fn conversations(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) -> 
 }
 
 /// Conversations that are written one by one, each with the messages before.
-pub(super) fn bounded<'a>(leaves: Vec<&'a Turn>, trajectory: &str) -> Result<Vec<&'a Turn>, TrajectoryError> {
+pub(super) fn bounded<'a>(leaves: Vec<&'a ModelTurn>, trajectory: &str) -> Result<Vec<&'a ModelTurn>, TrajectoryError> {
     if leaves.len() > MAX_BRANCHES {
         return Err(TrajectoryError::TooManyBranches { trajectory: trajectory.to_owned(), branches: leaves.len() });
     }

@@ -83,7 +83,7 @@ impl Setting {
             secrets,
             authority: Some(self.keys.clone()),
         };
-        self.proxy.send(&serde_json::to_string(&FromServer::Set(set)).unwrap()).await;
+        self.proxy.send(&serde_json::to_string(&FromServer::Set(Box::new(set))).unwrap()).await;
         self.proxy.barrier().await;
     }
 

@@ -215,7 +215,7 @@ impl Egress {
         state.waiting.insert(number, told);
         if let Some(process) = &state.process {
             // If it ended, its successor gets all policies, and is asked the same.
-            let _ = process.send(FromServer::Set(policy));
+            let _ = process.send(FromServer::Set(Box::new(policy)));
             let _ = process.send(FromServer::Ready(number));
         }
         drop(state);
@@ -295,7 +295,7 @@ impl Egress {
         let mut state = self.state();
         for policy in state.policies.values() {
             // The receiver is there.
-            let _ = sender.send(FromServer::Set(policy.clone()));
+            let _ = sender.send(FromServer::Set(Box::new(policy.clone())));
         }
         for number in state.waiting.keys() {
             let _ = sender.send(FromServer::Ready(*number));

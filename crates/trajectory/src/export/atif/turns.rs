@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::{CalledStep, Metrics, Observation, ObservationResult, Step, ToolCall, Totals, metrics, step};
 use crate::export::call::{ExportedCall, iso, tool};
-use crate::export::conversation::{ChatAnswer, ChatCall, ChatMessage, Conversations, Role, Turn, answer_of, request};
+use crate::export::conversation::{ChatAnswer, ChatCall, ChatMessage, Conversations, ModelTurn, Role, answer_of, request};
 use crate::export::source::Source;
 use crate::export::tree::Tree;
 use crate::export::writer::Writer;
@@ -106,7 +106,7 @@ fn tool_calls(message: &ChatMessage) -> Vec<ToolCall<'_>> {
 fn results(
     all: &Conversations,
     source: &mut Source<'_>,
-    turn: &Turn,
+    turn: &ModelTurn,
 ) -> Result<Vec<ObservationResult<'static>>, TrajectoryError> {
     let mut steps = HashMap::new();
     for (id, number) in turn.steps_of_calls() {

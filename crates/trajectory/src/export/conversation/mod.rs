@@ -9,4 +9,4 @@ mod turns;
 
 pub(super) use chat::{ChatCall, ChatMessage, Role, openai};
 pub(super) use shapes::{ChatAnswer, request};
-pub(super) use turns::{Conversations, Transcript, Turn, answer_of};
+pub(super) use turns::{Conversations, ModelTurn, Transcript, answer_of};

@@ -20,7 +20,7 @@ const MIN_ARGUMENT: usize = 3;
 const NO_RESULT: &str = "[no answer: none was recorded]";
 
 /// A call of a model, without its messages.
-pub(in crate::export) struct Turn {
+pub(in crate::export) struct ModelTurn {
     pub(in crate::export) step: u64,
     has_answer: bool,
     /// Of all its messages in order, except those of the system.
@@ -50,7 +50,7 @@ struct CallKey {
 /// All calls of models of a trajectory.
 #[derive(Default)]
 pub(in crate::export) struct Conversations {
-    turns: Vec<Turn>,
+    turns: Vec<ModelTurn>,
     by_step: BTreeMap<u64, usize>,
     /// Turns with an answer, by their requests.
     by_request: HashMap<u64, Vec<usize>>,
@@ -83,7 +83,7 @@ impl Conversations {
         Ok(all)
     }
 
-    pub(in crate::export) fn turn(&self, step: u64) -> Option<&Turn> {
+    pub(in crate::export) fn turn(&self, step: u64) -> Option<&ModelTurn> {
         self.turns.get(*self.by_step.get(&step)?)
     }
 
@@ -140,7 +140,7 @@ impl Conversations {
         }
         let own = answer.as_ref().map_or(0, |answer| answer.message.fingerprint(0));
         self.by_step.insert(call.step.step, index);
-        self.turns.push(Turn {
+        self.turns.push(ModelTurn {
             step: call.step.step,
             has_answer: answer.is_some(),
             request: chain,
@@ -184,11 +184,11 @@ impl Conversations {
     }
 
     /// The last turns of conversations, in order.
-    pub(in crate::export) fn leaves(&self) -> Vec<&Turn> {
+    pub(in crate::export) fn leaves(&self) -> Vec<&ModelTurn> {
         // Of repeated requests that failed, the last one counts, and none if one succeeded.
         let failed: HashMap<u64, u64> =
             self.turns.iter().filter(|turn| !turn.has_answer).map(|turn| (turn.request, turn.step)).collect();
-        let is_last = |turn: &&Turn| match turn.has_answer {
+        let is_last = |turn: &&ModelTurn| match turn.has_answer {
             true => turn.next.is_none(),
             false => !self.by_request.contains_key(&turn.request) && failed.get(&turn.request) == Some(&turn.step),
         };
@@ -196,7 +196,7 @@ impl Conversations {
     }
 
     /// A conversation up to a turn, with the results of its last calls.
-    pub(in crate::export) fn transcript(&self, source: &mut Source<'_>, turn: &Turn) -> Result<Transcript, TrajectoryError> {
+    pub(in crate::export) fn transcript(&self, source: &mut Source<'_>, turn: &ModelTurn) -> Result<Transcript, TrajectoryError> {
         let mut chain = vec![turn];
         while let Some(previous) = chain.last().and_then(|turn| turn.previous) {
             chain.push(&self.turns[previous]);
@@ -218,7 +218,7 @@ impl Conversations {
     }
 
     /// The answers of models on the way to a turn, with its own.
-    pub(in crate::export) fn turns_to(&self, turn: &Turn) -> usize {
+    pub(in crate::export) fn turns_to(&self, turn: &ModelTurn) -> usize {
         let before = std::iter::successors(turn.parent, |turn| self.turns[*turn].parent);
         before.count() + usize::from(turn.has_answer)
     }
@@ -227,7 +227,7 @@ impl Conversations {
     pub(in crate::export) fn results(
         &self,
         source: &mut Source<'_>,
-        turn: &Turn,
+        turn: &ModelTurn,
         answers_all: bool,
     ) -> Result<Vec<(String, String)>, TrajectoryError> {
         let mut seen = HashMap::new();
@@ -254,7 +254,7 @@ impl Conversations {
     }
 }
 
-impl Turn {
+impl ModelTurn {
     /// Whether a message is the result of one of its calls.
     fn has_call(&self, message: &ChatMessage) -> bool {
         message.role == Role::Tool && self.calls.iter().any(|key| Some(&key.id) == message.call_id.as_ref())
