@@ -618,7 +618,7 @@ class TestDisks:
         with person.expect_download() as download:
             files.get_by_role("link", name="passwd", exact=True).click()
         assert download.value.path().read_text().startswith("root:")
-        files.get_by_role("button", name="Up").click()
+        files.get_by_role("button", name="Up", exact=True).click()
         expect(files.get_by_role("button", name="Open etc")).to_be_visible()
         files.get_by_role("button", name="Close").click()
         row(person, "kept").get_by_role("button", name="Delete kept").click()

@@ -227,7 +227,7 @@ impl Packer<'_> {
         header.set_size(size);
         let mut records = std::mem::take(&mut self.records);
         if self.is_exact && (stat.st_mtime < 0 || stat.st_mtime_nsec != 0) {
-            push_record(&mut records, b"mtime", exact_time(stat.st_mtime, stat.st_mtime_nsec).as_bytes());
+            push_record(&mut records, b"mtime", exact_time(stat.st_mtime as _, stat.st_mtime_nsec as _).as_bytes());
         }
         if !fill(&mut header.as_old_mut().name, path) {
             push_record(&mut records, b"path", path);
@@ -281,7 +281,7 @@ fn pieces(file: &OwnedFd, size: u64) -> io::Result<Option<Vec<(u64, u64)>>> {
 }
 
 /// A time in seconds since 1970, with a fraction.
-fn exact_time(seconds: i64, nanoseconds: u64) -> String {
+fn exact_time(seconds: i64, nanoseconds: i64) -> String {
     match seconds {
         0.. => format!("{seconds}.{nanoseconds:09}"),
         _ if nanoseconds == 0 => seconds.to_string(),
@@ -346,7 +346,7 @@ mod tests {
             (-7, 0, "-7"),
         ] {
             assert_eq!(exact_time(seconds, nanoseconds), text);
-            assert_eq!(super::super::entries::read_time(text), Some((seconds, nanoseconds as i64)));
+            assert_eq!(super::super::entries::read_time(text), Some((seconds, nanoseconds)));
         }
     }
 
