@@ -374,3 +374,28 @@ def test_a_full_disk(small: SmallServer) -> None:
     assert box.output("cat /root/file") == "one"
     box.delete()
     assert not list((small.in_pool() / "processes").glob("*"))
+
+
+def test_an_archive_has_the_disk_and_not_the_processes(server: Server, gvisor: Callable[..., LiveSandbox]) -> None:
+    # A small image: all of it is in the archive.
+    call(server, "POST", API, 201, name="packed", image="base", tier="gvisor")
+    gvisor.adopt("packed")  # type: ignore[attr-defined]
+    live = LiveSandbox(server.url, "packed", 180)
+    live.output("echo on disk > /home/gem/note; nohup sleep 4242 >/dev/null 2>&1 & sleep 0.1")
+    sealed = call(server, "POST", SNAPSHOTS, 201, name="packed", sandbox="packed", keep_processes=True)
+    assert sealed["memory_bytes"] > 0
+    try:
+        exported = httpx.get(f"{server.url}{SNAPSHOTS}/packed/archive", timeout=300)
+        assert exported.status_code == 200 and exported.headers["x-arenite-processes"] == "ended"
+        listed = httpx.get(f"{server.url}{SNAPSHOTS}/packed/content", params={"path": "home/gem/note"}, timeout=60)
+        assert listed.text == "on disk\n"
+        imported = httpx.post(f"{server.url}{SNAPSHOTS}/import", params={"name": "unpacked"}, content=exported.content, timeout=300)
+        assert imported.status_code == 201, imported.text
+        assert (imported.json()["memory_bytes"], imported.json()["tier"]) == (None, "gvisor")
+        call(server, "POST", API, 201, name="unpacked", snapshot="unpacked")
+        gvisor.adopt("unpacked")  # type: ignore[attr-defined]
+        copy = LiveSandbox(server.url, "unpacked", 180)
+        assert copy.output("cat /home/gem/note; pgrep -f 'sleep 424[2]' || echo none") == "on disk\nnone"
+    finally:
+        for name in ("packed", "unpacked"):
+            httpx.delete(f"{server.url}{SNAPSHOTS}/{name}", timeout=60)
