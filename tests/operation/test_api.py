@@ -21,7 +21,7 @@ OTHERS = "agent-sandbox"
 #: Lists that are numbered logs or measurements, and have no cursor.
 LOGS = {"list_events", "list_sandbox_steps", "list_steps", "list_usage"}
 #: Lists of which this server has entries without help.
-FEW = {"list_corpora": 0, "list_nodes": 0, "list_quarantine": 0, "list_images": 1, "list_pulls": 0, "list_templates": 2}
+FEW = {"list_corpora": 0, "list_nodes": 0, "list_quarantine": 0, "list_images": 1, "list_pulls": 0, "list_templates": 2, "list_network_records": 0}
 SANDBOXES = {
     "a-1": {"labels": {"team": "red", "note": "x=y"}, "client_tag": "mine"},
     "a-2": {"labels": {"team": "blue"}, "group": "g-0"},
@@ -48,6 +48,8 @@ def operator(served: TenantsServer) -> Iterator[Tenant]:
         operator.json("POST", "/api/v2/tenants", json={"name": f"t-{number}"})
         operator.new_key("read")
         operator.json("PUT", f"/api/v2/registries/r-{number}.example", json={"user": "u", "password": "p"})
+        operator.json("PUT", f"/api/v2/secrets/s-{number}", json={"value": "value-of-it"})
+        operator.json("PUT", f"/api/v2/models/m-{number}", json={"upstream": "https://api.example.com/v1"})
         operator.json("POST", "/api/v2/volumes", json={"name": f"v-{number}", "size_bytes": 16 << 20})
         operator.json("PUT", f"/api/v2/volumes/v-0/content?path=f-{number}", content=b"")
         operator.json("POST", "/api/v2/webhooks", json={"url": "http://127.0.0.1:9/", "types": ["sandbox.created"]})
@@ -150,7 +152,7 @@ def test_every_list_is_read_in_pages(operator: Tenant, operations: list[Operatio
     trajectory = operator.json("GET", "/api/v1/trajectories?worker=w-1")["trajectories"][0]["trajectory"]
     hook = operator.json("GET", "/api/v2/webhooks")["webhooks"][0]["id"]
     for _, path, operation in lists:
-        name = "v-0" if "/volumes/" in path else "a-1"
+        name = "v-0" if "/volumes/" in path else "s-0" if "/snapshots/" in path else "a-1"
         url = filled(path, name=name, id=trajectory if "trajectories" in path else hook)
         name = operation["operationId"]
         whole = operator.json("GET", url, params={"limit": 1000})

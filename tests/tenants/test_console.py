@@ -175,7 +175,7 @@ class TestCreating:
         # The label is text in the page of the sandbox, and it finds the row.
         person.fill("#find", "note=<img")
         row(person, name).get_by_role("link", name=f"Details of {name}").click()
-        expect(person.locator(".facts")).to_contain_text(HOSTILE)
+        expect(person.locator(".facts").first).to_contain_text(HOSTILE)
         expect(person.locator("pre.log")).to_contain_text("started")
         # The code that it showed creates the same.
         acme.json("DELETE", f"/api/v2/sandboxes/{name}")
@@ -281,7 +281,7 @@ class TestLifecycle:
         try:
             sign_in(person, tenants.url, acme.key, "#/sandboxes/longer")
             page = person.locator("#page-sandbox")
-            expect(page.locator(".facts")).to_contain_text("deleted in 1 h")
+            expect(page.locator(".facts").first).to_contain_text("deleted in 1 h")
             page.get_by_role("button", name="Extend").click()
             dialog = person.locator("dialog[open]")
             dialog.get_by_label("By").fill("soon")
@@ -290,7 +290,7 @@ class TestLifecycle:
             dialog.get_by_label("By").fill("3h")
             dialog.get_by_role("button", name="Extend").click()
             expect(dialog).to_have_count(0)
-            expect(page.locator(".facts")).to_contain_text("deleted in 4 h")
+            expect(page.locator(".facts").first).to_contain_text("deleted in 4 h")
             before, after = (datetime.fromisoformat(one["expires_at"]) for one in (made, acme.json("GET", "/api/v2/sandboxes/longer")))
             assert (after - before).total_seconds() == 3 * 3600
             page.get_by_role("button", name="Extend").click()

@@ -1,7 +1,7 @@
 //! What sandboxes may reach: networks in requests, and `/api/v2/sandboxes/{name}/network`.
 
 use arenite_control::DefaultNetwork;
-use arenite_engine::{EgressEvent, suggest_rules};
+use arenite_engine::{EgressEvent, NetworkLog, suggest_rules};
 use arenite_model::{NetworkMode, NetworkPolicy, NetworkRule, PolicyMode};
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
@@ -90,8 +90,9 @@ impl NetworkRules {
 /// The network of a sandbox, and what it reached.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct NetworkInfo {
-    #[serde(flatten)]
-    rules: NetworkRules,
+    mode: RequestedMode,
+    allow: Vec<NetworkRule>,
+    deny: Vec<NetworkRule>,
     /// What the sandboxes of its tenant may reach at most. Null: all that their policies allow.
     floor: Option<NetworkRules>,
     /// Decisions since the server started: connections, requests of HTTP, and names.
@@ -108,11 +109,11 @@ pub(crate) struct NetworkInfo {
 pub(crate) async fn show(exchange: &mut Exchange) -> Answered {
     let sandbox = find(exchange).await?;
     let log = exchange.gateway.control.network_log(&sandbox);
-    let rules = NetworkRules::new(sandbox.spec.network, sandbox.spec.network_policy.clone());
+    let NetworkRules { mode, allow, deny } = NetworkRules::new(sandbox.spec.network, sandbox.spec.network_policy.clone());
     let floor = NetworkRules::of_floor(exchange.gateway.control.network_floor(&sandbox.tenant));
     let suggested = suggest_rules(&log.events);
-    let info = NetworkInfo { rules, floor, allowed: log.allowed, refused: log.refused, events: log.events, suggested };
-    Ok(json_response(StatusCode::OK, &info))
+    let NetworkLog { events, allowed, refused } = log;
+    Ok(json_response(StatusCode::OK, &NetworkInfo { mode, allow, deny, floor, allowed, refused, events, suggested }))
 }
 
 /// A network for all sandboxes of a tenant that name none.
