@@ -846,25 +846,19 @@ class NetworkEvent(Model):
     """The rule that decided."""
 
 
-class NetworkRules(Model):
-    """A mode with rules."""
-    allow: list[NetworkRule] | None = None
-    """Only with `allowlist`."""
-    deny: list[NetworkRule] | None = None
-    """With `allowlist` and `observe`."""
-    mode: RequestedMode
-
-
-class NetworkInfo(NetworkRules):
+class NetworkInfo(Model):
     """The network of a sandbox, and what it reached."""
+    allow: list[NetworkRule]
     allowed: int
     """Decisions since the server started: connections, requests of HTTP, and names."""
+    deny: list[NetworkRule]
     events: list[dict[str, Any]]
     """The newest 1,000 decisions, and ends of connections, the oldest first. Without a policy and a floor, nothing is
     recorded.
     """
     floor: NetworkRules | None = None
     """What the sandboxes of its tenant may reach at most. Null: all that their policies allow."""
+    mode: RequestedMode
     refused: int
     suggested: list[NetworkRule]
     """The smallest allowlist of what was allowed in these events."""
@@ -888,6 +882,15 @@ class NetworkRecordList(Model):
     next_cursor: str | None = None
     """`cursor` of the next page; null at the end."""
     trajectory: str
+
+
+class NetworkRules(Model):
+    """A mode with rules."""
+    allow: list[NetworkRule] | None = None
+    """Only with `allowlist`."""
+    deny: list[NetworkRule] | None = None
+    """With `allowlist` and `observe`."""
+    mode: RequestedMode
 
 
 class NewKeyInfo(KeyInfo):
