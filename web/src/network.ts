@@ -57,7 +57,7 @@ export class NetworkSection {
   private readonly rights: Rights;
   private readonly message: Message;
   private readonly head = make('div', { className: 'head' });
-  private readonly rules = make('dl', { className: 'facts' });
+  private readonly rules = make('dl', { className: 'rules' });
   private readonly suggestion = make('div', { className: 'suggestion', hidden: true });
   private readonly table: Table<NetworkEvent>;
   private readonly ends = new Map<number, NetworkEvent>();
