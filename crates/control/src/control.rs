@@ -237,12 +237,12 @@ impl Control {
         self.registry().all().map(|entry| entry.current()).collect()
     }
 
-    /// Whether a tenant has a sandbox with this id here, in any state.
     /// The tenant of a sandbox on this node.
     pub fn tenant_of(&self, id: &SandboxId) -> Option<TenantId> {
         self.registry().by_id(id).map(|entry| entry.tenant.clone())
     }
 
+    /// Whether a tenant has a sandbox with this id here, in any state.
     pub fn has_id(&self, tenant: &TenantId, id: &SandboxId) -> bool {
         self.registry().owned(tenant, id).is_some()
     }

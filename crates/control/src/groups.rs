@@ -68,13 +68,11 @@ impl Group {
 
     /// Reads a record. An open group has its whole lease from `now`.
     fn read(record: &Record, now: Timestamp) -> Result<Self, StoreError> {
-        let unreadable = |reason: String| StoreError::BadRow { id: record.id.key.clone(), reason };
-        let Stored { created_at, ttl_seconds, is_ending } =
-            serde_json::from_str(&record.value).map_err(|error| unreadable(error.to_string()))?;
+        let Stored { created_at, ttl_seconds, is_ending } = record.parse()?;
         let ttl = Duration::from_secs(ttl_seconds);
         Ok(Self {
             tenant: record.id.tenant.clone(),
-            name: record.id.key.parse().map_err(|error: arenite_model::IdError| unreadable(error.to_string()))?,
+            name: record.parse_key()?,
             created_at,
             ttl,
             expires_at: if is_ending { now } else { later(now, ttl) },

@@ -212,8 +212,7 @@ impl Control {
         let found = self.store.record(&id).await.map_err(&unread)?;
         let (since, is_resumed) = match found.filter(|record| record.expires_at.is_none_or(|end| now < end)) {
             Some(record) => {
-                let entry: Entry = serde_json::from_str(&record.value)
-                    .map_err(|error| unread(StoreError::BadRow { id: key.to_string(), reason: error.to_string() }))?;
+                let entry: Entry = record.parse().map_err(&unread)?;
                 if entry.fingerprint != fingerprint {
                     return Err(ControlError::IdempotencyKeyReused { key });
                 }

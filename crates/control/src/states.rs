@@ -83,8 +83,7 @@ impl Snapshot {
     }
 
     fn read(record: &Record) -> Result<Self, StoreError> {
-        let unreadable = |error: serde_json::Error| StoreError::BadRow { id: record.id.key.clone(), reason: error.to_string() };
-        serde_json::from_str(&record.value).map_err(unreadable)
+        record.parse()
     }
 }
 

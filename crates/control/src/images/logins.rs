@@ -86,8 +86,7 @@ impl Control {
     pub(crate) async fn load_registry_logins(&self) -> Result<(), ControlError> {
         let unread = ControlError::store("read the registries");
         for record in self.store.records(RecordKind::Registry).await.map_err(&unread)? {
-            let bad = |error: serde_json::Error| StoreError::BadRow { id: record.id.key.clone(), reason: error.to_string() };
-            let stored: Stored = serde_json::from_str(&record.value).map_err(|error| unread(bad(error)))?;
+            let stored: Stored = record.parse().map_err(&unread)?;
             self.registry_logins.map().insert((record.id.tenant, record.id.key), stored);
         }
         Ok(())

@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use super::{ModelBudget, ModelRoute};
 use crate::clock::later;
-use crate::store::{Record, RecordId, RecordKind, StoreError, to_json};
+use crate::store::{Record, RecordId, RecordKind, to_json};
 use crate::{Control, ControlError};
 
 /// The most counters in memory; those without a call in progress are read again when they are needed.
@@ -341,6 +341,5 @@ impl Control {
 }
 
 fn read(record: &Record) -> Result<ModelUse, ControlError> {
-    let bad = |error: serde_json::Error| StoreError::BadRow { id: record.id.key.clone(), reason: error.to_string() };
-    serde_json::from_str(&record.value).map_err(|error| ControlError::store("read the use of models")(bad(error)))
+    record.parse().map_err(ControlError::store("read the use of models"))
 }

@@ -20,7 +20,7 @@ pub(crate) use meter::ModelMeters;
 pub use meter::{ModelCall, ModelPermit, ModelSubject, ModelUse};
 pub use route::{ModelBudget, ModelDialect, ModelPrice, ModelRoute, ModelRouteSpec};
 
-use crate::store::{Record, RecordId, RecordKind, StoreError, to_json};
+use crate::store::{Record, RecordId, RecordKind, to_json};
 use crate::{Control, ControlError};
 
 /// The most routes of a tenant.
@@ -40,11 +40,10 @@ fn record_id(tenant: &TenantId, name: &ModelRouteName) -> RecordId {
 }
 
 fn read_record(record: Record) -> Result<ModelRoute, ControlError> {
-    let Record { id: RecordId { tenant, key, .. }, value, .. } = record;
-    let bad = |reason: String| ControlError::store("read a model route")(StoreError::BadRow { id: key.clone(), reason });
-    let name = key.parse().map_err(|error: arenite_model::IdError| bad(error.to_string()))?;
-    let Stored { spec, created_at, changed_at } = serde_json::from_str(&value).map_err(|error| bad(error.to_string()))?;
-    Ok(ModelRoute { tenant, name, spec, created_at, changed_at })
+    let unread = ControlError::store("read a model route");
+    let name = record.parse_key().map_err(&unread)?;
+    let Stored { spec, created_at, changed_at } = record.parse().map_err(unread)?;
+    Ok(ModelRoute { tenant: record.id.tenant, name, spec, created_at, changed_at })
 }
 
 impl Control {

@@ -115,7 +115,7 @@ impl Control {
 
     async fn node_facts(&self, claim: &NodeClaim) -> NodeFacts {
         let capacity = self.engine.capacity().await.unwrap_or_default();
-        let sandboxes = self.registry().len() as u64;
+        let sandboxes = self.own_sandboxes();
         NodeFacts {
             sandboxes,
             memory_total_bytes: capacity.memory_total_bytes,

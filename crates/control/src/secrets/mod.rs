@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use self::keys::{Keys, Sealed};
 pub use self::keys::{SecretKeySource, new_key};
 use crate::registry::Entry;
-use crate::store::{Record, RecordId, RecordKind, StoreError};
+use crate::store::{Record, RecordId, RecordKind};
 use crate::{Control, ControlError};
 
 /// The most secrets of a tenant, of a sandbox, and the most hosts of a secret.
@@ -87,11 +87,6 @@ pub(crate) struct Secrets {
 }
 
 impl Stored {
-    fn read(record: &Record) -> Result<Self, StoreError> {
-        let bad = |error: serde_json::Error| StoreError::BadRow { id: record.id.key.clone(), reason: error.to_string() };
-        serde_json::from_str(&record.value).map_err(bad)
-    }
-
     fn shown(self, name: SecretName) -> Secret {
         let Self { hosts, places, created_at, rotated_at, .. } = self;
         Secret { name, hosts, places, created_at, rotated_at }
@@ -145,9 +140,8 @@ impl Control {
         let records = self.store.records_of(RecordKind::Secret, tenant).await.map_err(&unread)?;
         let mut secrets = Vec::with_capacity(records.len());
         for record in records {
-            let name = record.id.key.parse();
-            let bad = |error: arenite_model::IdError| StoreError::BadRow { id: record.id.key.clone(), reason: error.to_string() };
-            secrets.push(Stored::read(&record).map_err(&unread)?.shown(name.map_err(bad).map_err(&unread)?));
+            let name = record.parse_key().map_err(&unread)?;
+            secrets.push(record.parse::<Stored>().map_err(&unread)?.shown(name));
         }
         secrets.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(secrets)
@@ -252,7 +246,7 @@ impl Control {
             let failed = ControlError::store("remember a secret");
             let mut changed = 0;
             for record in control.store.records(RecordKind::Secret).await.map_err(&failed)? {
-                let stored = Stored::read(&record).map_err(&failed)?;
+                let stored = record.parse::<Stored>().map_err(&failed)?;
                 if stored.sealed.key == keys.current() {
                     continue;
                 }
@@ -291,7 +285,7 @@ impl Control {
         let unread = ControlError::store("read a secret");
         let record = self.store.record(&record_id(tenant, name)).await.map_err(&unread)?;
         let record = record.ok_or_else(|| ControlError::NoSecret { name: name.clone() })?;
-        Stored::read(&record).map_err(unread)
+        record.parse::<Stored>().map_err(unread)
     }
 
     async fn open_secret(&self, id: &RecordId, stored: &Stored) -> Result<SecretText, ControlError> {
@@ -438,7 +432,7 @@ impl Control {
     fn with_secrets(&self, wanted: impl Fn(&Entry, &SandboxSpec) -> bool) -> Vec<(Arc<Entry>, SandboxSpec)> {
         let entries: Vec<Arc<Entry>> = self.registry().all().cloned().collect();
         let of_entry = |entry: Arc<Entry>| {
-            let sandbox = entry.current();
+            let sandbox = entry.sandbox();
             let is_wanted = sandbox.state != SandboxState::Deleting && !sandbox.spec.secrets.is_empty();
             (is_wanted && wanted(&entry, &sandbox.spec)).then(|| (entry, sandbox.spec.clone()))
         };

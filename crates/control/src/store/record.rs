@@ -1,8 +1,13 @@
 //! Records beside the sandboxes: small JSON texts of one kind each, by tenant and key.
 
-use arenite_model::TenantId;
+use std::str::FromStr;
+
+use arenite_model::{IdError, TenantId};
 use jiff::Timestamp;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+
+use super::StoreError;
 
 /// What a record holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -72,4 +77,24 @@ pub struct Record {
     pub value: String,
     /// None: it is kept until it is removed.
     pub expires_at: Option<Timestamp>,
+}
+
+impl Record {
+    /// The key as a name.
+    ///
+    /// # Errors
+    /// [`StoreError::BadRow`].
+    pub(crate) fn parse_key<N: FromStr<Err = IdError>>(&self) -> Result<N, StoreError> {
+        let bad = |error: IdError| StoreError::BadRow { id: self.id.key.clone(), reason: error.to_string() };
+        self.id.key.parse().map_err(bad)
+    }
+
+    /// The value.
+    ///
+    /// # Errors
+    /// [`StoreError::BadRow`].
+    pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T, StoreError> {
+        let bad = |error: serde_json::Error| StoreError::BadRow { id: self.id.key.clone(), reason: error.to_string() };
+        serde_json::from_str(&self.value).map_err(bad)
+    }
 }

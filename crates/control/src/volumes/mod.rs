@@ -162,10 +162,7 @@ impl Volume {
     }
 
     fn read(record: &Record) -> Result<Self, StoreError> {
-        let unreadable = |reason: String| StoreError::BadRow { id: record.id.key.clone(), reason };
-        let stored = serde_json::from_str(&record.value).map_err(|error| unreadable(error.to_string()))?;
-        let name = record.id.key.parse().map_err(|error: arenite_model::IdError| unreadable(error.to_string()))?;
-        Ok(Self::new(record.id.tenant.clone(), name, stored))
+        Ok(Self::new(record.id.tenant.clone(), record.parse_key()?, record.parse()?))
     }
 }
 
