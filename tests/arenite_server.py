@@ -8,6 +8,7 @@ import socket
 import subprocess
 import time
 from pathlib import Path
+from typing import ClassVar
 
 import httpx
 
@@ -40,6 +41,8 @@ class Server:
 
     #: Whether its sandboxes trust the certificates that this host's registries need. Not every engine can give them.
     gives_certificates = True
+    #: Of all servers that were started.
+    ports: ClassVar[set[int]] = set()
 
     def __init__(self, data_dir: Path, port: int | None = None, args: tuple[str, ...] = ()):
         self.data_dir = data_dir
@@ -88,6 +91,7 @@ class Server:
     def start(self, extra: tuple[str, ...] = (), wait: float = 90, ready: bool = True) -> None:
         """Returns when it is ready; with `ready` false, when it answers whether it is."""
         assert self.process is None, "the server is already running"
+        self.ports.add(self.port)
         # ARENITE_* of the caller would reach the server as settings.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("ARENITE_")} | self.environment
         with self.log_path.open("ab") as log:
@@ -105,7 +109,8 @@ class Server:
         while time.monotonic() < deadline:
             if (status := self.process.poll()) is not None:
                 self.process = None
-                raise RuntimeError(f"the server ended with status {status}:\n{self.log_tail()}")
+                tail = self.log_tail()
+                raise RuntimeError(f"the server ended with status {status}: {tail.strip().rpartition(chr(10))[2]}\n{tail}")
             try:
                 answer = httpx.get(f"{self.url}/ready", timeout=5)
                 if answer.status_code == 200 or (answer.status_code == 503 and not ready):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import page_calls
 import pytest
 import sdk_calls
 from agent_sandbox import Sandbox as Client
@@ -159,8 +160,15 @@ def browser(playwright: Playwright) -> Iterator[Browser]:
             "--disable-component-update", "--disable-sync",
         ],
     )
+    page_calls.watch(browser)
     yield browser
     browser.close()
+
+
+@pytest.fixture(autouse=True)
+def documented_calls(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Pages call only what the OpenAPI documents have."""
+    yield from page_calls.checked(request.node.get_closest_marker("scripted") is not None)
 
 
 @pytest.fixture

@@ -22,9 +22,20 @@ def nodes_of(
     postgres: Postgres, own_server: Callable[..., Server], args: dict[str, tuple[str, ...]] | None = None
 ) -> Iterator[dict[str, SmallServer]]:
     """Three nodes with the image `tiny`, each with its own further arguments."""
-    made = {}
+    made: dict[str, SmallServer] = {}
+    try:
+        start_all(postgres, own_server, args or {}, made)
+        yield made
+    finally:
+        for server in made.values():
+            if server.process is None:
+                server.start()
+            server.delete_all_sandboxes()
+
+
+def start_all(postgres: Postgres, own_server: Callable[..., Server], args: dict[str, tuple[str, ...]], made: dict[str, SmallServer]) -> None:
     for name in NAMES:
-        own = ("--default-image", "tiny", "--node", name, "--node-listen", "127.0.0.1:0", *(args or {}).get(name, ()))
+        own = ("--default-image", "tiny", "--node", name, "--node-listen", "127.0.0.1:0", *args.get(name, ()))
         server = own_server(kind=SmallServer, args=own)
         if "--prepared-slots" in own:
             # Instead of what all servers of these tests have.
@@ -35,11 +46,6 @@ def nodes_of(
         tiny_image(server.data_dir / "pool")
         made[name] = server
     until_all_have_the_image(postgres)
-    yield made
-    for server in made.values():
-        if server.process is None:
-            server.start()
-        server.delete_all_sandboxes()
 
 
 def until_all_have_the_image(postgres: Postgres) -> None:

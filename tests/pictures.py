@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import uuid
 from pathlib import Path
@@ -67,7 +68,7 @@ def take(page: Page, server: str, name: str, out: Path) -> None:
     page.wait_for_timeout(5000)
     page.screenshot(path=out / "dashboard.png")
     page.goto(server)
-    page.get_by_role("button", name=f"Steps of {name}").click()
+    page.get_by_role("button", name=re.compile(f"steps? of {name}$")).click()
     page.wait_for_timeout(1500)
     page.screenshot(path=out / "trajectory.png")
 

@@ -1,4 +1,5 @@
-"""A Postgres server for one test: its own cluster in a temporary directory, on a Unix socket, as an unprivileged user.
+"""A Postgres server for one test: its own cluster in a temporary directory, on a Unix socket, as an unprivileged user, and on
+request at an address of a network namespace.
 
 A cluster is a copy of the run's first one, since making one takes much longer.
 """
@@ -25,8 +26,13 @@ TEMPLATE: list[Path] = []
 
 
 class Postgres:
-    def __init__(self, listen: str = "") -> None:
+    #: Who may connect over a network.
+    rules = "host all all samenet trust\n"
+
+    def __init__(self, listen: str = "", namespace: str = "", rules: str = rules) -> None:
         self.listen = listen
+        self.namespace = namespace
+        self.settings: dict[str, object] = {}
         programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
         if not programs:
             pytest.fail("Postgres is missing; install it: apt-get install postgresql")
@@ -36,8 +42,8 @@ class Postgres:
         os.chown(self.dir, USER.pw_uid, USER.pw_gid)
         self.process: subprocess.Popen[bytes] | None = None
         subprocess.run(["cp", "-a", self._template(), self.dir / "data"], check=True)
-        with (self.dir / "data/pg_hba.conf").open("a") as rules:
-            rules.write("host all all samenet trust\n")
+        with (self.dir / "data/pg_hba.conf").open("a") as file:
+            file.write(rules)
         self.start()
 
     @property
@@ -72,14 +78,18 @@ class Postgres:
         return self._run("psql", "-h", str(self.dir), "-U", "arenite", "-d", "postgres", "-v", "ON_ERROR_STOP=1", "-Atc", statement)
 
     def start(self) -> None:
-        settings = (f"listen_addresses={self.listen}", "fsync=off", "shared_buffers=16MB", "max_connections=30")
+        settings = [f"listen_addresses={self.listen}", "fsync=off", "shared_buffers=16MB", "max_connections=30"]
+        settings += [f"{name}={value}" for name, value in self.settings.items()]
         command = [self.programs / "postgres", "-D", self.dir / "data", "-k", self.dir]
+        user: dict[str, object] = {"user": USER.pw_uid, "group": USER.pw_gid, "extra_groups": []}
+        if self.namespace:
+            # Only root can enter it.
+            ids = ["--reuid", str(USER.pw_uid), "--regid", str(USER.pw_gid), "--clear-groups"]
+            command, user = ["ip", "netns", "exec", self.namespace, "setpriv", *ids, *command], {}
         with (self.dir / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 [*command, *(word for setting in settings for word in ("-c", setting))],
-                user=USER.pw_uid,
-                group=USER.pw_gid,
-                extra_groups=[],
+                **user,
                 cwd=self.dir,
                 stdout=log,
                 stderr=log,

@@ -15,7 +15,7 @@ fn main() -> io::Result<()> {
     // A watched file that does not exist would cause a rebuild each time.
     let watched = if built.is_dir() { &built } else { &web };
     println!("cargo:rerun-if-changed={}", watched.display());
-    for page in ["console", "dashboard", "viewer"] {
+    for page in ["console", "dashboard", "viewer", "docs"] {
         for (kind, instead) in [("js", NOT_BUILT), ("css", "")] {
             let name = format!("{page}.{kind}");
             let text = match fs::read_to_string(built.join(&name)) {
@@ -23,6 +23,14 @@ fn main() -> io::Result<()> {
                 other => other?,
             };
             fs::write(Path::new(&out).join(&name), text)?;
+            for form in ["gz", "br"] {
+                let name = format!("{name}.{form}");
+                let bytes = match fs::read(built.join(&name)) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+                    other => other?,
+                };
+                fs::write(Path::new(&out).join(&name), bytes)?;
+            }
         }
     }
     Ok(())

@@ -8,8 +8,13 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from arenite_server import Server
+from playwright.sync_api import Page, expect
 from sandboxes import LiveSandbox
 from sites import Sites
+
+#: Milliseconds for what the server does; a loaded machine takes its time.
+PATIENCE = 45_000
+expect.set_options(timeout=PATIENCE)
 
 
 def of_image(server: Server, image: str) -> Iterator[LiveSandbox]:
@@ -52,3 +57,15 @@ def sites(served: Sites) -> Sites:
     """The same, with one empty tab."""
     served.fresh()
     return served
+
+
+@pytest.fixture
+def person(page: Page) -> Iterator[Page]:
+    """A page that must not make mistakes: nothing that its policy blocks, no error of its script."""
+    mistakes: list[str] = []
+    page.set_default_timeout(PATIENCE)
+    page.set_default_navigation_timeout(PATIENCE)
+    page.on("pageerror", lambda error: mistakes.append(str(error)))
+    page.on("console", lambda message: mistakes.append(message.text) if "Content Security Policy" in message.text else None)
+    yield page
+    assert not mistakes

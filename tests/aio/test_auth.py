@@ -14,7 +14,8 @@ import pytest
 from agent_sandbox import Sandbox as Client
 from agent_sandbox.core.api_error import ApiError
 from arenite_server import Server, binary
-from playwright.sync_api import Page
+from consoles import heading, row
+from playwright.sync_api import Page, expect
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
@@ -199,11 +200,11 @@ class TestInABrowser:
         page.wait_for_selector("#message:not(:empty)")
         page.fill("#key", KEY)
         page.click("button")
-        page.wait_for_selector(f"#list tbody tr:has-text('{NAME}')")
+        expect(row(page, NAME)).to_be_visible()
         (cookie,) = page.context.cookies()
         assert cookie["httpOnly"] and cookie["sameSite"] == "Strict" and cookie["value"] != KEY
         page.goto(f"{guarded.url}/v1/docs")
-        page.wait_for_selector("article")
+        expect(heading(page)).to_have_text("AIO API")
 
     def test_a_ticket_opens_the_terminal(self, guarded: Server, page: Page) -> None:
         ticket = httpx.post(f"{guarded.url}/tickets", headers={"x-api-key": KEY}).json()["ticket"]
@@ -217,7 +218,7 @@ class TestInABrowser:
         sdk.bash.exec(command="python3 /tmp/site.py", async_mode=True)
         sdk.bash.exec(command="for i in $(seq 100); do curl -s localhost:3000/ && break; sleep 0.1; done")
         self.sign_in(page, f"{guarded.url}/")
-        page.wait_for_selector("#list")
+        expect(heading(page)).to_have_text("Sandboxes")
         page.goto(f"{guarded.url}/sandbox/{NAME}/proxy/3000/x?a=b")
         assert page.title() == "/x?a=b" and page.inner_text("p") == "None"
         assert ".localhost:" in page.url and "ticket" not in page.url

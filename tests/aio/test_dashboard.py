@@ -13,28 +13,13 @@ from typing import Any
 import httpx
 import pytest
 from arenite_server import Server
+from consoles import answer, error, heading, row, show
 from playwright.sync_api import Browser, Page, expect
 from sandboxes import LiveSandbox
-
-#: Milliseconds for what the server does; a loaded machine takes its time.
-PATIENCE = 45_000
-expect.set_options(timeout=PATIENCE)
 
 PNG = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de0000000c49444154789c635038900000024401418fcf1fb70000000049454e44ae426082"
 )
-
-
-@pytest.fixture
-def person(page: Page) -> Iterator[Page]:
-    """A page that must not make mistakes: nothing that its policy blocks, no error of its script."""
-    mistakes: list[str] = []
-    page.set_default_timeout(PATIENCE)
-    page.set_default_navigation_timeout(PATIENCE)
-    page.on("pageerror", lambda error: mistakes.append(str(error)))
-    page.on("console", lambda message: mistakes.append(message.text) if "Content Security Policy" in message.text else None)
-    yield page
-    assert not mistakes
 
 
 def picture(page: Page, name: str) -> None:
@@ -55,50 +40,55 @@ class TestConsole:
         other = sandbox(f"old-{uuid.uuid4().hex[:6]}")
         other.output("echo something")
         person.goto(server.url)
-        row = person.locator(f'tr[data-name="{other.name}"]')
-        expect(row.locator(".state.running")).to_be_visible()
-        expect(row.locator("td.memory meter")).to_be_visible()
-        expect(row.locator("td.memory")).to_contain_text(re.compile(r"\d [KM]iB of \d"))
+        before = row(person, other.name)
+        expect(before.get_by_text("running", exact=True)).to_be_visible()
+        expect(before.get_by_role("meter", name="Memory used")).to_be_visible()
+        expect(before).to_contain_text(re.compile(r"\d [KM]iB of \d"))
         name = f"new-{uuid.uuid4().hex[:6]}"
-        person.fill('#create input[name="name"]', name)
-        person.select_option('#create select[name="image"]', "image:base")
-        person.click("#create button")
-        made = person.locator(f'tr[data-name="{name}"]')
-        expect(made.locator(".state.running")).to_be_visible()
-        expect(made.locator("td.image")).to_have_text("base")
+        person.get_by_role("button", name="Create sandbox").click()
+        dialog = person.get_by_role("dialog", name="Create sandboxes")
+        dialog.get_by_label("Name", exact=True).fill(name)
+        dialog.get_by_label("Image").select_option("base")
+        dialog.get_by_role("button", name="Create", exact=True).click()
+        made = row(person, name)
+        expect(made.get_by_text("running", exact=True)).to_be_visible()
+        expect(made.get_by_text("base", exact=True)).to_be_visible()
         picture(person, f"console-{scheme}")
         # Asked, and kept.
         made.get_by_role("button", name=f"Delete {name}").click()
-        expect(person.locator("#confirm-title")).to_have_text(f"Delete the sandbox {name}?")
+        question = person.get_by_role("dialog", name=f"Delete the sandbox {name}?")
+        expect(question).to_be_visible()
         person.keyboard.press("Enter")
-        expect(person.locator("#confirm")).to_be_hidden()
+        expect(question).to_have_count(0)
         assert httpx.get(f"{server.url}/api/v2/sandboxes/{name}").status_code == 200
         made.get_by_role("button", name=f"Delete {name}").click()
-        person.click('#confirm button[value="yes"]')
+        answer(person, "Delete")
         expect(made).to_have_count(0)
         assert httpx.get(f"{server.url}/api/v2/sandboxes/{name}").status_code == 404
         # What was recorded of it stays.
-        person.locator("#past-list").get_by_role("button", name=name, exact=True).click()
-        expect(person.locator("#step-list .step .what").first).to_contain_text("delete the sandbox")
-        expect(person.locator("#live")).to_have_text("the sandbox is gone")
+        show(person, "Overview").get_by_role("region", name="Trajectories of deleted sandboxes").get_by_role("link", name=name, exact=True).click()
+        expect(person.get_by_role("heading", level=1)).to_contain_text(name)
+        expect(person.get_by_role("main")).to_contain_text("delete the sandbox")
 
     def test_it_shows_what_others_do(self, server: Server, sandbox: Callable[..., LiveSandbox], person: Page) -> None:
         person.goto(server.url)
-        expect(person.locator("#which option").first).to_have_count(1)
+        expect(heading(person)).to_have_text("Sandboxes")
+        expect(person.get_by_role("status", name="Number of sandboxes")).to_have_text(re.compile(r"\d"))
         # Only events: no timer reads anything.
         person.evaluate("() => { for (let id = setTimeout(() => {}); id > 0; id--) clearTimeout(id); }")
         live = sandbox()
-        row = person.locator(f'tr[data-name="{live.name}"]')
-        expect(row.locator(".state.running")).to_be_visible()
+        expect(row(person, live.name).get_by_text("running", exact=True)).to_be_visible()
         live.delete()
-        expect(row).to_have_count(0)
+        expect(row(person, live.name)).to_have_count(0)
 
     def test_the_steps_of_one(self, server: Server, sandbox: Callable[..., LiveSandbox], person: Page) -> None:
         live = sandbox()
         live.output("echo the first")
         person.goto(server.url)
-        person.get_by_role("button", name=f"Steps of {live.name}").click()
-        steps = person.locator("#step-list .step")
+        of_it = row(person, live.name).get_by_role("button", name=re.compile(f"steps? of {live.name}"))
+        of_it.click()
+        dialog = person.get_by_role("dialog", name=f"Steps of {live.name}")
+        steps = dialog.locator("ol.steps > .step")
         expect(steps.first).to_contain_text("echo the first")
         for n in range(120):
             live.bash(f"echo number {n}")
@@ -107,44 +97,50 @@ class TestConsole:
         picture(person, "console-steps")
         expect(steps.first.locator(".more")).to_contain_text('"command": "echo number 119"')
         expect(steps.first.locator(".more")).to_contain_text("number 119\\n")
-        numbers = [int(text) for text in person.locator("#step-list .step .what small").all_inner_texts()]
+        numbers = [int(text) for text in steps.locator(".what small").all_inner_texts()]
         assert numbers == sorted(numbers, reverse=True)
         # After reopening it has the last hundred, and the older ones on request.
         person.keyboard.press("Escape")
-        person.get_by_role("button", name=f"Steps of {live.name}").click()
+        of_it.click()
         expect(steps).to_have_count(100)
-        person.click("#older")
+        dialog.get_by_role("button", name="Show older ones").click()
         expect(steps.last).to_contain_text("create the sandbox")
-        expect(person.locator("#older")).to_be_hidden()
+        expect(dialog.get_by_role("button", name="Show older ones")).to_have_count(0)
 
     def test_by_keyboard(self, server: Server, sandbox: Callable[..., LiveSandbox], person: Page) -> None:
         live = sandbox()
         person.goto(server.url)
-        row = person.locator(f'tr[data-name="{live.name}"]')
-        expect(row).to_be_visible()
+        expect(row(person, live.name)).to_be_visible()
         person.keyboard.press("?")
-        expect(person.locator("#keys")).to_be_visible()
+        keys = person.get_by_role("dialog", name="Keyboard shortcuts")
+        expect(keys).to_be_visible()
         person.keyboard.press("Escape")
-        expect(person.locator("#keys")).to_be_hidden()
-        rows = person.locator("#list tbody tr").count()
-        for _ in range(rows):
+        expect(keys).to_have_count(0)
+        focused = "document.activeElement.closest('tr')?.querySelector('a.title')?.textContent"
+        for _ in range(person.get_by_role("row").count()):
             person.keyboard.press("j")
-            if person.evaluate("document.activeElement.closest('tr')?.dataset.name") == live.name:
+            if person.evaluate(focused) == live.name:
                 break
-        assert person.evaluate("document.activeElement.closest('tr')?.dataset.name") == live.name
+        assert person.evaluate(focused) == live.name
         person.keyboard.press("s")
-        expect(person.locator("#steps-title")).to_have_text(f"Steps of {live.name}")
+        steps = person.get_by_role("dialog", name=f"Steps of {live.name}")
+        expect(steps).to_be_visible()
         person.keyboard.press("Escape")
-        person.keyboard.press("n")
+        expect(steps).to_have_count(0)
+        person.keyboard.press("c")
+        dialog = person.get_by_role("dialog", name="Create sandboxes")
+        expect(dialog.get_by_label("Name", exact=True)).to_be_focused()
         person.keyboard.type("Not A Name")
         person.keyboard.press("Enter")
-        expect(person.locator("#message.bad")).to_contain_text("name")
-        row.locator("td.name a").focus()
+        expect(error(dialog.get_by_label("Name", exact=True))).to_contain_text("name")
+        person.keyboard.press("Escape")
+        expect(dialog).to_have_count(0)
+        row(person, live.name).get_by_role("link", name=live.name, exact=True).focus()
         person.keyboard.press("Delete")
-        expect(person.locator("#confirm-title")).to_contain_text(live.name)
+        expect(person.get_by_role("dialog", name=f"Delete the sandbox {live.name}?")).to_be_visible()
         person.keyboard.press("Tab")
         person.keyboard.press("Enter")
-        expect(row).to_have_count(0)
+        expect(row(person, live.name)).to_have_count(0)
 
 
 class TestDashboard:
@@ -156,9 +152,9 @@ class TestDashboard:
             expect(person.locator("h1")).to_have_text(live.name)
             assert person.evaluate("location.origin") == own, address
         person.locator(".brand").click()
-        expect(person.locator("#sandboxes-title")).to_be_visible()
+        expect(person.get_by_role("heading", level=1, name="Sandboxes")).to_be_visible()
         assert person.evaluate("location.origin") == f"http://localhost:{server.port}"
-        person.locator(f'tr[data-name="{live.name}"] td.name a').click()
+        person.get_by_role("link", name=f"Dashboard of {live.name}").click()
         expect(person.locator("h1")).to_have_text(live.name)
         # A program gets the page where it asks for it.
         plain = httpx.get(f"{live.url}/index.html")
@@ -204,14 +200,14 @@ class TestDashboard:
         expect(page.frame_locator("#panel-jupyter iframe").locator("#jp-main-dock-panel")).to_be_visible(timeout=90_000)
         picture(page, "dashboard-jupyter")
 
-    def test_without_a_host_of_its_own(self, server: Server, sandbox: Callable[..., LiveSandbox], page: Page) -> None:
+    def test_without_a_host_of_its_own(self, server: Server, aio: LiveSandbox, page: Page) -> None:
         """As at an address on the network: the page is on the server's host, and what the sandbox serves is not in it."""
-        live = sandbox()
+        live = aio
         # No program is led away, so it is fetched as by one.
         page.route("**/index.html", lambda route: route.fulfill(response=page.request.get(f"{live.url}/index.html")))
         page.goto(f"{live.url}/index.html#code")
         assert page.evaluate("location.origin") == server.url
-        expect(page.locator("#panel-code .notice")).to_contain_text("none at this address")
+        expect(page.locator("#panel-code [role=alert]")).to_contain_text("none at this address")
         page.click("#tab-terminal")
         expect(page.frame_locator("#panel-terminal iframe").locator("#state.good")).to_be_visible()
         expect(page.locator("#live")).to_have_text("live")
@@ -219,19 +215,28 @@ class TestDashboard:
     def test_a_service_that_is_not_there_says_so(self, sandbox: Callable[..., LiveSandbox], person: Page) -> None:
         live = sandbox(image="base")
         person.goto(f"{live.url}/index.html#code")
-        notice = person.locator("#panel-code .notice[role=alert]")
+        notice = person.locator("#panel-code [role=alert]")
         expect(notice).to_contain_text("Code is not there in this sandbox")
+        expect(notice).to_contain_text("aio")
         expect(notice.get_by_role("button", name="Try again")).to_be_visible()
         picture(person, "dashboard-missing")
         answer = live.http.get("/code-server/", headers={"accept": "application/json"})
         assert answer.status_code in (404, 424)
         if answer.headers.get("content-type", "").startswith("application/json"):
             expect(notice).to_contain_text(answer.json()["message"])
-        person.click("#tab-browser")
+        # Tabs are only for what the image has; a menu names the others.
+        tabs = person.get_by_role("tab")
+        expect(person.get_by_role("tab", name="Desktop")).to_have_count(0)
+        expect(person.get_by_role("tab", name="Files")).to_be_visible()
+        person.get_by_role("button", name="Not in this image").click()
+        person.get_by_role("menuitem", name="Desktop").click()
         person.set_viewport_size({"width": 480, "height": 800})
         picture(person, "dashboard-narrow")
-        screen = person.frame_locator("#panel-browser iframe")
-        expect(screen.locator("#state.bad")).to_contain_text("browser")
+        expect(person.locator("#panel-browser [role=alert]")).to_contain_text("browser")
+        expect(person.get_by_role("tab", name="Desktop")).to_be_focused()
+        # Who goes on has a tab less.
+        person.get_by_role("tab", name="Files").click()
+        expect(tabs.filter(has_text="Desktop")).to_have_count(0)
 
     def test_the_strip_is_live(self, server: Server, sandbox: Callable[..., LiveSandbox], person: Page) -> None:
         live, other = sandbox(), sandbox()
@@ -271,8 +276,11 @@ class TestDashboard:
         expect(step(person, f"back-{mark}")).to_have_attribute("data-outcome", "ok")
         numbers = [int(text) for text in person.locator("#steps .step .what small").all_inner_texts()]
         assert numbers == sorted(set(numbers), reverse=True)
+        id = live.id
         live.delete()
-        expect(person.locator("#live")).to_have_attribute("data-state", "over")
+        expect(person.get_by_role("heading", name="This sandbox is gone")).to_be_visible()
+        expect(person.locator("#strip, iframe")).to_have_count(0)
+        expect(person.get_by_role("link", name="Its steps")).to_have_attribute("href", f"http://localhost:{server.port}/trajectory/{id}")
 
     def test_files(self, sandbox: Callable[..., LiveSandbox], person: Page, tmp_path: Path) -> None:
         live = sandbox()
@@ -281,19 +289,21 @@ class TestDashboard:
         person.goto(f"{live.url}/index.html")
         expect(person.frame_locator("#panel-terminal iframe").locator("#state.good")).to_be_visible()
         # The terminal has the focus, and still the key is the dashboard's.
-        person.frame_locator("#panel-terminal iframe").locator("textarea").press("Alt+5")
-        files = person.locator("#files tbody")
+        expect(person.get_by_role("button", name="Not in this image")).to_be_visible()
+        at = person.get_by_role("tab").all_inner_texts().index("Files") + 1
+        person.frame_locator("#panel-terminal iframe").locator("textarea").press(f"Alt+{at}")
+        files = person.locator("#panel-files tbody")
         files.get_by_role("button", name="work/").click()
         expect(person.locator("#path")).to_have_value("/home/gem/work")
         files.get_by_role("button", name="note.txt", exact=True).click()
-        expect(person.locator("#shown-body pre")).to_have_text("one <b>line</b>\n")
+        expect(person.get_by_role("textbox", name="Content of note.txt")).to_have_value("one <b>line</b>\n")
         files.get_by_role("button", name="dot.png", exact=True).click()
-        picture_shown = person.locator("#shown-body img")
+        picture_shown = person.locator("img.opened")
         expect(picture_shown).to_be_visible()
         picture(person, "dashboard-files")
         assert picture_shown.evaluate("async node => { await node.decode(); return node.naturalWidth; }") == 1
         files.get_by_role("button", name="data.bin", exact=True).click()
-        expect(person.locator("#shown-body")).to_contain_text("neither text nor a picture")
+        expect(person.locator("#panel-files article")).to_contain_text("neither text nor a picture")
         with person.expect_download() as download:
             person.get_by_role("link", name="Download note.txt").click()
         assert Path(download.value.path()).read_text() == "one <b>line</b>\n"
@@ -309,7 +319,8 @@ class TestDashboard:
         live = sandbox()
         person.goto(f"{live.url}/index.html#files")
         person.locator("#tab-files").focus()
-        for key, tab in (("ArrowRight", "code"), ("ArrowLeft", "files"), ("Home", "code"), ("End", "files"), ("ArrowLeft", "jupyter")):
+        expect(person.get_by_role("button", name="Not in this image")).to_be_visible()
+        for key, tab in (("ArrowRight", "ports"), ("ArrowLeft", "files"), ("Home", "terminal"), ("ArrowLeft", "processes"), ("End", "processes"), ("ArrowLeft", "logs")):
             person.keyboard.press(key)
             expect(person.locator(f"#tab-{tab}")).to_be_focused()
             expect(person.locator(f"#tab-{tab}")).to_have_attribute("aria-selected", "true")
@@ -317,7 +328,7 @@ class TestDashboard:
         assert person.locator("[role=tab][tabindex='0']").count() == 1
         outline = person.evaluate("getComputedStyle(document.activeElement).outlineStyle")
         assert outline == "solid", "the focus can't be seen"
-        person.keyboard.press("Alt+5")
+        person.keyboard.press("Alt+2")
         expect(person.locator("#panel-files")).to_be_visible()
         person.keyboard.press("Alt+s")
         expect(person.locator("#strip")).to_be_hidden()
@@ -440,20 +451,21 @@ def test_with_a_key(server: Server, locked: LiveSandbox, person: Page, browser: 
     expect(person.locator("#message")).to_contain_text("Invalid key")
     person.fill("#key", "a-key-for-people")
     person.keyboard.press("Enter")
-    person.locator(f'tr[data-name="{locked.name}"] td.name a').click()
+    person.get_by_role("link", name=f"Dashboard of {locked.name}").click()
     # On the sandbox's host nobody is asked again, in no frame either.
     expect(person.locator("#live")).to_have_text("live")
     assert re.fullmatch(rf"http://{locked.id}\.localhost:{server.port}/index\.html(#\w+)?", person.url), person.url
     expect(person.frame_locator("#panel-terminal iframe").locator("#state.good")).to_be_visible()
     person.goto(server.url)
-    expect(person.locator(f'tr[data-name="{locked.name}"]')).to_be_visible()
+    listed = row(person, locked.name)
+    expect(listed).to_be_visible()
     # The session ends while the page is open: the key is asked for, and the page goes on.
     person.context.clear_cookies()
     expect(person.locator("#sign-in")).to_be_visible()
-    person.fill("#key", "a-key-for-people")
+    person.get_by_label("API key, token or ticket").fill("a-key-for-people")
     person.keyboard.press("Enter")
-    expect(person.locator("#sign-in")).to_be_hidden()
-    expect(person.locator("#message")).to_have_text("")
+    expect(person.locator("#sign-in")).to_have_count(0)
+    expect(listed).to_be_visible()
     stranger = browser.new_context().new_page()
     stranger.goto(f"http://{locked.id}.localhost:{server.port}/index.html")
     assert locked.name not in stranger.content()

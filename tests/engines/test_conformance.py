@@ -375,6 +375,22 @@ class TestNetwork:
         assert made.output(show) != other.output(show)
         until(lambda: reaches(other, world, 8123))
 
+    def test_ssh_keys(self, engine: Engine, box: Box, tmp_path: Path) -> None:
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "key")], check=True)
+        secret = {"value": (tmp_path / "key").read_text(), "hosts": ["git.example.com"], "places": ["ssh"]}
+        url = f"{engine.server.url}/api/v2/secrets/deploy"
+        assert httpx.put(url, json=secret, timeout=60).status_code == 200
+        try:
+            if "docker" in engine.name:
+                refused = engine.create("ssh", status=501, secrets=["deploy"])
+                assert refused["code"] == "unsupported" and "egress proxy" in refused["message"], refused
+                engine.can("SSH keys", "refused")
+            else:
+                assert box("ssh", secrets=["deploy"]).output("test -S $SSH_AUTH_SOCK && echo there") == "there"
+                engine.can("SSH keys")
+        finally:
+            httpx.delete(url, timeout=60)
+
     def test_its_root_changes_nothing(self, engine: Engine, box: Box) -> None:
         made = box("network-root")
         assert made.bash("busybox ip addr add 10.1.2.3/8 dev eth0").exit_code != 0

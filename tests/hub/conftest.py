@@ -13,6 +13,7 @@ import pytest
 from arenite_server import Server, binary
 from mcp import Client, StdioServerParameters
 from mcp.client.sse import sse_client
+from mcp.client.streamable_http import streamable_http_client
 from sandboxes import LiveSandbox
 
 CLIENTS = Path(__file__).parent.parent / "clients"
@@ -41,7 +42,8 @@ def connect(transport: str, base: str, **options: Any) -> Client:
         case "newest":
             return Client(f"{base}/mcp", mode="2026-07-28", **options)
         case "sessions":
-            return Client(f"{base}/mcp", mode="legacy", **options)
+            # A slow answer is an event, and by default the client takes only small ones.
+            return Client(streamable_http_client(f"{base}/mcp", max_sse_event_size=None), mode="legacy", **options)
         case "sse":
             return Client(sse_client(f"{base}/mcp/sse"), mode="legacy", **options)
         case "stdio":

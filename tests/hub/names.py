@@ -62,7 +62,8 @@ C = {
 #: The server's own tools, beside those of the sandbox `default`.
 LIFECYCLE = {"createSandbox", "getSandbox", "deleteSandbox", "listSandbox", "sandboxExecutor"} | {
     *("checkpointSandbox", "listCheckpoints", "rollbackSandbox", "resetSandbox", "diffSandbox", "forkSandbox"),
-    *("createSnapshot", "listSnapshots", "deleteSnapshot"),
+    *("createSnapshot", "listSnapshots", "deleteSnapshot", "listSnapshotFiles", "readSnapshotFile", "exportSnapshot", "importSnapshot"),
+    *("listVolumeFiles", "readVolumeFile"),
 }
 
 HTML = """<!doctype html><title>Hub</title><h1>Hub</h1><p>A page with <a href="#there">a link</a>.</p>

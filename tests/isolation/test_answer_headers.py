@@ -218,6 +218,7 @@ def test_no_header_but_those_of_the_body_passes(evil: LiveSandbox) -> None:
         assert answer.headers["content-disposition"] == "inline" and answer.text == "x", route
 
 
+@pytest.mark.scripted
 class TestInChromium:
     @pytest.fixture
     def console(self, server: Server, page: Page) -> Page:

@@ -153,7 +153,7 @@ def test_an_older_store_lacks_only_what_is_made_again(fresh: SmallServer, tmp_pa
     assert (item["id"], item["name"], item["has_record"]) == (taken.id, "first", True)
     assert "name first is that of another sandbox" in item["reason"]
     refused = arenite(fresh, "quarantine", "adopt", taken.id)
-    assert refused.returncode == 1 and "already exists" in refused.stderr, refused
+    assert refused.returncode == 4 and "already exists" in refused.stderr, refused
     adopted = json.loads(arenite(fresh, "quarantine", "adopt", taken.id, "rescued", "--json").stdout)
     assert (adopted["name"], adopted["state"]) == ("rescued", "running")
     rescued = LiveSandbox(fresh.url, "rescued")
@@ -261,7 +261,7 @@ def test_what_no_record_explains_is_kept_until_it_is_adopted_or_removed(fresh: S
     assert json.loads(removed.stdout) == {"deleted": [other.id]}, removed
     assert not (fresh.in_pool() / "uppers" / other.id).exists() and quarantine(fresh) == []
     assert not any("quarantine" in warning for warning in warnings(fresh))
-    assert arenite(fresh, "quarantine", "rm", other.id, "--force").returncode == 1
+    assert arenite(fresh, "quarantine", "rm", other.id, "--force").returncode == 3
     fresh.restart()
     assert fresh.states() == {"sound": "running", "one": "lost"} and disk.exists()
     sound.is_as_before(fresh)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import subprocess
 import sys
 import uuid
@@ -18,7 +17,7 @@ import pytest
 from arenite_server import Server
 from authority import Authority
 from commands import run
-from isolation.fake_names import FakeNames
+from isolation.outside import trusted_names
 from isolation.test_network import PUBLIC, WORLD, reaches, world  # noqa: F401
 from sandboxes import LiveSandbox
 from waiting import until
@@ -46,33 +45,19 @@ class Upstream:
 def upstream(server: Server, world: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Upstream]:  # noqa: F811
     folder = tmp_path_factory.mktemp("upstream")
     authority = Authority(folder, f"DNS:{API}, DNS:{OTHER}")
-    names, log = FakeNames(".secrets.test", PUBLIC[0]), folder / "requests"
+    log = folder / "requests"
     log.touch()
     script = Path(__file__).parent / "fake_api.py"
     service = subprocess.Popen(
         ["ip", "netns", "exec", WORLD, sys.executable, str(script), PUBLIC[0], str(authority.cert), str(authority.key), str(log), str(repositories(folder))]
     )
-    # The proxy trusts what the operator adds, as sandboxes do.
-    before = os.environ.get("ARENITE_TEST_EXTRA_CA")
-    trusted = folder / "trusted.pem"
-    trusted.write_text((Path(before).read_text() if before else "") + authority.ca.read_text())
-    trusted.chmod(0o644)
-    for directory in list(folder.parents)[:3]:
-        directory.chmod(0o755)
-    folder.chmod(0o755)
-    os.environ["ARENITE_TEST_EXTRA_CA"] = str(trusted)
     try:
-        server.restart(("--resolver", f"127.0.0.1:{names.port}"))
-        until(lambda: reaches(PUBLIC[0], 443) and reaches(PUBLIC[0], 80))
-        yield Upstream(log)
+        with trusted_names(server, folder, authority, ".secrets.test", PUBLIC[0]):
+            until(lambda: reaches(PUBLIC[0], 443) and reaches(PUBLIC[0], 80))
+            yield Upstream(log)
     finally:
-        os.environ.pop("ARENITE_TEST_EXTRA_CA")
-        if before:
-            os.environ["ARENITE_TEST_EXTRA_CA"] = before
         service.terminate()
         service.wait()
-        names.close()
-        server.restart()
 
 
 def repositories(folder: Path) -> Path:

@@ -129,7 +129,7 @@ def test_no_node_is_left(postgres: Postgres, nodes: dict[str, SmallServer]) -> N
         answer = httpx.post(f"{red.url}/api/v2/nodes/{path}", json=body, timeout=30)
         assert answer.status_code == status, answer.text
     missing = run(red, "node", "drain", "nobody")
-    assert missing.returncode == 1 and "arenite node ls" in missing.stderr, missing.stderr
+    assert missing.returncode == 3 and "arenite node ls" in missing.stderr, missing.stderr
     assert run(red, "node", "uncordon", "blue").returncode == 0
     until_all_renew(postgres)
     assert create(red, "one").status_code == 201

@@ -89,7 +89,7 @@ def test_the_command_line_trusts_the_named_authority(secured: Server, authority:
     ran = cli(secured, "exec", "box", "--", "echo", "over TLS", ca=authority.ca)
     assert (ran.returncode, ran.stdout) == (0, "over TLS\n"), ran.stderr
     untrusted = cli(secured, "ls")
-    assert untrusted.returncode == 1 and "UnknownIssuer" in untrusted.stderr and "--ca" in untrusted.stderr, untrusted.stderr
+    assert untrusted.returncode == 5 and "UnknownIssuer" in untrusted.stderr and "--ca" in untrusted.stderr, untrusted.stderr
     missing = cli(secured, "ls", "--ca", "/does/not/exist.pem")
     assert missing.returncode == 2 and "/does/not/exist.pem" in missing.stderr, missing.stderr
     # A terminal is a WebSocket.

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 from arenite_server import REPOSITORY, Server, binary, ensure_image
-from tenant import TenantsServer
+from consoles import PATIENCE
+from playwright.sync_api import Browser, Page, expect
+from tenant import Tenant, TenantsServer
 
 SETTINGS = ("--prepared-slots", "2", "--storage-size", "4GiB", "--disk-reserve", "64MiB", "--default-image", "base")
 
@@ -24,11 +26,17 @@ def copy_base(source: Server, target: Server, file: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def tenants() -> Iterator[TenantsServer]:
+def settings() -> tuple[str, ...]:
+    """Further arguments of the server, for modules that need some."""
+    return ()
+
+
+@pytest.fixture(scope="module")
+def tenants(settings: tuple[str, ...]) -> Iterator[TenantsServer]:
     images = Server(Path(os.environ.get("ARENITE_TEST_DATA", REPOSITORY / "target/test-data")).resolve())
     ensure_image(images.data_dir)
     folder = Path(tempfile.mkdtemp(prefix="arenite-tenants-"))
-    own = Server(folder / "data", args=(*SETTINGS, "--tenants"))
+    own = Server(folder / "data", args=(*SETTINGS, "--tenants", *settings))
     try:
         own.data_dir.mkdir()
         copy_base(images, own, folder / "base.tar")
@@ -41,3 +49,27 @@ def tenants() -> Iterator[TenantsServer]:
             own.start(("--remove-sandboxes",))
             own.stop()
         shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def acme(tenants: TenantsServer) -> Iterator[Tenant]:
+    tenant = tenants.tenant("acme")
+    yield tenant
+    tenants.operator.json("DELETE", "/api/v2/tenants/acme?force=true")
+
+
+@pytest.fixture
+def person(browser: Browser, tenants: TenantsServer) -> Iterator[Page]:
+    """A page that must not make mistakes. Refused requests are none: the browser reports each as an error."""
+    mistakes: list[str] = []
+    context = browser.new_context()
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE)
+    page.set_default_navigation_timeout(PATIENCE)
+    page.on("pageerror", lambda error: mistakes.append(str(error)))
+    page.on("console", lambda message: mistakes.append(message.text) if message.type == "error" and "Failed to load resource" not in message.text else None)
+    expect.set_options(timeout=PATIENCE)
+    yield page
+    assert page.title() != "owned"
+    context.close()
+    assert not mistakes

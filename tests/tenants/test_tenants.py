@@ -160,13 +160,13 @@ def test_the_command_line_manages_tenants(tenants: TenantsServer) -> None:
     reader = json.loads(tenants.command(admin, "key", "create", "--role", "read", "--expires", "1d", "reader", "--json").stdout)
     assert tenants.command(reader["key"], "ls").returncode == 0
     refused = tenants.command(reader["key"], "create", "x")
-    assert refused.returncode == 1 and "role manage" in refused.stderr, refused.stderr
-    assert tenants.command(admin, "tenant", "ls").returncode == 1
+    assert refused.returncode == 4 and "role manage" in refused.stderr, refused.stderr
+    assert tenants.command(admin, "tenant", "ls").returncode == 4
     assert tenants.command(admin, "create", "x").returncode == 0
     rotated = tenants.command(admin, "key", "rotate", reader["id"], "--overlap", "1h")
     assert tenants.command(rotated.stdout.strip(), "ls", "-q").stdout == "x\n"
     assert tenants.command(admin, "key", "revoke", reader["id"]).stdout == f"{reader['id']}\n"
-    assert tenants.command(reader["key"], "ls").returncode == 1
+    assert tenants.command(reader["key"], "ls").returncode == 4
     keys = json.loads(tenants.command(admin, "key", "ls", "--json").stdout)["keys"]
     assert sorted(key["state"] for key in keys) == ["revoked", "valid", "valid"]
     rows = json.loads(tenants.command(admin, "audit", "--json").stdout)["rows"]
@@ -177,11 +177,11 @@ def test_the_command_line_manages_tenants(tenants: TenantsServer) -> None:
     listed = tenants.command(operator, "tenant", "ls")
     assert name in listed.stdout
     assert tenants.command(operator, "tenant", "set", name, "--disabled", "true").returncode == 0
-    assert tenants.command(admin, "ls").returncode == 1
+    assert tenants.command(admin, "ls").returncode == 4
     refused = tenants.command(operator, "tenant", "rm", name)
-    assert refused.returncode == 1 and "--force" in refused.stderr, refused.stderr
+    assert refused.returncode == 4 and "--force" in refused.stderr, refused.stderr
     assert tenants.command(operator, "tenant", "rm", name, "--force").stdout == f"{name}\n"
-    assert tenants.command(operator, "tenant", "create", name).returncode == 1
+    assert tenants.command(operator, "tenant", "create", name).returncode == 4
 
 
 def test_keys_and_tenants_survive_a_kill_of_the_server(tenants: TenantsServer, two: tuple[Tenant, Tenant]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import socket
 import subprocess
@@ -19,9 +21,11 @@ import httpx
 import openai
 import pytest
 from arenite_server import REPOSITORY, Server, binary
+from commands import run
 from fake_models import FakeHandler, FakeModels, call, say
 from playwright.sync_api import Page, expect
 from sandboxes import LiveSandbox
+from waiting import until
 
 TOOL = {"name": "run_bash", "description": "Runs a command", "parameters": {"type": "object", "properties": {"command": {"type": "string"}}}}
 SYSTEM, QUESTION = "You use tools.", "How many files are in /data?"
@@ -456,12 +460,13 @@ def test_the_page_shows_what_was_said(
     httpx.post(url, json={"model": "fake-1", "messages": messages}).raise_for_status()
     page.on("dialog", lambda dialog: pytest.fail(dialog.message))
     page.goto(f"{allowing.url}/trajectory/{live.id}#step-2")
-    shown = lambda role: page.locator(f'#detail .message[data-role="{role}"] pre')
+    step = page.get_by_role("group", name="Step", exact=True)
+    shown = lambda role: step.locator(f'.message[data-role="{role}"] pre')
     expect(shown("reasoning")).to_have_text(hostile, timeout=45_000)
     expect(shown("call")).to_have_text(f"run_bash({json.dumps({'command': hostile})})")
     expect(shown("user")).to_have_text([f"user {hostile}"] * 2)
-    expect(page.locator("#detail .messages summary")).to_have_text("1 earlier message")
-    expect(page.locator("#detail .facts")).to_contain_text("20 tokens in, 7 out")
+    expect(step.locator(".messages summary")).to_have_text("1 earlier message")
+    expect(step.locator(".step-facts")).to_contain_text("20 tokens in, 7 out")
     assert page.locator("main img").count() == 0
 
 
@@ -485,3 +490,39 @@ def test_a_rollout_runs_unchanged_but_for_the_base_url(allowing: Server, upstrea
     assert "42" in result.content and result.extra["tool"] == "bash:run"
     (line,) = [json.loads(line) for line in export(allowing, found["trajectory"], "agentflow-rollout").splitlines()]
     assert (line["trajectory"]["question"], line["trajectory"]["final_answer"]) == ("What is 6 * 7?", "42")
+
+
+def test_usage_has_calls_of_models(allowing: Server, route: Callable[..., str], upstream: FakeModels, sandbox: Callable[..., LiveSandbox]) -> None:
+    """For the sandbox that they belong to, and the rest for the tenant; as JSON, as CSV, and on the command line."""
+
+    def rows(group: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = httpx.get(f"{allowing.url}/api/v2/usage?group={group}", timeout=30).raise_for_status().json()["rows"]
+        return found
+
+    def amounts(row: dict[str, Any]) -> tuple[int, int, int, float]:
+        return row["model_calls"], row["model_input_tokens"], row["model_output_tokens"], row["model_cost_usd"]
+
+    live = sandbox(labels={})
+    name = route(prices=[{"models": "*", "input": 1_000_000, "output": 2_000_000}])
+
+    def ask(path: str) -> tuple[int, int]:
+        upstream.script = [say("Hello.")]
+        client = openai.OpenAI(base_url=f"{allowing.url}/models/{name}/{path}", api_key="none", max_retries=0)
+        said = client.chat.completions.create(model="fake-1", messages=[{"role": "user", "content": "Hi"}])
+        assert said.usage is not None
+        return said.usage.prompt_tokens, said.usage.completion_tokens
+
+    def of_sandbox() -> tuple[int, int, int, float] | None:
+        return next((amounts(row) for row in rows("sandbox") if row.get("sandbox") == live.id), None)
+
+    tokens = ask(f"sandbox/{live.name}/v1")
+    cost = tokens[0] + 2 * tokens[1]
+    until(lambda: of_sandbox() == (1, *tokens, cost))
+    # The calls of the tests before this one are counted by now, too.
+    before = amounts(rows("tenant")[0])
+    assert ask("v1") == tokens
+    until(lambda: amounts(rows("tenant")[0]) == (before[0] + 1, before[1] + tokens[0], before[2] + tokens[1], before[3] + cost))
+    text = httpx.get(f"{allowing.url}/api/v2/usage?group=sandbox&format=csv", timeout=30).raise_for_status().text
+    [line] = [line for line in csv.DictReader(io.StringIO(text)) if line["sandbox"] == live.id]
+    assert (line["model_calls"], line["model_input_tokens"], float(line["model_cost_usd"])) == ("1", str(tokens[0]), cost)
+    assert f"${cost:.4f}" in run(allowing, "usage", "--group", "sandbox").stdout

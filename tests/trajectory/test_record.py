@@ -117,7 +117,7 @@ class TestPeople:
     def test_looking_is_no_step(self, server: Server, api: httpx.Client, sandbox: Callable[..., LiveSandbox], person: Page) -> None:
         live = sandbox()
         live.output("echo the only one")
-        looked_at(person, server, live, ["terminal", "browser", "files"])
+        looked_at(person, server, live, ["terminal", "files", "ports", "logs", "processes"])
         person.wait_for_timeout(1500)
         assert [step["action"].split("?")[0] for step in steps(api, live)] == ["POST /api/v1/sandbox", "POST /v1/bash/exec"]
         # What is typed is a person's.
@@ -171,7 +171,9 @@ class TestVerify:
         assert [step["outcome"] for step in page] == ["ok", "ok", "ok", "damaged", "ok", "ok", "ok"]
         assert "number-6" not in json.dumps(page)
         person.goto(f"{server.url}/trajectory/{trajectory}")
-        expect(person.locator('#steps li[data-step="4"]')).to_have_attribute("data-outcome", "damaged")
+        damaged = person.locator('.virtual-row[data-id="step-4"]')
+        expect(damaged).to_have_attribute("data-outcome", "failed")
+        expect(damaged).to_contain_text("damaged")
         kept = page[5]["observation"]["blob"]["blake3"]
         (blob,) = [path for path in Path(server.data_dir).rglob(kept[2:]) if path.parent.name == kept[:2]]
         content = bytearray(blob.read_bytes())

@@ -1,6 +1,6 @@
 // The log of a main command: the end of it, read again while it is followed.
 
-import { request } from './api';
+import { requestAddress as request } from './client/api';
 
 /** Characters that are kept: the end of the log. */
 export const MOST_KEPT = 256 << 10;

@@ -1,8 +1,13 @@
 // Quotas of a tenant: their names, units, and texts.
 
-import { bytes } from './dom';
+import { bytes } from './format';
 import { type Parsed, cores, exactSize, exactTime, number, parseCores, parseCount, parseSize, parseTime } from './quantities';
-import type { QuotaState } from './rights';
+
+export interface QuotaState {
+  quota: string;
+  limit: number | null;
+  used: number | null;
+}
 
 interface Kind {
   label: string;

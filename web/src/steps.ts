@@ -1,95 +1,14 @@
 // Steps as they are recorded: followed, and shown with the newest first.
 
-import { Refused, request } from './api';
-import { bytes, make, milliseconds } from './dom';
+import { requestAddress as request } from './client/api';
+import { ApiError } from './client/errors';
+import { make } from './dom';
+import { bytes, milliseconds } from './format';
+import { type Recorded, type Step, failure, pictureAddress, state, subject, title, told } from './viewer/step';
 
-/** A body: `json`, `text`, or what stands outside the record. */
-export type Recorded = { json: unknown } | { text: string } | { base64: string } | { blob: { blake3: string; bytes: number; kept: boolean } };
-
-/** Whose step it is in AgentFlow's words. */
-export interface Work {
-  worker: string;
-  task?: string;
-  parent?: number;
-  trace_id: string;
-  queued_at: string;
-  sandbox?: string;
-  tokens?: unknown;
-}
-
-/** A call of a model. */
-export interface ModelCall {
-  route: string;
-  model: string;
-  stream: boolean;
-  prompt_tokens: number | null;
-  completion_tokens: number | null;
-  cached_tokens: number | null;
-  estimated: boolean;
-  cost_usd: number | null;
-  first_token_ms: number | null;
-  finish_reason: string | null;
-}
-
-export interface Step {
-  step: number;
-  dialect: string;
-  action: string;
-  arguments: Recorded | null;
-  observation: Recorded | null;
-  sandbox_name: string;
-  started_at: string;
-  ended_at: string | null;
-  duration_ms: number | null;
-  outcome: string | null;
-  status: number | null;
-  /** Whether it did what it was asked; null where there is no whole answer. */
-  result: 'succeeded' | { failed: { exit_code: number } | { error: string } } | null;
-  /** The side at fault for a failure; null where there is none, or nobody knows. */
-  class: 'agent' | 'infrastructure' | null;
-  error: string | null;
-  origin: 'agent' | 'person' | 'system';
-  client: string | null;
-  /** The calls of a step that stands for several. */
-  calls?: unknown[];
-  work?: Work;
-  model?: ModelCall;
-}
-
-/** What went wrong, in a word or two; empty when nothing did, as far as it is known. */
-export function failure(step: Step): string {
-  if (step.result === null || step.result === 'succeeded') return '';
-  const { failed } = step.result;
-  return 'exit_code' in failed ? `exit ${failed.exit_code}` : failed.error;
-}
-
-/** For colours: how it went on the wire, and `failed` of an answer that came and says so. */
-export function state(step: Step): string {
-  const outcome = step.outcome ?? 'under way';
-  return outcome === 'ok' && failure(step) ? 'failed' : outcome;
-}
-
-/** How it went, to be read: the wire's outcome, then the result. */
-export function told(step: Step): string {
-  const outcome = step.outcome ?? 'under way';
-  const wrong = failure(step);
-  const fault = step.class ? ` (${step.class})` : '';
-  return wrong ? `${outcome}, failed: ${wrong}${fault}` : step.result === 'succeeded' ? `${outcome}, succeeded` : `${outcome}${fault}`;
-}
-
-/** The step that one goes on from, 0 for none. One that was not before it can't be: clients say what they like. */
-export function parentOf(step: Step): number {
-  const parent = step.work?.parent ?? step.step - 1;
-  return parent >= 0 && parent < step.step ? parent : step.step - 1;
-}
+export * from './viewer/step';
 
 const MOST_SHOWN = 20_000;
-/** What says best what a call was about, in the order in which it is looked for. */
-const TELLING = ['command', 'cmd', 'code', 'url', 'path', 'file', 'file_path', 'name', 'pattern', 'query', 'text', 'action_type', 'tool', 'image', 'input'];
-
-/** WebSockets: one step each, as long as they last. */
-const STREAMS: Record<string, string> = { '/websockify': 'the desktop is watched', '/v1/shell/ws': 'a terminal is open' };
-
 type Said = 'live' | 'waiting' | 'over';
 
 /**
@@ -160,7 +79,7 @@ export class Feed {
       void answer.body?.cancel();
     } catch (error) {
       why = (error as Error).message;
-      if (error instanceof Refused && error.status === 404) return this.end(why);
+      if (error instanceof ApiError && error.status === 404) return this.end(why);
     }
     if (this.over || mine !== this.source) return;
     this.source = null;
@@ -276,52 +195,6 @@ export class StepList {
   }
 }
 
-/** `POST /v1/bash/exec?x=1` is `bash exec`. */
-export function title(action: string): string {
-  const [method, place = ''] = action.split(' ', 2);
-  const path = place.split('?', 1)[0]!.replace(/\/$/, '');
-  const stream = STREAMS[path];
-  if (stream) return stream;
-  if (path.startsWith('/code-server/')) return 'VS Code is open';
-  if (path.startsWith('/jupyter/')) return 'JupyterLab is open';
-  if (path.startsWith('/cdp') || path.startsWith('/json')) return 'a client of the browser';
-  if (path.startsWith('/v1/mcp/hub/tools/')) return path.slice(18).replaceAll('_', ' ');
-  if (path.startsWith('/v1/')) return path.slice(4).replaceAll('/', ' ').replaceAll('_', ' ');
-  if (path.startsWith('/api/v')) {
-    const verb = path.split('/').pop();
-    if (verb === 'pause' || verb === 'resume' || verb === 'start') return `${verb} the sandbox`;
-    if (method === 'DELETE') return 'delete the sandbox';
-    if (method === 'POST') return 'create the sandbox';
-  }
-  return path || action;
-}
-
-/** The tokens of a call of a model, in and out. */
-export function tokens({ prompt_tokens, completion_tokens, estimated }: ModelCall): string {
-  if (prompt_tokens === null || completion_tokens === null) return '';
-  return `${estimated ? 'about ' : ''}${prompt_tokens} tokens in, ${completion_tokens} out`;
-}
-
-export function subject(step: Step): string {
-  const body = step.arguments;
-  if (step.model) return [step.model.model, tokens(step.model)].filter(Boolean).join(', ');
-  if (!body) return '';
-  if ('text' in body) return line(body.text);
-  if ('base64' in body) return '';
-  if ('blob' in body) return `${bytes(body.blob.bytes)} of arguments`;
-  if (typeof body.json !== 'object' || body.json === null) return '';
-  const fields = body.json as Record<string, unknown>;
-  for (const name of TELLING) {
-    const value = fields[name];
-    if (typeof value === 'string' && value) return line(value);
-  }
-  return '';
-}
-
-function line(text: string): string {
-  return text.trim().replace(/\s+/g, ' ').slice(0, 300);
-}
-
 function shown(body: Recorded): string {
   let text: string;
   if ('json' in body) text = JSON.stringify(body.json, null, 2);
@@ -340,16 +213,4 @@ function isPicture(step: Step): boolean {
 export async function pictureOf(path: string): Promise<string | null> {
   const answer = await request(path);
   return pictureAddress(new Uint8Array(await answer.arrayBuffer()));
-}
-
-/** By its first bytes: what a name or a header claims proves nothing. No format of these runs scripts. */
-export function pictureAddress(content: Uint8Array<ArrayBuffer>): string | null {
-  const begins = (at: number, ...wanted: number[]): boolean => wanted.every((byte, i) => content[at + i] === byte);
-  let type = '';
-  if (begins(0, 0x89, 0x50, 0x4e, 0x47)) type = 'image/png';
-  else if (begins(0, 0xff, 0xd8, 0xff)) type = 'image/jpeg';
-  else if (begins(0, 0x47, 0x49, 0x46, 0x38)) type = 'image/gif';
-  else if (begins(0, 0x52, 0x49, 0x46, 0x46) && begins(8, 0x57, 0x45, 0x42, 0x50)) type = 'image/webp';
-  else if (begins(0, 0x42, 0x4d)) type = 'image/bmp';
-  return type ? URL.createObjectURL(new Blob([content], { type })) : null;
 }

@@ -1,6 +1,6 @@
 // Reports of usage: their rows, sums and periods.
 
-import { bytes } from './dom';
+import { bytes } from './format';
 import { number } from './quantities';
 
 export interface Amounts {

@@ -9,23 +9,24 @@ use crate::command::{self, cargo};
 use crate::failure::{Attempt, Failure, Outcome};
 
 /// The crates that each crate may use, without the prefix `arenite-`.
-const ALLOWED: [(&str, &[&str]); 27] = [
+const ALLOWED: [(&str, &[&str]); 28] = [
     ("model", &[]),
     ("documents", &[]),
     ("mcp", &[]),
     ("retrieval", &[]),
     ("rollout", &[]),
+    ("ssh", &[]),
     ("isolation", &["model"]),
     ("image", &["model"]),
     ("egress", &["model"]),
     ("engine", &["model", "isolation", "image", "egress"]),
-    ("control", &["model", "image", "engine"]),
+    ("control", &["model", "image", "engine", "ssh"]),
     ("channel", &[]),
     ("kubernetes", &["model", "channel", "engine"]),
     ("trajectory", &["model"]),
     ("objects", &["model", "trajectory"]),
     ("synthesis", &["model", "trajectory", "retrieval"]),
-    ("gateway", &["model", "channel", "engine", "control", "trajectory", "retrieval", "mcp", "synthesis"]),
+    ("gateway", &["model", "channel", "engine", "control", "trajectory", "retrieval", "mcp", "synthesis", "ssh"]),
     ("guest-cdp", &[]),
     ("guest-runtime", &["model", "isolation"]),
     ("guest-shell", &["isolation", "guest-runtime"]),

@@ -14,6 +14,7 @@ mod kept;
 mod mcp;
 mod memory;
 mod nodes;
+mod pages;
 mod postgres;
 mod report;
 mod retrieval;
@@ -66,7 +67,7 @@ pub(crate) struct BenchArgs {
 }
 
 /// Accepted values of `--only`, in the order of measurement.
-const GROUPS: [&str; 23] = [
+const GROUPS: [&str; 24] = [
     "create",
     "exec",
     "claim",
@@ -87,6 +88,7 @@ const GROUPS: [&str; 23] = [
     "reset",
     "explore",
     "egress",
+    "pages",
     "image-create",
     "image-load",
     "image-share",
@@ -249,6 +251,9 @@ fn measure(
     if wanted("egress") {
         api = Connection::open(args.port)?;
         egress::measure(args.port, &mut api, report)?;
+    }
+    if wanted("pages") {
+        pages::measure(args, report)?;
     }
     let setting = images::Setting { arenite, data_dir, work, port: args.port, rounds: args.rounds };
     if wanted("image-create") {

@@ -81,9 +81,16 @@ pub(crate) const TO_TEST: &[Need] = &[
     PYTHON,
     PYTHON_VENV,
     Need { present: Present::AnyOf(&["chromium"]), package: "chromium", why: "a real browser is turned on hostile pages" },
+    Need {
+        present: Present::AnyOf(&["firefox-esr"]),
+        package: "firefox-esr",
+        why: "our pages are opened in another browser, too",
+    },
     Need { present: Present::AnyOf(&["curl"]), package: "curl", why: "calls are made as the README shows them" },
     Need { present: Present::AnyOf(&["ffprobe"]), package: "ffmpeg", why: "recordings are looked into" },
     Need { present: Present::AnyOf(&["pg_createcluster"]), package: "postgresql", why: "the store is tested on it" },
+    Need { present: Present::File("/usr/sbin/sshd"), package: "openssh-server", why: "sandboxes log in to it" },
+    Need { present: Present::AnyOf(&["ssh-keygen"]), package: "openssh-client", why: "keys for it are made with it" },
     Need {
         present: Present::AnyOf(&["docker-registry"]),
         package: "docker-registry",

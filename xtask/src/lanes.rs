@@ -22,8 +22,14 @@ const PARTS: [(&str, &str, &[&str]); 2] = [
     ("operation", "operation-nodes", &["test_node"]),
     ("operation", "operation-images", &["test_any_image", "test_base_on_image", "test_dockerfiles", "test_image"]),
 ];
-/// What runs after all else: these tests fill the host, or compare how long something takes.
-const ALONE: [&str; 4] = ["isolation/hostile", "isolation/test_hogs.py", "isolation/test_kills.py", "isolation/test_many.py"];
+/// What runs after all else: these tests fill the host, or compare how long something takes, or how nodes share a burst.
+const ALONE: [&str; 5] = [
+    "isolation/hostile",
+    "isolation/test_hogs.py",
+    "isolation/test_kills.py",
+    "isolation/test_many.py",
+    "operation/test_node_networks.py",
+];
 /// A test that fails gets a second try, and the summary names it.
 const SECOND_TRY: [&str; 2] = ["--reruns", "1"];
 
@@ -98,7 +104,8 @@ fn runs(settings: &str, tests: &Path) -> Result<Vec<Run>, Failure> {
     for folder in listed.split_whitespace() {
         let mut apart: Vec<String> = ALONE.map(str::to_owned).into();
         for (_, name, starts) in PARTS.iter().filter(|(of, ..)| *of == folder) {
-            let args = files(&tests.join(folder), starts)?.iter().map(|file| format!("{folder}/{file}")).collect::<Vec<_>>();
+            let paths = files(&tests.join(folder), starts)?.into_iter().map(|file| format!("{folder}/{file}"));
+            let args: Vec<String> = paths.filter(|path| !ALONE.contains(&path.as_str())).collect();
             apart.extend(args.clone());
             runs.push(Run { name: (*name).to_owned(), args });
         }
@@ -152,10 +159,12 @@ mod tests {
     #[test]
     fn what_runs_alone_is_in_no_lane() {
         let (tests, runs) = real();
-        let isolation = runs.iter().find(|run| run.name == "isolation").expect("it is a run");
         for path in ALONE {
             assert!(tests.join(path).exists(), "{path}");
-            assert!(isolation.args.contains(&format!("--ignore={path}")), "{path}");
+            let folder = path.split('/').next().expect("it is in a folder");
+            let run = runs.iter().find(|run| run.name == folder).expect("it is a run");
+            assert!(run.args.contains(&format!("--ignore={path}")), "{path}");
+            assert!(runs.iter().all(|run| !run.args.contains(&path.to_owned())), "{path}");
         }
     }
 }

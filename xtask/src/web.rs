@@ -1,4 +1,4 @@
-//! `cargo xtask web`: builds the console and the dashboard from `web/`, for the server's build to embed.
+//! `cargo xtask web`: builds the console, the dashboard and the viewer from `web/`, for the server's build to embed.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -8,8 +8,16 @@ use std::process::Command;
 use crate::command::{self, program, repository};
 use crate::failure::{Attempt, Failure, Outcome};
 
-/// The sources of the build: these, and all below `src`.
-const SOURCES: [&str; 4] = ["build.mjs", "package.json", "package-lock.json", "src"];
+/// The sources of the build: these, and all below `src`. The types of the API are generated from its document.
+const SOURCES: [&str; 7] = [
+    "build.mjs",
+    "types.mjs",
+    "vite.config.mjs",
+    "package.json",
+    "package-lock.json",
+    "src",
+    "../crates/gateway/golden/server-openapi.json",
+];
 const BUILT: [&str; 6] = ["console.js", "console.css", "dashboard.js", "dashboard.css", "viewer.js", "viewer.css"];
 
 /// Builds them if a source changed since the last build.
@@ -26,12 +34,13 @@ pub(crate) fn build() -> Outcome {
     std::fs::write(&mark, sources).attempt(|| format!("could not write {}", mark.display()))
 }
 
-/// Builds them, and checks their types, which the build doesn't.
+/// Builds them, checks their types, which the build doesn't, and runs the tests of their components.
 pub(crate) fn check() -> Outcome {
     build()?;
     let web = repository().join("web");
     install(&web)?;
-    command::run(npm(&web).args(["run", "--silent", "check"]))
+    command::run(npm(&web).args(["run", "--silent", "check"]))?;
+    command::run(npm(&web).args(["run", "--silent", "test"]))
 }
 
 /// Installs exactly what a folder's lock file names; again only if the lock file changes.

@@ -324,7 +324,7 @@ def test_files_of_a_volume_are_bytes_in_both_directions(run: Run, serve: Callabl
 
 SNAPSHOT = {
     "name": "s", "state": "d12345678901", "sandbox": "box", "image": "base", "tier": "namespace", "labels": {}, "note": None,
-    "disk_bytes": 1, "memory_bytes": None, "created_at": NOW, "node": None,
+    "disk_bytes": 1, "memory_bytes": None, "created_at": NOW, "node": None, "nodes": [],
 }
 
 

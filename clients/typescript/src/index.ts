@@ -31,7 +31,17 @@ export { Models } from "./model_routes.js";
 export { type ReturnOptions, Sandbox, type SandboxBatch, Sandboxes } from "./sandbox.js";
 export { Secrets, type SetSecret } from "./secrets.js";
 export { Snapshots } from "./snapshots.js";
-export { type Format, type StepFilter, type StepOptions, Trajectories, Trajectory } from "./trajectory.js";
+export {
+  type AnnotationChange,
+  type ExportOptions,
+  type Format,
+  type NewAnnotation,
+  type StepFilter,
+  type StepOptions,
+  Trajectories,
+  Trajectory,
+  type TrajectoryFilter,
+} from "./trajectory.js";
 export type * from "./types.js";
 export { Volume, type VolumeOptions, Volumes } from "./volumes.js";
 export { Webhooks } from "./webhooks.js";

@@ -11,8 +11,11 @@ export interface SetSecret {
   value?: string;
   /** The servers that get it, such as `api.example.com` or `*.example.com:8443`. */
   hosts?: readonly string[];
-  /** Parts of a request into which it is put; at first `header`. */
+  /** Where it is put; at first in a `header`. `ssh` is alone, with a private key of OpenSSH as the value. */
   places?: readonly SecretPlace[];
+  /** For `ssh`: keys of the servers, each as `TYPE KEY` or `HOST TYPE KEY`. With one or more, only logins to servers with these keys are
+   * signed. */
+  hostKeys?: readonly string[];
 }
 
 /** Values of the key's tenant that sandboxes use and never have. No answer shows a value. Changes need the role `admin`. */
@@ -25,7 +28,8 @@ export class Secrets {
 
   /** Creates a secret, or changes it. In effect at once, also in running sandboxes. */
   set(name: string, secret: SetSecret): Promise<SecretInfo> {
-    return this.#client.request("PUT", pathOf(name), { json: secret });
+    const { hostKeys: host_keys, ...rest } = secret;
+    return this.#client.request("PUT", pathOf(name), { json: { ...rest, host_keys } });
   }
 
   get(name: string): Promise<SecretInfo> {

@@ -1,7 +1,8 @@
 /** Recorded steps. */
 
 import type { Client } from "./client.js";
-import type { Step, StepPage, TrajectorySummary, Verification } from "./types.js";
+import { randomId } from "./random.js";
+import type { Annotation, Step, StepPage, TrajectorySummary, Verification } from "./types.js";
 
 export type Format = "jsonl" | "agentflow-rollout" | "agentflow-synthesis" | "atif" | "openai-messages" | "sharegpt" | "asciicast";
 
@@ -21,6 +22,43 @@ export interface StepOptions extends StepFilter {
   follow?: boolean;
 }
 
+export interface TrajectoryFilter {
+  worker?: string;
+  task?: string;
+  sandbox?: string;
+  /** Only those with all of these labels, on them or on one of their steps. */
+  labels?: readonly string[];
+  /** Only those with at least this mean rating of the whole trajectory, from 1 to 5. */
+  minRating?: number;
+  /** Only those with annotations. */
+  annotated?: boolean;
+  /** Only those with failed steps, or only those without. */
+  failed?: boolean;
+}
+
+export interface ExportOptions extends StepFilter {
+  /** With annotations: the default, except for `openai-messages` and `sharegpt`. */
+  annotations?: boolean;
+}
+
+/** A note, labels, or a rating. */
+export interface NewAnnotation {
+  /** The number of a step. Without it, the annotation is about the whole trajectory. */
+  step?: number;
+  text?: string;
+  labels?: readonly string[];
+  /** From 1, the worst, to 5, the best. */
+  rating?: number;
+}
+
+/** What is absent stays as it is. */
+export interface AnnotationChange {
+  text?: string;
+  labels?: readonly string[];
+  /** `null` removes the rating. */
+  rating?: number | null;
+}
+
 /** The trajectories that the key may see. */
 export class Trajectories {
   readonly #client: Client;
@@ -30,8 +68,9 @@ export class Trajectories {
   }
 
   /** Lists trajectories, or those of a worker, of a task, and of a sandbox. Those that started last are first. */
-  async list(params: { worker?: string; task?: string; sandbox?: string } = {}): Promise<TrajectorySummary[]> {
+  async list({ labels, minRating: min_rating, ...rest }: TrajectoryFilter = {}): Promise<TrajectorySummary[]> {
     const found: TrajectorySummary[] = [];
+    const params = { ...rest, label: labels, min_rating };
     for await (const one of this.#client.pages<TrajectorySummary>("/api/v1/trajectories", "trajectories", params)) found.push(one);
     return found;
   }
@@ -72,9 +111,40 @@ export class Trajectory {
   }
 
   /** The steps as a file of a format. `origin` is `agent` unless it is set. */
-  async export(format: Format = "jsonl", filter: StepFilter = {}): Promise<string> {
+  async export(format: Format = "jsonl", filter: ExportOptions = {}): Promise<string> {
     const call = { method: "GET", path: `${this.#path}/export`, params: { format, ...filter } };
     return this.#client.send(call, (response) => response.text());
+  }
+
+  /** Lists the annotations of the trajectory, or of one of its steps, the oldest first. */
+  async annotations(params: { step?: number } = {}): Promise<Annotation[]> {
+    const found: Annotation[] = [];
+    for await (const one of this.#client.pages<Annotation>(`${this.#path}/annotations`, "annotations", params)) found.push(one);
+    return found;
+  }
+
+  /** Adds an annotation. A repetition with the same `idempotencyKey` adds nothing. */
+  annotate(annotation: NewAnnotation, { idempotencyKey = randomId() }: { idempotencyKey?: string } = {}): Promise<Annotation> {
+    return this.#client.request("POST", `${this.#path}/annotations`, { json: annotation, idempotencyKey });
+  }
+
+  /**
+   * Changes an annotation, by its id or as it was read. Given as it was read, it is changed only if nobody has changed it since.
+   * Otherwise the error is `PreconditionFailed`.
+   */
+  changeAnnotation(annotation: string | Annotation, change: AnnotationChange): Promise<Annotation> {
+    return this.#client.call({ method: "PATCH", ...this.#one(annotation), json: change });
+  }
+
+  /** Removes an annotation. Given as it was read, only if nobody has changed it since. */
+  async removeAnnotation(annotation: string | Annotation): Promise<void> {
+    await this.#client.call({ method: "DELETE", ...this.#one(annotation) });
+  }
+
+  #one(annotation: string | Annotation): { path: string; headers: Record<string, string> } {
+    const id = typeof annotation === "string" ? annotation : annotation.id;
+    const headers: Record<string, string> = typeof annotation === "string" ? {} : { "if-match": `"${id}-${annotation.revision}"` };
+    return { path: `${this.#path}/annotations/${encodeURIComponent(id)}`, headers };
   }
 
   /** Checks the record, and lists what was altered. */

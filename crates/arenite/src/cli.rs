@@ -1,5 +1,7 @@
 //! The command line: arguments and help.
 
+mod annotation;
+mod demo;
 mod events;
 mod explore;
 mod groups;
@@ -7,6 +9,7 @@ mod list;
 mod model;
 mod network;
 mod node;
+mod output;
 mod quarantine;
 mod rag;
 mod rollout;
@@ -15,6 +18,7 @@ mod service;
 mod set;
 mod states;
 mod store;
+mod template;
 mod tenants;
 mod trajectory;
 mod vm;
@@ -22,22 +26,26 @@ mod volumes;
 
 use std::path::{Path, PathBuf};
 
-use arenite_model::{GroupName, ImageName, SandboxName, SnapshotName, Tier};
+use arenite_model::{GroupName, ImageName, SandboxName, SecretName, SnapshotName, Tier};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::client::DEFAULT_SERVER;
 use crate::config::values::{Secret, Size, Span};
 use crate::config::{DEFAULT_DATA_DIR, Settings};
+use crate::failure::EXIT_CODES;
+pub(crate) use annotation::{Annotated, TrajectoryAnnotateArgs, TrajectoryAnnotationsArgs, TrajectoryUnannotateArgs};
+pub(crate) use demo::{DemoArgs, OpenArgs};
 pub(crate) use events::{
     EventsArgs, WebhookCommand, WebhookCreateArgs, WebhookDeliveriesArgs, WebhookLsArgs, WebhookRedeliverArgs, WebhookRmArgs,
     WebhookTestArgs,
 };
 pub(crate) use explore::ExploreArgs;
 pub(crate) use groups::{GroupCommand, GroupCreateArgs, GroupLsArgs, GroupRenewArgs, GroupRmArgs};
-pub(crate) use list::LsArgs;
+pub(crate) use list::{LsArgs, SandboxInspectArgs};
 pub(crate) use model::{ModelCommand, ModelLsArgs, ModelRmArgs, ModelSetArgs, ModelShowArgs, PriceOf};
 pub(crate) use network::{NetworkCommand, NetworkSetArgs, NetworkShowArgs, NetworkSuggestArgs};
 pub(crate) use node::{NodeCommand, NodeDrainArgs, NodeLsArgs, NodeUncordonArgs};
+pub(crate) use output::{ListOutput, Output};
 pub(crate) use quarantine::{QuarantineAdoptArgs, QuarantineCommand, QuarantineLsArgs, QuarantineRmArgs};
 pub(crate) use rag::{
     RagCommand, RagEmbedArgs, RagEvalArgs, RagIndexArgs, RagLsArgs, RagRmArgs, RagSearchArgs, SearchMode, VectorPrecision,
@@ -51,6 +59,7 @@ pub(crate) use states::{
     SnapshotExportArgs, SnapshotFilesArgs, SnapshotImportArgs, SnapshotInspectArgs, SnapshotLsArgs, SnapshotRmArgs,
 };
 pub(crate) use store::{StoreCommand, StoreExportArgs, StoreImportArgs, StoreSettings};
+pub(crate) use template::{TemplateCommand, TemplateInspectArgs, TemplateLsArgs};
 pub(crate) use tenants::{
     AuditArgs, KeyCommand, KeyCreateArgs, KeyLsArgs, KeyRevokeArgs, KeyRotateArgs, TenantCommand, TenantCreateArgs, TenantLsArgs,
     TenantRmArgs, TenantSetArgs, UsageArgs,
@@ -70,23 +79,27 @@ pub(crate) use volumes::{
     version,
     arg_required_else_help = true,
     max_term_width = 100,
-    after_help = "\
+    after_help = root_help()
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+fn root_help() -> String {
+    const EXAMPLES: &str = "\
 Examples:
   arenite doctor                       check what this host supports
   sudo arenite image build base        build the default image
   sudo arenite serve                   start the server on 127.0.0.1:8080
   arenite create demo                  create a sandbox
   arenite exec demo                    open a shell in it
-  arenite exec demo -- python3 -c 'print(6 * 7)'
+  arenite exec demo python3 -c 'print(6 * 7)'
   arenite cp report.csv demo:/home/gem/
   arenite trajectory show demo         show its recorded steps
   arenite rm demo
-
-'arenite COMMAND --help' shows examples for each command."
-)]
-pub(crate) struct Cli {
-    #[command(subcommand)]
-    pub(crate) command: Command,
+  arenite demo                         see what there is, in two minutes";
+    format!("{EXAMPLES}\n\n{EXIT_CODES}\n\n'arenite COMMAND --help' shows examples for each command.")
 }
 
 /// The server's address, for commands that call one.
@@ -103,7 +116,7 @@ pub(crate) struct Server {
     pub(crate) ca: Option<PathBuf>,
 }
 
-/// Output format of results.
+/// Output format of what a command did.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Format {
     /// Print JSON
@@ -118,13 +131,20 @@ pub(crate) enum Command {
     /// Create a sandbox
     Create(Box<CreateArgs>),
     /// List sandboxes
+    #[command(visible_alias = "ps")]
     Ls(LsArgs),
+    /// Show sandboxes with all their settings
+    Inspect(SandboxInspectArgs),
     /// Show what sandboxes use, the busiest first
     Top(TopArgs),
     /// Report what sandboxes used, by tenant, sandbox, hour or template
     Usage(UsageArgs),
     /// Run a command in a sandbox, or open a shell
     Exec(ExecArgs),
+    /// Open a sandbox's dashboard, or a page that it serves, in the browser
+    Open(OpenArgs),
+    /// Show what Arenite does, in two minutes, on the running server
+    Demo(DemoArgs),
     /// Copy files to, from or between sandboxes
     Cp(CpArgs),
     /// Show the output of a sandbox's main command, or its guest's log
@@ -152,6 +172,9 @@ pub(crate) enum Command {
     /// Manage snapshots, from which sandboxes are created
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
+    /// Show templates for sandboxes
+    #[command(subcommand)]
+    Template(TemplateCommand),
     /// Manage groups of sandboxes, which end with their lease
     #[command(subcommand)]
     Group(GroupCommand),
@@ -313,6 +336,9 @@ pub(crate) struct CreateArgs {
     /// Environment variable for its commands; without =VALUE, pass the current value
     #[arg(long, short, value_name = "KEY[=VALUE]")]
     pub(crate) env: Vec<String>,
+    /// Secret that it uses beside those in --env, such as an SSH key; repeatable
+    #[arg(long, value_name = "SECRET")]
+    pub(crate) secret: Vec<SecretName>,
     /// CPU limit in cores, such as 0.5 or 2
     #[arg(long, value_name = "CORES", value_parser = cores)]
     pub(crate) cpu: Option<u32>,
@@ -470,23 +496,30 @@ pub(crate) struct TopArgs {
     #[arg(long)]
     pub(crate) once: bool,
     #[command(flatten)]
-    pub(crate) format: Format,
+    pub(crate) output: Output,
     #[command(flatten)]
     pub(crate) server: Server,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-On a terminal, the command gets its own terminal. Elsewhere, its stdout and stderr stay separate and stdin is passed to it.
-The exit code is the command's; 125 means that Arenite failed. Input and output are text: bytes that are not UTF-8 are
+All that follows the command belongs to it, so options of exec come before it. On a terminal, the command gets its own terminal.
+Elsewhere, its stdout and stderr stay separate and stdin is passed to it. Input and output are text: bytes that are not UTF-8 are
 replaced, so copy binary files with 'arenite cp'.
+
+Exit codes:
+  0-255  that of the command
+  124    the command was killed at its --timeout
+  125    Arenite failed: there is no such sandbox, no server answers, or the like
+  2      this command line is not valid
+  130    the command was interrupted
 
 Examples:
   arenite exec demo                                open a shell
-  arenite exec demo -- ls -l /home/gem
+  arenite exec demo ls -l /home/gem
   arenite exec demo -c 'cd /tmp && ls | wc -l'     run a line in bash
-  echo 'print(6 * 7)' | arenite exec demo -- python3
-  arenite exec demo --no-tty -- make test")]
+  echo 'print(6 * 7)' | arenite exec demo python3
+  arenite exec demo --workdir /tmp --no-tty -- make test")]
 pub(crate) struct ExecArgs {
     /// The sandbox; 'default' is created if it doesn't exist
     pub(crate) sandbox: SandboxName,
@@ -505,8 +538,14 @@ pub(crate) struct ExecArgs {
     /// Don't allocate a terminal
     #[arg(long)]
     pub(crate) no_tty: bool,
+    /// For habits from Docker: stdin is always passed on
+    #[arg(short, long)]
+    interactive: bool,
+    /// For habits from Docker: there is a terminal whenever this command has one
+    #[arg(short, long, conflicts_with = "no_tty")]
+    tty: bool,
     /// The command and its arguments [default: a shell]
-    #[arg(last = true, value_name = "COMMAND")]
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     pub(crate) command: Vec<String>,
     #[command(flatten)]
     pub(crate) server: Server,
@@ -540,6 +579,7 @@ pub(crate) struct CpArgs {
 Examples:
   arenite logs web
   arenite logs -f web
+  arenite logs --tail 20 -f web        start with the last 20 lines
   arenite logs --guest web             show the log of the server inside it")]
 pub(crate) struct LogsArgs {
     /// The sandbox
@@ -550,6 +590,9 @@ pub(crate) struct LogsArgs {
     /// Follow the output as it grows
     #[arg(long, short)]
     pub(crate) follow: bool,
+    /// Start with the last lines [default: all]
+    #[arg(long, short = 'n', value_name = "LINES")]
+    pub(crate) tail: Option<u64>,
     #[command(flatten)]
     pub(crate) server: Server,
 }
@@ -714,7 +757,7 @@ pub(crate) struct BuildArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ImageLsArgs {
     #[command(flatten)]
-    pub(crate) format: Format,
+    pub(crate) output: Output,
     #[command(flatten)]
     pub(crate) data_dir: DataDir,
 }
@@ -872,7 +915,7 @@ pub(crate) struct ImageHistoryArgs {
     /// The image
     pub(crate) image: ImageName,
     #[command(flatten)]
-    pub(crate) format: Format,
+    pub(crate) output: Output,
     #[command(flatten)]
     pub(crate) data_dir: DataDir,
 }
@@ -882,7 +925,7 @@ pub(crate) struct InspectArgs {
     /// The image
     pub(crate) image: ImageName,
     #[command(flatten)]
-    pub(crate) format: Format,
+    pub(crate) output: Output,
     #[command(flatten)]
     pub(crate) data_dir: DataDir,
 }
@@ -893,7 +936,7 @@ Each line is ok, degraded (it works, without what the line names) or missing (re
 if something is missing.")]
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
-    pub(crate) format: Format,
+    pub(crate) output: Output,
     #[command(flatten)]
     pub(crate) data_dir: DataDir,
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 pub(crate) use arenite_rollout::encoded;
 use arenite_rollout::{ConnectError, Connector, ConnectorError, ServerStream};
@@ -22,7 +23,8 @@ use tokio_tungstenite::tungstenite;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
 use crate::cli::Server;
-use crate::failure::Failure;
+use crate::failure::{Failure, UNREACHABLE};
+use crate::names;
 
 /// The default address of the server.
 pub(crate) const DEFAULT_SERVER: &str = "http://127.0.0.1:8080";
@@ -198,10 +200,8 @@ impl Client {
             .body(Bytes::from(json))
             .map_err(|error| Failure::new(format!("the request can't be sent: {error}")))?;
         let response = self.raw(path, request).await?;
-        let status = response.status();
-        if !status.is_success() {
-            let body = Limited::new(response.into_body(), MAX_ERROR).collect().await.map(|b| b.to_bytes()).unwrap_or_default();
-            return Err(refusal(status, &body));
+        if !response.status().is_success() {
+            return Err(self.refused(response, path, serde_json::to_value(body).ok()).await);
         }
         let is_stream = response.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream");
         if !is_stream {
@@ -226,7 +226,8 @@ impl Client {
                     "failed" => {
                         let problem: Value = serde_json::from_str(data).map_err(|error| not_understood(&error))?;
                         let status = problem["status"].as_u64().and_then(|status| StatusCode::from_u16(status as u16).ok());
-                        return Err(refusal(status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), data.as_bytes()));
+                        let failure = refusal(status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), data.as_bytes());
+                        return Err(self.suggest(failure, path, serde_json::to_value(body).ok()).await);
                     }
                     "server_stopping" => return Err(Failure::new("the server is stopping")),
                     _ => return serde_json::from_str(data).map_err(|error| not_understood(&error)),
@@ -238,8 +239,12 @@ impl Client {
 
     async fn send_json<T: DeserializeOwned>(&self, method: Method, path: &str, body: &impl Serialize) -> Result<T, Failure> {
         let json = serde_json::to_vec(body).map_err(|error| Failure::new(format!("could not write the request: {error}")))?;
-        let body = Full::new(Bytes::from(json)).map_err(|never| match never {}).boxed_unsync();
-        decode(self.send(method, path, Some("application/json"), body).await?).await
+        let content = Full::new(Bytes::from(json)).map_err(|never| match never {}).boxed_unsync();
+        let response = self.exchange(method, path, Some("application/json"), content).await?;
+        if !response.status().is_success() {
+            return Err(self.refused(response, path, serde_json::to_value(body).ok()).await);
+        }
+        decode(response).await
     }
 
     /// The raw bytes of an answer, as they arrive.
@@ -247,8 +252,16 @@ impl Client {
         &self,
         path: &str,
     ) -> Result<impl Stream<Item = io::Result<Bytes>> + Send + Unpin + use<>, Failure> {
-        let response = self.send(Method::GET, path, None, empty()).await?;
-        Ok(response.into_body().into_data_stream().map_err(io::Error::other))
+        self.download_sized(path).await.map(|(_, content)| content)
+    }
+
+    /// The same with their number, if the server knows it.
+    pub(crate) async fn download_sized(
+        &self,
+        path: &str,
+    ) -> Result<(Option<u64>, impl Stream<Item = io::Result<Bytes>> + Send + Unpin + use<>), Failure> {
+        let body = self.send(Method::GET, path, None, empty()).await?.into_body();
+        Ok((body.size_hint().exact(), body.into_data_stream().map_err(io::Error::other)))
     }
 
     /// Sends a file of this size as it is.
@@ -293,6 +306,55 @@ impl Client {
         content_type: Option<&str>,
         body: RequestBody,
     ) -> Result<Response<Incoming>, Failure> {
+        let response = self.exchange(method, path, content_type, body).await?;
+        if response.status().is_success() { Ok(response) } else { Err(self.refused(response, path, None).await) }
+    }
+
+    /// The failure of an answer without a success status.
+    async fn refused(&self, response: Response<Incoming>, path: &str, body: Option<Value>) -> Failure {
+        let status = response.status();
+        let content = Limited::new(response.into_body(), MAX_ERROR).collect().await.map(|b| b.to_bytes()).unwrap_or_default();
+        self.suggest(refusal(status, &content), path, body).await
+    }
+
+    /// Adds to the failure of a request what was meant by the name in it that doesn't exist. Only names that the caller may list
+    /// are suggested.
+    pub(crate) async fn suggest(&self, failure: Failure, path: &str, body: Option<Value>) -> Failure {
+        let text = failure.to_string();
+        let mut named = names::in_request(path, body.as_ref());
+        match failure.status() {
+            Some(404) => {}
+            // Some names are values of a request. Those that the message doesn't mention are not what is wrong with it.
+            Some(400) => named.retain(|(_, name)| text.contains(name.as_str())),
+            _ => return failure,
+        }
+        for (kind, wanted) in named {
+            let Some(found) = self.names(kind, names::PATIENCE).await else { continue };
+            if let Some(hint) = names::hint(&wanted, &found, kind.command, failure.hint_text()) {
+                return failure.hint(hint);
+            }
+        }
+        failure
+    }
+
+    /// The names of a kind, as far as a page has them. None: the caller can't list them, or not in time.
+    pub(crate) async fn names(&self, kind: names::Kind, patience: Duration) -> Option<Vec<String>> {
+        let list = async {
+            let response = self.exchange(Method::GET, &kind.path(), None, empty()).await.ok()?;
+            if response.status().is_success() { decode::<Value>(response).await.ok() } else { None }
+        };
+        let page = tokio::time::timeout(patience, list).await.ok()??;
+        Some(kind.names(&page))
+    }
+
+    /// Sends a request and returns its answer with any status.
+    async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        content_type: Option<&str>,
+        body: RequestBody,
+    ) -> Result<Response<Incoming>, Failure> {
         let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
         request = request.header(header::USER_AGENT, concat!("arenite-cli/", env!("CARGO_PKG_VERSION")));
         if let Some(key) = &self.key {
@@ -308,13 +370,7 @@ impl Client {
             request = request.header(header::CONTENT_TYPE, kind);
         }
         let request = request.body(body).map_err(|error| Failure::new(format!("the request can't be sent: {error}")))?;
-        let response = self.http.request(request).await.map_err(|error| self.unreachable(&error))?;
-        if response.status().is_success() {
-            return Ok(response);
-        }
-        let status = response.status();
-        let body = Limited::new(response.into_body(), MAX_ERROR).collect().await.map(|b| b.to_bytes()).unwrap_or_default();
-        Err(refusal(status, &body))
+        self.http.request(request).await.map_err(|error| self.unreachable(&error))
     }
 
     /// Sends a request and returns the answer with any status. The caller reads the body.
@@ -332,6 +388,7 @@ impl Client {
     pub(crate) fn no_answer(&self) -> Failure {
         Failure::new(format!("no server answers at {}", self.base))
             .hint("start one with: sudo arenite serve; or name another with --server URL or ARENITE_SERVER")
+            .exit_code(UNREACHABLE)
     }
 
     /// A connection for other protocols than HTTP.
@@ -343,9 +400,9 @@ impl Client {
     fn no_connection(&self, error: &ConnectError) -> Failure {
         match error {
             ConnectError::Unreachable(_) => self.no_answer(),
-            ConnectError::Tls { .. } => Failure::new(error.to_string()).hint(
-                "--ca or ARENITE_CA names a private certificate authority's PEM file; a server without TLS has an http:// URL",
-            ),
+            ConnectError::Tls { .. } => Failure::new(error.to_string())
+                .hint("--ca or ARENITE_CA names a private certificate authority's PEM file; a server without TLS has an http:// URL")
+                .exit_code(UNREACHABLE),
         }
     }
 
@@ -357,7 +414,7 @@ impl Client {
                 return self.no_connection(error);
             }
         }
-        Failure::new(format!("the connection to {} failed: {cause}", self.base))
+        Failure::new(format!("the connection to {} failed: {cause}", self.base)).exit_code(UNREACHABLE)
     }
 }
 

@@ -10,6 +10,7 @@ mod config;
 mod doctor;
 mod failure;
 mod guest_description;
+mod names;
 mod output;
 mod serve;
 mod wire;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         Some("egress") => return arenite_engine::egress_main(),
         _ => {}
     }
+    commands::shell::complete();
     let matches = Cli::command().get_matches();
     let cli = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,
@@ -92,8 +94,12 @@ fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
         Command::Group(command) => on_runtime(commands::groups::group(command)),
         Command::Create(args) => on_runtime(commands::sandbox::create(*args)),
         Command::Ls(args) => on_runtime(commands::sandbox::ls(args)),
+        Command::Inspect(args) => on_runtime(commands::sandbox::inspect(args)),
+        Command::Template(command) => on_runtime(commands::templates::run(command)),
         Command::Top(args) => on_runtime(commands::top::top(args)),
         Command::Usage(args) => on_runtime(commands::usage::usage(args)),
+        Command::Open(args) => on_runtime(commands::open::open(args)),
+        Command::Demo(args) => on_runtime(commands::demo::demo(args)),
         Command::Exec(args) => on_runtime(commands::exec::exec(args)),
         Command::Mcp(args) => on_runtime(commands::mcp::mcp(args)),
         Command::Cp(args) => on_runtime(commands::copy::copy(args)),

@@ -25,6 +25,8 @@ pub(crate) struct Create {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) env: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) secrets: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) args: Vec<String>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) image_command: bool,
@@ -97,6 +99,35 @@ pub(crate) struct Volume {
     pub(crate) node: Option<String>,
     pub(crate) created_at: jiff::Timestamp,
     pub(crate) sandboxes: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Templates {
+    pub(crate) templates: Vec<Template>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Template {
+    pub(crate) name: String,
+    #[serde(default)]
+    pub(crate) description: String,
+    pub(crate) spec: TemplateSpec,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct TemplateSpec {
+    #[serde(default)]
+    pub(crate) image: String,
+    #[serde(default)]
+    pub(crate) resources: TemplateResources,
+}
+
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct TemplateResources {
+    #[serde(default)]
+    pub(crate) memory_bytes: Option<u64>,
+    #[serde(default)]
+    pub(crate) cpu_millis: Option<u32>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -447,6 +478,14 @@ pub(crate) struct UsageRow {
     pub(crate) egress_bytes: u64,
     pub(crate) ingress_bytes: u64,
     pub(crate) tool_calls: u64,
+    #[serde(default)]
+    pub(crate) model_calls: u64,
+    #[serde(default)]
+    pub(crate) model_input_tokens: u64,
+    #[serde(default)]
+    pub(crate) model_output_tokens: u64,
+    #[serde(default)]
+    pub(crate) model_cost_usd: f64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -496,11 +535,25 @@ pub(crate) struct Summary {
     pub(crate) last_at: jiff::Timestamp,
     pub(crate) steps: u64,
     #[serde(default)]
+    pub(crate) failures: Option<Failures>,
+    #[serde(default)]
     pub(crate) bytes: u64,
     #[serde(default)]
     pub(crate) ended: bool,
     #[serde(default)]
     pub(crate) archived: bool,
+    #[serde(default)]
+    pub(crate) annotations: Option<arenite_model::AnnotationSummary>,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub(crate) struct Failures {
+    pub(crate) steps: u64,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Annotations {
+    pub(crate) annotations: Vec<arenite_model::Annotation>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -655,6 +708,7 @@ pub(crate) struct FileEntry {
 #[derive(Debug, Deserialize)]
 pub(crate) struct Snapshot {
     pub(crate) name: String,
+    pub(crate) state: String,
     pub(crate) sandbox: String,
     pub(crate) image: String,
     pub(crate) disk_bytes: Option<u64>,

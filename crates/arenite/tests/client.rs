@@ -205,11 +205,25 @@ fn a_list_has_the_entries_of_all_its_pages() {
 fn a_refusal_is_told_with_its_hint_and_the_rest_goes_on() {
     let refused =
         json!({"status": 404, "code": "not_found", "message": "there is no sandbox x", "hint": "create it", "request_id": "r"});
-    let server = Server::with([(404, refused), (200, json!({"name": "y", "id": "s", "deleted": true}))]);
-    let (output, seen) = server.run(&["rm", "x", "y"], Stdin::Null);
-    assert_eq!(text(&output.stderr), "error: there is no sandbox x\nhint: create it\n");
-    assert_eq!((text(&output.stdout), output.status.code()), ("y\n", Some(1)));
-    assert_eq!(seen[1].line, "DELETE /api/v2/sandboxes/y HTTP/1.1");
+    let list = |names: &[&str]| {
+        let entries: Vec<Value> = names.iter().map(|name| json!({ "name": name })).collect();
+        (200, json!({ "sandboxes": entries, "next_cursor": null }))
+    };
+    let deleted = || (200, json!({"name": "y", "id": "s", "deleted": true}));
+    let server = Server::with([(404, refused.clone()), list(&["demo", "y"]), deleted()]);
+    let (output, seen) = server.run(&["rm", "dmeo", "y"], Stdin::Null);
+    let hint = "hint: did you mean \"demo\"? see what there is with: arenite ls\n";
+    assert_eq!(text(&output.stderr), format!("error: there is no sandbox x\n{hint}"));
+    assert_eq!((text(&output.stdout), output.status.code()), ("y\n", Some(3)));
+    assert_eq!(seen[1].line, "GET /api/v2/sandboxes HTTP/1.1");
+    assert_eq!(seen[2].line, "DELETE /api/v2/sandboxes/y HTTP/1.1");
+    // Without a near name, the server's hint stays; and it is all that there is if the list is refused.
+    let server = Server::with([(404, refused.clone()), list(&["demo"])]);
+    let (output, _) = server.run(&["rm", "nobody"], Stdin::Null);
+    assert!(text(&output.stderr).ends_with("hint: create it; see what there is with: arenite ls\n"), "{}", text(&output.stderr));
+    let server = Server::with([(404, refused), (403, json!({}))]);
+    let (output, _) = server.run(&["rm", "dmeo"], Stdin::Null);
+    assert!(text(&output.stderr).ends_with("hint: create it\n"), "{}", text(&output.stderr));
 }
 
 #[test]

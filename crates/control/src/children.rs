@@ -21,6 +21,7 @@ use tokio::task::JoinHandle;
 use utoipa::ToSchema;
 
 use crate::registry::{Entry, Registry};
+use crate::secrets::add_socket;
 use crate::tenants::{Principal, is_key_text, key_text};
 use crate::{Control, ControlError, CreateRequest, Sandbox};
 
@@ -150,7 +151,7 @@ impl Control {
     }
 
     /// The spec for the engine: with the floor of its tenant's networks. A sandbox with a budget gets the address of the server and its
-    /// token.
+    /// token, and one with an SSH key the socket of its agent.
     pub(crate) fn spec_for_engine(&self, sandbox: &Sandbox) -> Result<SandboxSpec, ControlError> {
         let mut spec = sandbox.spec.clone();
         spec.network_floor = self.network_floor(&sandbox.tenant).filter(|_| spec.network == NetworkMode::Open);
@@ -162,6 +163,7 @@ impl Control {
             spec.env.insert(AGENT_KEY_ENV.to_owned(), key_text(&key, &secret));
             spec.env.insert(AGENT_KEY_FILE_ENV.to_owned(), AGENT_KEY_FILE.to_owned());
         }
+        add_socket(&mut spec);
         Ok(spec)
     }
 

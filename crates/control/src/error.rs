@@ -5,14 +5,14 @@ use std::time::Duration;
 use arenite_engine::EngineError;
 use arenite_image::ImageError;
 use arenite_model::{
-    ErrorCode, GroupName, IdError, IdempotencyKey, ImageName, KeyId, ModelRouteName, NodeName, SandboxId, SandboxName,
-    SandboxState, SecretName, SnapshotName, SpecError, TenantId, Tier, VolumeName,
+    AnnotationError, AnnotationId, ErrorCode, GroupName, IdError, IdempotencyKey, ImageName, KeyId, ModelRouteName, NodeName,
+    SandboxId, SandboxName, SandboxState, SecretName, SnapshotName, SpecError, TenantId, Tier, VolumeName,
 };
 use thiserror::Error;
 
 use crate::store::StoreError;
 use crate::tenants::{Quota, QuotaExceeded};
-use crate::{groups, idempotency, images, models, volumes};
+use crate::{annotations, groups, idempotency, images, models, volumes};
 
 /// Why an operation of control failed. Cheap to clone, since all callers that wait for one create get its error.
 #[derive(Debug, Error, Clone)]
@@ -83,6 +83,14 @@ pub enum ControlError {
     TooMany { what: &'static str, most: usize },
     #[error("there is no webhook {id}")]
     NoWebhook { id: String },
+    #[error("there is no annotation {id} of this trajectory")]
+    NoAnnotation { id: String },
+    #[error("annotation {id} has changed: its version is {version}")]
+    AnnotationChanged { id: AnnotationId, version: String },
+    #[error("the annotation is not valid: {0}")]
+    Annotation(#[from] AnnotationError),
+    #[error("this server's store keeps no annotations")]
+    NoAnnotations,
     /// The agent in a sandbox may not create it.
     #[error("the sandbox can't be created from inside another: {reason}")]
     NotBelow { reason: String },
@@ -125,6 +133,8 @@ pub enum ControlError {
     IdempotencyKeyReused { key: IdempotencyKey },
     #[error("there is no snapshot {name}")]
     NoSnapshot { name: SnapshotName },
+    #[error("snapshot {name} is on the node {node}, and not on this one")]
+    SnapshotElsewhere { name: SnapshotName, node: NodeName },
     #[error("snapshot {name} already exists")]
     SnapshotExists { name: SnapshotName },
     #[error("there is no node {name}")]
@@ -218,6 +228,7 @@ impl ControlError {
             | Self::NoTenant { .. }
             | Self::NoKey { .. }
             | Self::NoWebhook { .. }
+            | Self::NoAnnotation { .. }
             | Self::NoGroup { .. }
             | Self::NoVolume { .. }
             | Self::NoRegistry { .. }
@@ -244,9 +255,10 @@ impl ControlError {
             | Self::VolumeBusy { .. }
             | Self::VolumeMissing { .. }
             | Self::VolumeElsewhere { .. }
+            | Self::SnapshotElsewhere { .. }
             | Self::GroupEnding { .. } => ErrorCode::Conflict,
             Self::IdempotencyKeyReused { .. } => ErrorCode::IdempotencyKeyReused,
-            Self::Changed { .. } => ErrorCode::PreconditionFailed,
+            Self::Changed { .. } | Self::AnnotationChanged { .. } => ErrorCode::PreconditionFailed,
             Self::NotBelow { .. } | Self::BelowTier { .. } | Self::OutOfBounds { .. } | Self::NotOwnVolume { .. } => {
                 ErrorCode::Forbidden
             }
@@ -254,6 +266,7 @@ impl ControlError {
             Self::OverBudget { .. } => ErrorCode::Exhausted,
             Self::AgentSecret { .. } | Self::SecretKeys { .. } => ErrorCode::Internal,
             Self::NoTenantStore
+            | Self::NoAnnotations
             | Self::NoImages
             | Self::NoBuilds { .. }
             | Self::NoVolumes
@@ -267,6 +280,7 @@ impl ControlError {
             | Self::InvalidLease { .. }
             | Self::InvalidSecret { .. }
             | Self::Id(_)
+            | Self::Annotation(_)
             | Self::InvalidLogin { .. }
             | Self::InvalidModelRoute { .. } => ErrorCode::InvalidRequest,
             Self::ModelNotAllowed { .. } | Self::NoModelPrice { .. } => ErrorCode::Forbidden,
@@ -321,6 +335,7 @@ impl ControlError {
             Self::OverBudget { .. } => "delete sandboxes that are not needed",
             Self::NoGroup { .. } => "create it with: arenite group create, or see which there are: arenite group ls",
             Self::NoSnapshot { .. } => "see which there are: arenite snapshot ls",
+            Self::SnapshotElsewhere { .. } => "arenite node ls shows whether that node is up",
             Self::SnapshotExists { .. } => "choose another name, or remove it with: arenite snapshot rm NAME",
             Self::NoSecret { .. } => "create it with: arenite secret set NAME, or see which there are: arenite secret ls",
             Self::NoVolume { .. } => "create it with: arenite volume create, or see which there are: arenite volume ls",
@@ -359,6 +374,10 @@ impl ControlError {
             Self::NoKey { .. } => "see which there are: arenite key ls",
             Self::KeyEnded { .. } => "create another: arenite key create",
             Self::NoWebhook { .. } => "see which there are: arenite webhook ls",
+            Self::NoAnnotation { .. } => "see which there are: arenite trajectory annotations ID",
+            Self::TooMany { what: annotations::OF_TRAJECTORY | annotations::OF_TENANT, .. } => {
+                "remove annotations that are not needed: arenite trajectory unannotate ID"
+            }
             Self::TooMany { what: "webhooks of this tenant", .. } => "remove webhooks that are not needed",
             Self::IdempotencyKeyReused { .. } => "repeat the request with the same body, or send another key",
             Self::TooMany { what: idempotency::WHAT, .. } => "each is kept for a day; leave the key out, or retry later",
@@ -373,7 +392,7 @@ impl ControlError {
             Self::NoBuilds { .. } => "an operator builds it on the server's host: arenite image build",
             Self::BuildTimeout { .. } => "split it into several images, each of which starts from the one before",
             Self::BadTemplate { .. } | Self::BadEnvironments { .. } => "correct the file; it is read again at the next create",
-            Self::Changed { .. } => "read it again, and repeat the change for its new version",
+            Self::Changed { .. } | Self::AnnotationChanged { .. } => "read it again, and repeat the change for its new version",
             Self::BelowTier { minimum, .. } => {
                 return Some(format!("request the tier {minimum}, or none: then it is {minimum}"));
             }

@@ -514,6 +514,10 @@ impl Engine for FakeEngine {
         Ok(())
     }
 
+    async fn has_ended(&self, id: &SandboxId) -> bool {
+        !matches!(self.state().live.get(id), Some(Live::Running | Live::Paused))
+    }
+
     async fn usage(&self, id: &SandboxId) -> Result<Usage, EngineError> {
         let state = self.state();
         let unset = || Usage { memory_bytes: 1 << 20, pids: 1, ..Usage::default() };

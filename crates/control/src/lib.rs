@@ -80,6 +80,10 @@
 //!
 //! A tenant's storage that outlives sandboxes, and that several of them mount (`volumes`).
 //!
+//! # Annotations
+//!
+//! Notes, labels and ratings of trajectories ([`annotations`]), which the recorder keeps.
+//!
 //! # Models
 //!
 //! Routes of a tenant to models, and what is used of their budgets ([`models`]). The gateway makes the calls.
@@ -95,6 +99,7 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+pub mod annotations;
 mod change;
 mod children;
 mod clock;
@@ -154,6 +159,6 @@ pub use overlay::{ResourcesOverlay, SpecOverlay};
 pub use quarantine::QuarantinedSandbox;
 pub use sandbox::{Counters, CreateRequest, Deadline, DeadlineAction, DeadlineReason, Keyed, Provenance, Sandbox, StartState};
 pub use select::{ListOrder, ListPosition};
-pub use states::{Snapshot, SnapshotExport, SnapshotImport, SnapshotRequest};
+pub use states::{ReceivedState, SentState, Snapshot, SnapshotExport, SnapshotImport, SnapshotPlace, SnapshotRequest};
 pub use template::Template;
 pub use volumes::{NewVolume, Volume, VolumeChange, VolumeFacts};

@@ -375,7 +375,7 @@ impl Control {
         let state = entry.sandbox().state;
         // The end of a stopped sandbox's processes is no death.
         let is_alive = matches!(state, SandboxState::Running | SandboxState::Paused) && !entry.sandbox().is_stopped();
-        if self.registry().holds(&entry) && is_alive {
+        if self.registry().holds(&entry) && is_alive && self.engine.has_ended(&entry.id).await {
             entry.close();
             tracing::warn!(
                 id = %entry.id, name = %entry.name, reason = death.reason.as_str(), message = death.message, "a sandbox ended by itself"

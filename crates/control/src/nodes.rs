@@ -227,8 +227,10 @@ impl Cluster {
             down.entry(node.name.clone()).or_insert_with(Instant::now);
         }
         drop(down);
+        let mut fill = self.fill.lock().unwrap_or_else(PoisonError::into_inner);
+        fill.retain(|name, fill| fill.renew(nodes.iter().find(|node| node.name == *name).map(|node| node.facts.sandboxes)));
+        drop(fill);
         *self.nodes.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(nodes);
-        self.fill.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, fill| fill.is_recent());
     }
 
     fn owners(&self) -> MutexGuard<'_, Owners> {

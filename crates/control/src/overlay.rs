@@ -70,7 +70,7 @@ impl SpecOverlay {
             if spec.secrets.iter().all(|binding| binding.name != *name) {
                 // Its placeholder comes with the create.
                 let (name, placeholder, inherited) = (name.clone(), String::new(), Vec::new());
-                spec.secrets.push(SecretBinding { name, placeholder, inherited });
+                spec.secrets.push(SecretBinding { name, placeholder, inherited, ssh: false });
             }
         }
         if self.tier.is_some() {

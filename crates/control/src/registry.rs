@@ -9,6 +9,8 @@ use jiff::Timestamp;
 use tokio::sync::{Mutex, Notify, watch};
 
 use crate::children::PendingChild;
+use crate::models::ModelUse;
+use crate::usage::UsedAmounts;
 use crate::{ControlError, Sandbox};
 
 /// One sandbox. A task that changes its state holds `change` from the first write to the last; all others read `snapshot`.
@@ -25,6 +27,8 @@ pub(crate) struct Entry {
     noted: AtomicBool,
     /// Calls that are not metered yet.
     calls: AtomicU64,
+    /// The same for calls of models.
+    models: StdMutex<UsedAmounts>,
     /// The number of failed starts of the sandbox while it was paused to its disk, and the last error.
     failed_wakes: StdMutex<(u64, Option<ControlError>)>,
 }
@@ -61,6 +65,7 @@ impl Entry {
             last_used: AtomicI64::new(sandbox.last_used_at.as_microsecond()),
             noted: AtomicBool::new(false),
             calls: AtomicU64::new(0),
+            models: StdMutex::default(),
             failed_wakes: StdMutex::default(),
             snapshot: watch::Sender::new(Arc::new(sandbox)),
         }
@@ -103,8 +108,21 @@ impl Entry {
         self.calls.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn take_calls(&self) -> u64 {
-        self.calls.swap(0, Ordering::Relaxed)
+    pub(crate) fn count_models(&self, used: &ModelUse) {
+        self.models.lock().unwrap_or_else(PoisonError::into_inner).add_models(used);
+    }
+
+    /// What was measured, with the calls that were counted since this was asked last.
+    pub(crate) fn take_counted(&self, measured: UsedAmounts) -> UsedAmounts {
+        let models = std::mem::take(&mut *self.models.lock().unwrap_or_else(PoisonError::into_inner));
+        UsedAmounts {
+            tool_calls: self.calls.swap(0, Ordering::Relaxed),
+            model_calls: models.model_calls,
+            model_input_tokens: models.model_input_tokens,
+            model_output_tokens: models.model_output_tokens,
+            model_cost_usd: models.model_cost_usd,
+            ..measured
+        }
     }
 
     fn failures(&self) -> MutexGuard<'_, (u64, Option<ControlError>)> {

@@ -12,6 +12,7 @@
 //! store lost, and gives up states without a name, which interrupted forks left. A removal starts at the engine, so nothing
 //! that was removed comes back.
 
+mod copies;
 mod exchange;
 
 use std::collections::BTreeMap;
@@ -33,6 +34,7 @@ use crate::store::{Record, RecordId, RecordKind, StoreError};
 use crate::tenants::{Quota, QuotaExceeded};
 use crate::{Control, ControlError, Sandbox, check_labels, memo};
 
+pub use copies::{ReceivedState, SentState, SnapshotPlace};
 pub(crate) use exchange::Exchanges;
 pub use exchange::{SnapshotExport, SnapshotImport};
 
@@ -116,9 +118,30 @@ impl Named {
     }
 }
 
-type Map = BTreeMap<(TenantId, SnapshotName), Snapshot>;
+/// A snapshot that this server has on its disk: its own, or a copy of another node's.
+#[derive(Debug, Clone)]
+pub(crate) struct LocalSnapshot {
+    pub(crate) snapshot: Snapshot,
+    /// The state here: another one than the snapshot's if it is a copy.
+    pub(crate) state: StateId,
+    /// The image below it here.
+    pub(crate) image: ImageName,
+}
 
-/// The snapshots of this server.
+impl LocalSnapshot {
+    fn own(snapshot: Snapshot) -> Self {
+        let (state, image) = (snapshot.state.clone(), snapshot.image.clone());
+        Self { snapshot, state, image }
+    }
+
+    fn is_copy(&self) -> bool {
+        self.state != self.snapshot.state
+    }
+}
+
+type Map = BTreeMap<(TenantId, SnapshotName), LocalSnapshot>;
+
+/// The snapshots on this server's disk.
 #[derive(Default)]
 pub(crate) struct Snapshots {
     map: Mutex<Map>,
@@ -131,8 +154,13 @@ impl Snapshots {
         self.map.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn put(&self, snapshot: Snapshot) {
-        self.map().insert((snapshot.tenant.clone(), snapshot.name.clone()), snapshot);
+    /// Returns what had its name: a copy of one that was removed.
+    fn put(&self, local: LocalSnapshot) -> Option<LocalSnapshot> {
+        self.map().insert((local.snapshot.tenant.clone(), local.snapshot.name.clone()), local)
+    }
+
+    fn get(&self, tenant: &TenantId, name: &SnapshotName) -> Option<LocalSnapshot> {
+        self.map().get(&(tenant.clone(), name.clone())).cloned()
     }
 }
 
@@ -155,17 +183,21 @@ impl Control {
         let own = self.own_node();
         let mut sealed: BTreeMap<StateId, SealedState> =
             self.engine.snapshots().into_iter().map(|state| (state.id.clone(), state)).collect();
+        self.remove_states_of_others(&mut sealed).await?;
+        let mut of_others = BTreeMap::new();
         for record in self.store.records(RecordKind::Snapshot).await.map_err(&unread)? {
             let snapshot = Snapshot::read(&record).map_err(&unread)?;
             if snapshot.node != own {
+                of_others.insert(snapshot.state.clone(), snapshot);
                 continue;
             }
             match sealed.remove(&snapshot.state) {
-                Some(_) => self.snapshots.put(snapshot),
+                Some(_) => drop(self.snapshots.put(LocalSnapshot::own(snapshot))),
                 // Its removal was interrupted.
                 None => self.store.remove_record(&record.id).await.map_err(&unread)?,
             }
         }
+        self.load_copies(&mut sealed, &of_others).await?;
         for (id, state) in sealed {
             let named = state.memo.as_deref().map(serde_json::from_str::<Named>);
             match named {
@@ -173,7 +205,7 @@ impl Control {
                     let snapshot = named.snapshot(state);
                     self.store.put_record(snapshot.record().map_err(&unread)?).await.map_err(&unread)?;
                     tracing::info!(name = %snapshot.name, state = %id, "recreated the record of a snapshot");
-                    self.snapshots.put(snapshot);
+                    self.snapshots.put(LocalSnapshot::own(snapshot));
                 }
                 _ => self.engine.remove_state(&id).await?,
             }
@@ -283,9 +315,8 @@ impl Control {
         snapshot: Option<SnapshotName>,
     ) -> Result<(Sandbox, Returned), ControlError> {
         self.engine.check_states()?;
-        let of_snapshot = snapshot.map(|name| self.snapshot(tenant, &name)).transpose()?;
-        let back = match of_snapshot {
-            Some(snapshot) => Return { to: DiskState::Sealed(snapshot.state), ..back },
+        let back = match snapshot {
+            Some(name) => Return { to: DiskState::Sealed(self.snapshot_here(tenant, &name).await?.state), ..back },
             None => back,
         };
         self.with_disk(tenant, name, |control, entry| async move {
@@ -412,42 +443,80 @@ impl Control {
             self.engine.remove_state(&id).await?;
             return Err(ControlError::store("remember a snapshot")(error));
         }
-        self.snapshots.put(snapshot.clone());
+        if let Some(stale) = self.snapshots.put(LocalSnapshot::own(snapshot.clone())) {
+            self.remove_local(&stale).await?;
+        }
         Ok(snapshot)
     }
 
-    /// The images that snapshots of this server are of.
+    /// The images that snapshots on this server's disk are of.
     pub(crate) fn images_of_snapshots(&self) -> Vec<ImageName> {
-        self.snapshots.map().values().map(|snapshot| snapshot.image.clone()).collect()
+        self.snapshots.map().values().map(|local| local.image.clone()).collect()
     }
 
-    /// A tenant's snapshots on this server, by name.
-    pub fn snapshots(&self, tenant: &TenantId) -> Vec<Snapshot> {
-        self.snapshots.map().values().filter(|snapshot| snapshot.tenant == *tenant).cloned().collect()
+    /// A tenant's snapshots on all nodes, by name.
+    pub async fn snapshots(&self, tenant: &TenantId) -> Result<Vec<Snapshot>, ControlError> {
+        if self.nodes_store().is_none() {
+            let map = self.snapshots.map();
+            return Ok(map.values().map(|local| &local.snapshot).filter(|one| one.tenant == *tenant).cloned().collect());
+        }
+        let unread = ControlError::store("read the snapshots");
+        let records = self.store.records_of(RecordKind::Snapshot, tenant).await.map_err(&unread)?;
+        let mut found: Vec<Snapshot> = records.iter().map(Snapshot::read).collect::<Result<_, _>>().map_err(unread)?;
+        found.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(found)
     }
 
-    pub fn snapshot(&self, tenant: &TenantId, name: &SnapshotName) -> Result<Snapshot, ControlError> {
-        let found = self.snapshots.map().get(&(tenant.clone(), name.clone())).cloned();
-        found.ok_or_else(|| ControlError::NoSnapshot { name: name.clone() })
+    /// A snapshot of any node.
+    pub async fn snapshot(&self, tenant: &TenantId, name: &SnapshotName) -> Result<Snapshot, ControlError> {
+        let none = || ControlError::NoSnapshot { name: name.clone() };
+        if self.nodes_store().is_none() {
+            return self.snapshots.get(tenant, name).map(|local| local.snapshot).ok_or_else(none);
+        }
+        let unread = ControlError::store("read a snapshot");
+        let id = RecordId { kind: RecordKind::Snapshot, tenant: tenant.clone(), key: name.to_string() };
+        let record = self.store.record(&id).await.map_err(&unread)?.ok_or_else(none)?;
+        Snapshot::read(&record).map_err(unread)
+    }
+
+    /// A snapshot that is on this server's disk.
+    async fn snapshot_here(&self, tenant: &TenantId, name: &SnapshotName) -> Result<LocalSnapshot, ControlError> {
+        let snapshot = self.snapshot(tenant, name).await?;
+        match (self.local_copy(&snapshot), snapshot.node) {
+            (Some(local), _) => Ok(local),
+            (None, Some(node)) => Err(ControlError::SnapshotElsewhere { name: name.clone(), node }),
+            (None, None) => Err(ControlError::NoSnapshot { name: name.clone() }),
+        }
     }
 
     /// The files of a snapshot's disk, as a sandbox would see them.
     pub async fn snapshot_files(&self, tenant: &TenantId, name: &SnapshotName) -> Result<(Snapshot, LayeredTree), ControlError> {
-        let snapshot = self.snapshot(tenant, name)?;
-        let files = self.engine.state_files(&snapshot.state).await?;
-        Ok((snapshot, files))
+        let local = self.snapshot_here(tenant, name).await?;
+        let files = self.engine.state_files(&local.state).await?;
+        Ok((local.snapshot, files))
     }
 
-    /// Removes a snapshot. Sandboxes that were created from it keep their disks and their beginning.
+    /// Removes a snapshot, on this node. Sandboxes that were created from it keep their disks and their beginning. If it is
+    /// another node's that does not run, that node removes its state when it starts again.
+    ///
+    /// # Errors
+    /// [`ControlError::SnapshotElsewhere`] if that node runs, and has to do it.
     pub async fn remove_snapshot(&self, tenant: &TenantId, name: &SnapshotName) -> Result<Snapshot, ControlError> {
         let (tenant, name) = (tenant.clone(), name.clone());
         self.detached(self.operation()?, |control| async move {
             let _change = control.snapshots.change.lock().await;
-            let snapshot = control.snapshot(&tenant, &name)?;
-            control.engine.remove_state(&snapshot.state).await?;
+            let snapshot = control.snapshot(&tenant, &name).await?;
+            match snapshot.node.clone().filter(|node| Some(node) != control.own_node().as_ref()) {
+                None => control.engine.remove_state(&snapshot.state).await?,
+                Some(node) if control.may_answer(&node) => return Err(ControlError::SnapshotElsewhere { name, node }),
+                Some(node) => control.note_removal(&snapshot, node).await?,
+            }
             control.store.remove_record(&snapshot.id()).await.map_err(ControlError::store("forget a snapshot"))?;
-            control.snapshots.map().remove(&(tenant.clone(), name));
-            control.forget_snapshot_image(&tenant, &snapshot.image).await;
+            let local = control.snapshots.map().remove(&(tenant.clone(), name));
+            match local {
+                Some(local) if local.is_copy() => control.remove_local(&local).await?,
+                _ => control.forget_snapshot_image(&tenant, &snapshot.image).await,
+            }
             Ok(snapshot)
         })
         .await
@@ -455,8 +524,9 @@ impl Control {
 
     /// The spec that a sandbox from a snapshot starts with.
     pub(crate) fn spec_of_snapshot(&self, tenant: &TenantId, name: &SnapshotName) -> Result<SandboxSpec, ControlError> {
-        let snapshot = self.snapshot(tenant, name)?;
-        let state = self.engine.state(&snapshot.state).ok_or_else(|| ControlError::NoSnapshot { name: name.clone() })?;
+        let none = || ControlError::NoSnapshot { name: name.clone() };
+        let local = self.snapshots.get(tenant, name).ok_or_else(none)?;
+        let state = self.engine.state(&local.state).ok_or_else(none)?;
         Ok(spec_of_state(&state))
     }
 

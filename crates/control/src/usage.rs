@@ -10,7 +10,7 @@
 //!
 //! Memory and disk are what is in use, not the limits, as measured with each sample. Time without a server counts for an hour at
 //! most. Failed and lost sandboxes are not measured. Volumes have samples of their disk alone, in the same series; those in
-//! buckets have none.
+//! buckets have none. Calls of models count for the sandbox that they belong to, and otherwise for the tenant alone.
 
 use std::collections::HashMap;
 use std::str::FromStr;
@@ -25,6 +25,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use utoipa::ToSchema;
 
 use crate::clock::later;
+use crate::models::ModelUse;
 use crate::registry::Entry;
 use crate::store::{Store, StoreError, UsageStore};
 use crate::{Control, ControlError};
@@ -54,6 +55,26 @@ pub struct UsedAmounts {
     pub ingress_bytes: u64,
     /// Calls of its API and its tools that are steps of its trajectory.
     pub tool_calls: u64,
+    /// Calls of models through the tenant's routes.
+    #[serde(default)]
+    pub model_calls: u64,
+    #[serde(default)]
+    pub model_input_tokens: u64,
+    #[serde(default)]
+    pub model_output_tokens: u64,
+    /// In dollars, by the prices of the routes at the time of each call.
+    #[serde(default)]
+    pub model_cost_usd: f64,
+}
+
+impl UsedAmounts {
+    /// Adds what calls of models used.
+    pub(crate) fn add_models(&mut self, used: &ModelUse) {
+        self.model_calls = self.model_calls.saturating_add(used.calls);
+        self.model_input_tokens = self.model_input_tokens.saturating_add(used.prompt_tokens);
+        self.model_output_tokens = self.model_output_tokens.saturating_add(used.completion_tokens);
+        self.model_cost_usd += used.cost_usd;
+    }
 }
 
 /// What is measured.
@@ -62,6 +83,8 @@ pub struct UsedAmounts {
 pub enum Metered {
     Sandbox(SandboxId),
     Volume(VolumeId),
+    /// Calls of models that belong to no sandbox. They have samples, and no meter.
+    Models,
 }
 
 impl Metered {
@@ -69,6 +92,7 @@ impl Metered {
         match self {
             Self::Sandbox(id) => id.as_str(),
             Self::Volume(id) => id.as_str(),
+            Self::Models => "",
         }
     }
 }
@@ -131,9 +155,20 @@ impl UsageSample {
             tenant: entry.tenant.clone(),
             name: entry.name.to_string(),
             template: entry.sandbox().template.clone().unwrap_or_default(),
-            used: UsedAmounts { tool_calls: entry.take_calls(), ..used },
+            used: entry.take_counted(used),
             meter,
         }
+    }
+
+    /// Calls of models of a tenant that belong to no sandbox.
+    fn of_models(tenant: TenantId, used: UsedAmounts, at: Timestamp) -> Self {
+        let meter = Meter { subject: Metered::Models, at, cpu_nanoseconds: 0, sent_bytes: 0, received_bytes: 0 };
+        Self { tenant, name: String::new(), template: String::new(), used, meter }
+    }
+
+    /// The meter to keep with it.
+    pub(crate) fn kept_meter(&self) -> Option<&Meter> {
+        (self.meter.subject != Metered::Models).then_some(&self.meter)
     }
 }
 
@@ -209,6 +244,8 @@ pub(crate) struct Meters {
     running: Mutex<HashMap<Metered, Arc<tokio::sync::Mutex<RunningMeter>>>>,
     /// Samples that are not in the store yet. New ones are added at the end, and only a flush removes the first.
     unsent: Mutex<Vec<UsageSample>>,
+    /// What calls of models that belong to no sandbox used, and the time of their last sample.
+    models: Mutex<(HashMap<TenantId, UsedAmounts>, Timestamp)>,
     flush: tokio::sync::Mutex<()>,
 }
 
@@ -221,7 +258,13 @@ impl Meters {
             None => Vec::new(),
         };
         let running = found.into_iter().map(|meter| (meter.subject.clone(), RunningMeter::new(meter))).collect();
-        Ok(Self { store, running: Mutex::new(running), unsent: Mutex::default(), flush: tokio::sync::Mutex::default() })
+        Ok(Self {
+            store,
+            running: Mutex::new(running),
+            unsent: Mutex::default(),
+            models: Mutex::default(),
+            flush: tokio::sync::Mutex::default(),
+        })
     }
 
     fn running(&self) -> MutexGuard<'_, HashMap<Metered, Arc<tokio::sync::Mutex<RunningMeter>>>> {
@@ -233,7 +276,7 @@ impl Meters {
         let ids = self.running();
         let sandboxes = ids.keys().filter_map(|metered| match metered {
             Metered::Sandbox(id) => Some(id.clone()),
-            Metered::Volume(_) => None,
+            Metered::Volume(_) | Metered::Models => None,
         });
         sandboxes.collect()
     }
@@ -252,6 +295,23 @@ impl Meters {
 
     fn unsent(&self) -> MutexGuard<'_, Vec<UsageSample>> {
         self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts for the tenant alone.
+    fn count_models(&self, tenant: &TenantId, used: &ModelUse) {
+        let models = &mut self.models.lock().unwrap_or_else(PoisonError::into_inner).0;
+        models.entry(tenant.clone()).or_default().add_models(used);
+    }
+
+    /// Samples of what was counted. Samples without a sandbox differ in their times.
+    fn sample_models(&self, now: Timestamp) -> Vec<UsageSample> {
+        let mut models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
+        let (counted, last) = &mut *models;
+        let samples = counted.drain().map(|(tenant, used)| {
+            *last = if *last >= now { later(*last, Duration::from_micros(1)) } else { now };
+            UsageSample::of_models(tenant, used, *last)
+        });
+        samples.collect()
     }
 
     fn keep(&self, samples: impl IntoIterator<Item = UsageSample>) {
@@ -302,7 +362,7 @@ impl RunningMeter {
             disk_gib_hours: usage.disk_bytes.unwrap_or_default() as f64 / GIB * seconds / 3600.0,
             egress_bytes: grown(before.sent_bytes, self.meter.sent_bytes),
             ingress_bytes: grown(before.received_bytes, self.meter.received_bytes),
-            tool_calls: 0,
+            ..UsedAmounts::default()
         }
     }
 
@@ -352,7 +412,7 @@ impl Control {
         }
         self.meters.flush().await?;
         let entries: Vec<Arc<Entry>> = self.registry().all().cloned().collect();
-        let mut samples = Vec::with_capacity(entries.len());
+        let mut samples = self.meters.sample_models(self.clock.now());
         for entry in entries {
             samples.extend(self.sample(&entry).await);
         }
@@ -362,6 +422,17 @@ impl Control {
         }
         self.meters.keep(samples);
         self.meters.flush().await
+    }
+
+    /// Counts what a call of a model used, for its sandbox if that is here, and otherwise for its tenant. It is in the next sample.
+    pub(crate) fn count_model_use(&self, tenant: &TenantId, sandbox: Option<&SandboxId>, used: &ModelUse) {
+        if *used == ModelUse::default() {
+            return;
+        }
+        match sandbox.and_then(|id| self.registry().by_id(id).cloned()) {
+            Some(entry) => entry.count_models(used),
+            None => self.meters.count_models(tenant, used),
+        }
     }
 
     /// None: it does not run, or can't be measured now.
@@ -392,7 +463,7 @@ impl Control {
             samples.push(UsageSample { tenant, name, template, used, meter: running.meter.clone() });
         }
         self.meters.running().retain(|subject, _| match subject {
-            Metered::Sandbox(_) => true,
+            Metered::Sandbox(_) | Metered::Models => true,
             Metered::Volume(id) => measured.iter().any(|(volume, _)| volume.id == *id),
         });
         Ok(samples)
@@ -411,7 +482,7 @@ impl Control {
         let registry = self.registry();
         self.meters.running().retain(|subject, _| match subject {
             Metered::Sandbox(id) => registry.by_id(id).is_some() || self.quarantine.has(id),
-            Metered::Volume(_) => true,
+            Metered::Volume(_) | Metered::Models => true,
         });
     }
 

@@ -174,6 +174,17 @@ async fn a_lost_default_is_recreated_and_others_say_why_they_are_gone() {
     assert_eq!(control.counters().ended, 2);
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_former_guest_changes_nothing() {
+    let engine = FakeEngine::new();
+    let control = start(config(), &engine).await;
+    let demo = control.create(&tenant(), named("demo")).await.unwrap();
+    // A rollback has replaced it since.
+    engine.announce_end(&demo.id);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(control.get(&tenant(), &demo.name).await.unwrap().state, SandboxState::Running);
+}
+
 #[tokio::test]
 async fn what_failed_is_started_again_or_stays_with_its_disk() {
     let engine = FakeEngine::new();

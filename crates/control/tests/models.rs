@@ -35,7 +35,7 @@ fn used(prompt_tokens: u64, completion_tokens: u64) -> ModelUse {
 
 fn call<'a>(route: &'a ModelRoute, subject: Option<&'a str>) -> ModelCall<'a> {
     let subject = subject.map(|key| ModelSubject { key, label: key });
-    ModelCall { route, model: "m", subject, expected: used(10, 50) }
+    ModelCall { route, model: "m", subject, sandbox: None, expected: used(10, 50) }
 }
 
 async fn start(store: Arc<dyn Store>) -> Arc<Control> {

@@ -184,7 +184,15 @@ async fn a_node_with_a_newer_schema_joins_nodes_that_run() {
     let earlier =
         "ALTER TABLE nodes DROP COLUMN drained_at, DROP COLUMN drain_deadline, DROP COLUMN images, DROP COLUMN images_id;
         ALTER TABLE sandboxes DROP COLUMN pause_kind;
-        DROP TABLE removals, workers;
+        ALTER TABLE usage DROP COLUMN model_calls;
+        ALTER TABLE usage DROP COLUMN model_input_tokens;
+        ALTER TABLE usage DROP COLUMN model_output_tokens;
+        ALTER TABLE usage DROP COLUMN model_cost_usd;
+        ALTER TABLE usage_hours DROP COLUMN model_calls;
+        ALTER TABLE usage_hours DROP COLUMN model_input_tokens;
+        ALTER TABLE usage_hours DROP COLUMN model_output_tokens;
+        ALTER TABLE usage_hours DROP COLUMN model_cost_usd;
+        DROP TABLE removals, workers, annotations;
         DROP TRIGGER secret_added ON records;
         DROP TRIGGER secret_changed ON records;
         DROP TRIGGER secret_removed ON records;

@@ -14,7 +14,7 @@ use arenite_control::nodes::NodeClaim;
 use arenite_control::secrets::{SecretKeySource, SetSecret, new_key};
 use arenite_control::store::{MemoryStore, PostgresStore};
 use arenite_control::{ChildBudget, Control, ControlConfig, ControlError, CreateRequest, Provenance, Sandbox, SpecOverlay};
-use arenite_model::{ErrorCode, NetworkMode, PolicyMode, SecretName};
+use arenite_model::{ErrorCode, NetworkMode, PolicyMode, SecretName, SecretPlace};
 use support::cluster::Cluster;
 use support::{named, start_on, tenant};
 
@@ -23,7 +23,7 @@ fn secret(name: &str) -> SecretName {
 }
 
 fn set(value: &str) -> SetSecret {
-    SetSecret { value: Some(value.to_owned().into()), hosts: Some(vec!["api.example.com".to_owned()]), places: None }
+    SetSecret { value: Some(value.to_owned().into()), hosts: Some(vec!["api.example.com".to_owned()]), ..SetSecret::default() }
 }
 
 /// A request with a variable for each value.
@@ -115,6 +115,78 @@ async fn an_agent_passes_on_only_what_its_sandbox_has() {
         let error = control.create(&tenant(), child("other", hidden)).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::NotFound, "{error}");
     }
+    control.stop(false).await;
+}
+
+const SSH_KEY: &str = include_str!("../../ssh/tests/keys/ed25519");
+const OTHER_SSH_KEY: &str = include_str!("../../ssh/tests/keys/ecdsab256");
+
+fn set_ssh(value: &str) -> SetSecret {
+    SetSecret { places: Some(vec![SecretPlace::Ssh]), ..set(value) }
+}
+
+fn with_secret(name: &str, secret: &str) -> CreateRequest {
+    let secrets = Some(vec![secret.parse().unwrap()]);
+    CreateRequest { spec: SpecOverlay { secrets, ..SpecOverlay::default() }, ..named(name) }
+}
+
+#[tokio::test]
+async fn an_ssh_key_is_the_agents_alone() {
+    let (engine, dir) = (FakeEngine::new(), tempfile::tempdir().unwrap());
+    let control = start_on(config(dir.path()), &engine, Arc::new(MemoryStore::default())).await;
+    let host_key = include_str!("../../ssh/tests/keys/ecdsab384.pub").trim().to_owned();
+    control.set_secret(&tenant(), secret("a"), set("value-of-a")).await.unwrap();
+    let host_keys = Some(vec![host_key.clone()]);
+    control.set_secret(&tenant(), secret("deploy"), SetSecret { host_keys, ..set_ssh(SSH_KEY) }).await.unwrap();
+    assert!(control.secret_value(&tenant(), &secret("deploy")).await.is_err(), "it is never sent");
+    let mut request = with_secret("one", "deploy");
+    request.spec.env = with_env("one", &["{{secret:a}}"]).spec.env;
+    let made = control.create(&tenant(), request).await.unwrap();
+    assert_eq!(made.spec.network_policy.as_ref().unwrap().mode, PolicyMode::Observe);
+    assert_eq!(values(&engine, &made), ["value-of-a"], "the proxy has the others");
+    assert!(!made.spec.env.contains_key("SSH_AUTH_SOCK"));
+    assert_eq!(engine.spec(&made.id).unwrap().env["SSH_AUTH_SOCK"], "/run/arenite/ssh-agent");
+    let fingerprints = async || {
+        let keys = control.ssh_keys(&made.id).await.unwrap();
+        keys.iter().map(|key| (key.secret.clone(), key.key.public().fingerprint(), key.host_keys.len())).collect::<Vec<_>>()
+    };
+    let first = fingerprints().await;
+    assert_eq!((first.len(), &*first[0].0, first[0].2), (1, "deploy", 1));
+
+    // Changes count at once.
+    control.set_secret(&tenant(), secret("deploy"), SetSecret { hosts: None, places: None, ..set(OTHER_SSH_KEY) }).await.unwrap();
+    let second = fingerprints().await;
+    assert!(second[0].1 != first[0].1 && second[0].2 == 1);
+    for bad in [
+        set_ssh("a-password"),
+        set("a-password"),
+        SetSecret { places: None, hosts: None, ..set("a-password") },
+        SetSecret { host_keys: Some(vec![format!("other.example {host_key}")]), ..SetSecret::default() },
+        SetSecret { places: Some(vec![SecretPlace::Ssh, SecretPlace::Query]), ..SetSecret::default() },
+    ] {
+        let error = control.set_secret(&tenant(), secret("deploy"), bad).await.unwrap_err();
+        assert!(matches!(error, ControlError::InvalidSecret { .. }), "{error}");
+    }
+    let to_ssh = SetSecret { places: Some(vec![SecretPlace::Ssh]), ..SetSecret::default() };
+    assert!(control.set_secret(&tenant(), secret("a"), to_ssh).await.is_err());
+    assert_eq!(fingerprints().await, second);
+    let referred = control.create(&tenant(), with_env("two", &["{{secret:deploy}}"])).await.unwrap_err();
+    assert_eq!(referred.code(), ErrorCode::InvalidRequest, "{referred}");
+    let mut own = with_secret("two", "deploy");
+    own.spec.env = Some(BTreeMap::from([("SSH_AUTH_SOCK".to_owned(), "/tmp/mine".to_owned())]));
+    assert_eq!(control.create(&tenant(), own).await.unwrap_err().code(), ErrorCode::InvalidRequest);
+
+    // Removed, and another of the same name that is no key.
+    control.remove_secret(&tenant(), &secret("deploy")).await.unwrap();
+    assert!(fingerprints().await.is_empty());
+    control.set_secret(&tenant(), secret("deploy"), set("a-password")).await.unwrap();
+    assert!(fingerprints().await.is_empty());
+    assert_eq!(values(&engine, &made), ["value-of-a"]);
+    // And the other way round: a key does not get into the proxy.
+    control.remove_secret(&tenant(), &secret("a")).await.unwrap();
+    control.set_secret(&tenant(), secret("a"), set_ssh(SSH_KEY)).await.unwrap();
+    assert_eq!(values(&engine, &made), [""]);
+    assert!(fingerprints().await.is_empty());
     control.stop(false).await;
 }
 

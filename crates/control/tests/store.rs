@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use arenite_control::store::archive::{self, ArchiveError};
 use arenite_control::store::{
-    self, Contents, MemoryStore, PostgresStore, Record, RecordId, RecordKind, SqliteStore, Store, StoreError, TenantContents,
-    TenantRow, UsageContents,
+    self, AnnotationRow, Contents, MemoryStore, PostgresStore, Record, RecordId, RecordKind, SqliteStore, Store, StoreError,
+    TenantContents, TenantRow, UsageContents,
 };
 use arenite_control::tenants::{ApiKey, AuditEntry, AuditRow, Quota, Role, Tenant, TenantLimits};
 use arenite_control::usage::{Meter, UsageHour, UsedAmounts};
 use arenite_control::webhooks::Webhook;
 use arenite_control::{ControlError, DefaultNetwork, EventKind, Keyed, Provenance, Sandbox, TenantNetwork};
-use arenite_model::{Death, DeathReason, NetworkMode, NetworkPolicy, SandboxId, SandboxState, WebhookId};
+use arenite_model::{Annotation, Death, DeathReason, NetworkMode, NetworkPolicy, SandboxId, SandboxState, WebhookId};
 use jiff::Timestamp;
 use support::cluster::{self, Cluster};
 use support::{sandbox, text};
@@ -416,7 +416,19 @@ async fn a_database_of_a_newer_version_is_refused_and_left_alone() {
     assert_eq!(version.get::<_, i64>(0), found);
 }
 
-/// Undoes the migrations from version 9 on.
+/// Undoes the migrations for calls of models and for annotations.
+const WITHOUT_MODELS: &str = "
+    DROP TABLE annotations;
+    ALTER TABLE usage DROP COLUMN model_calls;
+    ALTER TABLE usage DROP COLUMN model_input_tokens;
+    ALTER TABLE usage DROP COLUMN model_output_tokens;
+    ALTER TABLE usage DROP COLUMN model_cost_usd;
+    ALTER TABLE usage_hours DROP COLUMN model_calls;
+    ALTER TABLE usage_hours DROP COLUMN model_input_tokens;
+    ALTER TABLE usage_hours DROP COLUMN model_output_tokens;
+    ALTER TABLE usage_hours DROP COLUMN model_cost_usd;";
+
+/// Undoes the other migrations from version 9 on.
 const WITHOUT_NODES: &str = "
     ALTER TABLE sandboxes DROP COLUMN pause_kind;
     ALTER TABLE sandboxes DROP COLUMN node;
@@ -442,11 +454,13 @@ async fn dead_sandboxes_of_an_earlier_version_reserve_nothing() {
         open.close().await;
         drop(open);
         if database.is_some() {
-            cluster.run(&format!("{WITHOUT_NODES} {as_before}; UPDATE arenite_store SET version = 7")).await;
+            cluster.run(&format!("{WITHOUT_MODELS} {WITHOUT_NODES} {as_before}; UPDATE arenite_store SET version = 7")).await;
         } else {
             let db = rusqlite::Connection::open(&path).unwrap();
-            db.execute_batch(&format!("{as_before}; ALTER TABLE sandboxes DROP COLUMN pause_kind; PRAGMA user_version = 7"))
-                .unwrap();
+            db.execute_batch(&format!(
+                "{WITHOUT_MODELS} {as_before}; ALTER TABLE sandboxes DROP COLUMN pause_kind; PRAGMA user_version = 7"
+            ))
+            .unwrap();
         }
         let open = store::open(dir.path(), database.as_ref()).await.unwrap();
         open.insert_within(&sandbox("default", "one"), &limits).await.unwrap();
@@ -610,6 +624,26 @@ fn webhooks() -> Vec<Webhook> {
     }]
 }
 
+fn annotations() -> Vec<AnnotationRow> {
+    let row = |id: &str, step, second: i64| AnnotationRow {
+        tenant: "acme".parse().unwrap(),
+        trajectory: "s0123456789a".to_owned(),
+        annotation: Annotation {
+            id: id.parse().unwrap(),
+            step,
+            text: "a \"note\" \u{e9}\n<b>".to_owned(),
+            labels: ["good".parse().unwrap()].into(),
+            rating: Some(4.try_into().unwrap()),
+            author: Some("ada".to_owned()),
+            created_at: Timestamp::from_second(1_700_000_000 + second).unwrap(),
+            changed_by: None,
+            changed_at: Timestamp::from_microsecond(1_700_000_001_123_456).unwrap(),
+            revision: 3,
+        },
+    };
+    vec![row("nzzzzzzzzzzz", Some(7), 0), row("naaaaaaaaaaa", None, 1)]
+}
+
 #[tokio::test]
 async fn tenants_and_usage_move_between_stores_through_an_archive() {
     let cluster = Cluster::start();
@@ -623,12 +657,13 @@ async fn tenants_and_usage_move_between_stores_through_an_archive() {
             usage: Some(usage()),
             records: Some(records()),
             webhooks: Some(webhooks()),
+            annotations: Some(annotations()),
         },
         &mut file,
     )
     .unwrap();
     let before = String::from_utf8(file).unwrap();
-    assert_eq!(before.lines().count(), 16);
+    assert_eq!(before.lines().count(), 18);
     let mut moved = before.clone();
     for (dir, database) in [(first.path(), None), (first.path(), Some(&database)), (second.path(), None)] {
         let store = store::open(dir, database).await.unwrap();
@@ -646,12 +681,15 @@ async fn tenants_and_usage_move_between_stores_through_an_archive() {
         archive::write(store::read(dir, database).await.unwrap(), &mut file).unwrap();
         moved = String::from_utf8(file).unwrap();
         assert_eq!(moved, before);
-        // An archive of version 2 leaves records and webhooks as they are.
-        let older = Contents { records: None, webhooks: None, ..contents() };
+        // An archive of version 2 leaves records, webhooks and annotations as they are.
+        let older = Contents { records: None, webhooks: None, annotations: None, ..contents() };
         store.import(older, true).await.unwrap();
         let hooks = Arc::clone(&store).webhook_store().unwrap().webhooks().await.unwrap();
         assert_eq!((store.records(RecordKind::Group).await.unwrap().len(), hooks.len()), (1, 1));
         assert_eq!(hooks[0].secret, [0, 1, 0xff]);
+        let notes = Arc::clone(&store).annotation_store().unwrap();
+        let found = notes.annotations(&"acme".parse().unwrap(), "s0123456789a").await.unwrap();
+        assert_eq!(found, annotations().into_iter().map(|row| row.annotation).collect::<Vec<_>>());
         let found = Arc::clone(&store).tenant_store().unwrap();
         assert_eq!(found.tenants().await.unwrap().len(), 2);
         // The next row of the audit log gets a higher number.
@@ -673,7 +711,7 @@ fn a_damaged_archive_gives_no_rows() {
     assert!(matches!(read(String::new()), Err(ArchiveError::Truncated)));
     assert!(matches!(read([lines[0], lines[1], lines[3]].concat()), Err(ArchiveError::Count { expected: 2, found: 1 })));
     assert!(matches!(read(whole.replace("\"test\"", "\"best\"")), Err(ArchiveError::Checksum)));
-    assert!(matches!(read(whole.replacen("\"version\":1", "\"version\":4", 1)), Err(ArchiveError::Version { found: 4 })));
+    assert!(matches!(read(whole.replacen("\"version\":1", "\"version\":5", 1)), Err(ArchiveError::Version { found: 5 })));
     assert!(matches!(read(format!("{whole}{{}}\n")), Err(ArchiveError::Line { line: 5, .. })));
     assert!(matches!(read("{}\n".to_owned()), Err(ArchiveError::Line { line: 1, .. })));
     assert!(matches!(read(whole.replace("arenite-store", "other")), Err(ArchiveError::Line { line: 1, .. })));

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arenite_control::fake_engine::FakeEngine;
+use arenite_control::models::{ModelCall, ModelPrice, ModelRoute, ModelRouteSpec, ModelUse};
 use arenite_control::store::UsageStore;
 use arenite_control::usage::{Meter, UsageGroup, UsageQuery, UsageRow, UsageSample, UsedAmounts};
 use arenite_control::{Control, ControlConfig};
@@ -21,6 +22,7 @@ on_both_stores! {
     samples_become_hours_and_sums_of_them,
     what_was_used_is_counted_once_over_kills_and_restarts,
     nothing_is_counted_before_a_claim_and_after_a_delete,
+    calls_of_models_count_for_their_sandbox_or_the_tenant,
 }
 
 const GIB: u64 = 1 << 30;
@@ -221,4 +223,55 @@ async fn nothing_is_counted_before_a_claim_and_after_a_delete(home: Home) {
     let rows = control.usage_rows(query).await.unwrap();
     assert_eq!((rows.len(), rows[0].name.clone(), rows[0].sandbox.clone()), (1, Some("a".to_owned()), Some(pooled)));
     control.stop(true).await;
+}
+
+async fn calls_of_models_count_for_their_sandbox_or_the_tenant(home: Home) {
+    let engine = FakeEngine::new();
+    let control = home.start_with(config(&home), &engine).await;
+    let id = control.create(&tenant(), named("a")).await.unwrap().id;
+    let price = ModelPrice { models: "*".to_owned(), input: 2.0, output: 10.0, cached: None };
+    let spec =
+        ModelRouteSpec { upstream: "https://models.example/v1".to_owned(), prices: vec![price], ..ModelRouteSpec::default() };
+    let route = control.set_model_route(&tenant(), "main".parse().unwrap(), spec).await.unwrap();
+    let used = ModelUse { calls: 1, prompt_tokens: 100, completion_tokens: 10, cost_usd: 0.5, ..ModelUse::default() };
+    let call = async |control: &Control, sandbox: Option<&SandboxId>, route: &ModelRoute| {
+        let call = ModelCall { route, model: "m", subject: None, sandbox, expected: used };
+        control.admit_model_call(call).await.unwrap()
+    };
+    let gone = SandboxId::random();
+    for sandbox in [Some(&id), Some(&id), None, Some(&gone)] {
+        call(&control, sandbox, &route).await.settle(&used);
+    }
+    // One that was admitted and not made uses nothing.
+    call(&control, Some(&id), &route).await.settle(&ModelUse::default());
+    let settles = async |control: &Control, calls: u64| {
+        let mut found = UsedAmounts::default();
+        for _ in 0..1000 {
+            found = of_tenant(control, &tenant()).await.map_or_else(UsedAmounts::default, |row| row.used);
+            if found.model_calls == calls {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("{calls} calls, but it used {found:?}");
+    };
+    let sum = settles(&control, 4).await;
+    assert_eq!((sum.model_input_tokens, sum.model_output_tokens, sum.model_cost_usd, sum.tool_calls), (400, 40, 2.0, 0));
+    control.stop(false).await;
+    let control = home.start_with(config(&home), &engine).await;
+    call(&control, None, &route).await.settle(&used);
+    assert_eq!(settles(&control, 5).await.model_cost_usd, 2.5);
+    let rows = control.usage_rows(query(UsageGroup::Sandbox)).await.unwrap();
+    let calls: Vec<_> =
+        rows.iter().map(|row| (row.sandbox.clone(), row.used.model_calls)).filter(|(_, calls)| *calls > 0).collect();
+    assert_eq!(calls, [(None, 3), (Some(id.clone()), 2)]);
+    let hours: u64 = control.usage_rows(query(UsageGroup::Hour)).await.unwrap().iter().map(|row| row.used.model_calls).sum();
+    assert_eq!(hours, 5);
+    // What was not sampled yet is in the last samples.
+    call(&control, Some(&id), &route).await.settle(&used);
+    call(&control, None, &route).await.settle(&used);
+    control.stop(true).await;
+    let control = home.start_with(config(&home), &engine).await;
+    assert_eq!(of_tenant(&control, &tenant()).await.unwrap().used.model_calls, 7);
+    control.stop(false).await;
 }

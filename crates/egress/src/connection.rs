@@ -13,12 +13,14 @@ use crate::http::HttpConnection;
 use crate::metered::Meter;
 use crate::name::normalize_name;
 use crate::original::OriginalDestination;
+use crate::owner::{Owner, Owners, SocketTransport};
 use crate::policy::{Decision, Reason, Seen, Target};
+use crate::postgres::{FIRST_BYTE, PostgresConnection};
 use crate::sandbox::{Admission, OpenConnection, Sandboxes, Spoken};
-use crate::secrets::WholeBodies;
+use crate::secrets::{SandboxSecrets, WholeBodies};
 use crate::sniff::{FIRST_MESSAGE, SERVER_FIRST, Spoke, sniff};
-use crate::splice::splice;
-use crate::tls::{EndedTls, Roots};
+use crate::splice::pass_both_ways;
+use crate::tls::{Application, EndedTls, Roots};
 
 /// Names of one address that are compared with the policy.
 const MAX_PINS: usize = 256;
@@ -28,6 +30,7 @@ pub(crate) struct Shared {
     pub(crate) sandboxes: Arc<Sandboxes>,
     pub(crate) dialer: Dialer,
     pub(crate) events: Arc<Events>,
+    pub(crate) owners: Arc<Owners>,
     pub(crate) destinations: Arc<dyn OriginalDestination>,
     /// Check the servers of TLS that is ended.
     pub(crate) roots: Roots,
@@ -57,8 +60,9 @@ impl Shared {
             self.events.decided(&draft, &Decision::refused(Reason::TooMany));
             return;
         };
+        let owner = self.owners.ask(&sandbox, SocketTransport::Tcp, from, Some(destination));
         let open = Arc::new(open);
-        let connection = Connection { shared: self, open: open.clone(), destination, meter: Meter::new() };
+        let connection = Connection { shared: self, open: open.clone(), destination, meter: Meter::new(), owner };
         tokio::select! {
             () = connection.run(stream) => {}
             // The streams reset as they are dropped.
@@ -73,6 +77,7 @@ pub(crate) struct Connection {
     /// To where the client connected.
     pub(crate) destination: SocketAddr,
     pub(crate) meter: Arc<Meter>,
+    pub(crate) owner: Arc<Owner>,
 }
 
 impl Connection {
@@ -94,9 +99,11 @@ impl Connection {
             None
         };
         drop(policy);
+        let postgres = self.postgres_hosts();
         // Clients of the web speak first, also slow ones.
         let server_may_speak = pinned.is_some() || self.observes();
-        let patience = if server_may_speak && !matches!(port, 80 | 443) { SERVER_FIRST } else { FIRST_MESSAGE };
+        let patience =
+            if server_may_speak && postgres.is_none() && !matches!(port, 80 | 443) { SERVER_FIRST } else { FIRST_MESSAGE };
         let mut first = Vec::new();
         let spoke = match sniff(stream.stream_mut(), &mut first, patience).await {
             Ok(spoke) => spoke,
@@ -110,9 +117,15 @@ impl Connection {
                 let http = HttpConnection::new(self);
                 http.serve(stream, first).await;
             }
-            Spoke::Tls(ClientHello { server_name: Some(name), .. }) => {
+            Spoke::Tls(ClientHello { server_name: Some(name), alpn, .. }) => {
                 if self.open.sandbox.secrets().is_some_and(|secrets| secrets.leaks_in_name(&name)) {
-                    return self.refuse(Protocol::Tls, None, &Decision::refused(Reason::SecretLeak));
+                    return self.refuse(Protocol::Tls, None, &Decision::refused(Reason::SecretLeak)).await;
+                }
+                if alpn.iter().any(|protocol| protocol == Application::Postgres.alpn())
+                    && let Some(secrets) = self.postgres_at(&name)
+                {
+                    let postgres = PostgresConnection::new(self, secrets, vec![name.into()]);
+                    return Box::pin(postgres.serve(stream, first, true)).await;
                 }
                 match self.ended_tls(&name) {
                     // Its size is not for other connections.
@@ -120,11 +133,17 @@ impl Connection {
                     None => self.to_name(stream, &first, name.into(), Spoken::Tls).await,
                 }
             }
-            Spoke::MalformedTls => self.refuse(Protocol::Tls, None, &Decision::refused(Reason::MalformedTls)),
+            Spoke::MalformedTls => self.refuse(Protocol::Tls, None, &Decision::refused(Reason::MalformedTls)).await,
             Spoke::Tls(_) => match pinned {
                 Some(name) => self.to_name(stream, &first, name, Spoken::Tcp).await,
                 None => self.to_address(stream, &first, None, Spoken::Tls, Reason::NoName).await,
             },
+            Spoke::Other if postgres.is_some() && first.first() == Some(&FIRST_BYTE) => {
+                if let Some((secrets, hosts)) = postgres {
+                    let postgres = PostgresConnection::new(self, secrets, hosts);
+                    Box::pin(postgres.serve(stream, first, false)).await;
+                }
+            }
             Spoke::Other | Spoke::Nothing => {
                 let refusal = if spoke == Spoke::Nothing { Reason::Silent } else { Reason::UnknownProtocol };
                 match pinned {
@@ -140,7 +159,26 @@ impl Connection {
         let port = self.destination.port();
         let authority = self.open.sandbox.secrets()?.ends_tls(name, port)?;
         let decision = self.open.sandbox.policy().decide(Target::Name(name), port, Seen::EndedTls);
-        decision.allowed.then(|| EndedTls { name: name.into(), authority })
+        decision.allowed.then(|| EndedTls { name: name.into(), authority, application: Application::Http })
+    }
+
+    /// The secrets, if one is for the password of Postgres at this host, and the policy allows it.
+    fn postgres_at(&self, name: &str) -> Option<Arc<SandboxSecrets>> {
+        let port = self.destination.port();
+        let secrets = self.open.sandbox.secrets()?;
+        secrets.ends_postgres(name, port)?;
+        let decision = self.open.sandbox.policy().decide(Target::Name(name), port, Seen::Postgres);
+        decision.allowed.then_some(secrets)
+    }
+
+    /// Such hosts, of the names that the resolver gave this address for.
+    fn postgres_hosts(&self) -> Option<(Arc<SandboxSecrets>, Vec<Arc<str>>)> {
+        let sandbox = &self.open.sandbox;
+        let secrets = sandbox.secrets().filter(|secrets| secrets.has_postgres_port(self.destination.port()))?;
+        let mut hosts = sandbox.names_of(self.destination.ip());
+        hosts.truncate(MAX_PINS);
+        hosts.retain(|name| self.postgres_at(name).is_some());
+        (!hosts.is_empty()).then_some((secrets, hosts))
     }
 
     fn observes(&self) -> bool {
@@ -157,11 +195,11 @@ impl Connection {
             if decision.reason == Reason::NoRule {
                 decision.reason = no_rule;
             }
-            return self.refuse(protocol, name, &decision);
+            return self.refuse(protocol, name, &decision).await;
         }
         match self.shared.dialer.dial_address(self.destination).await {
             Ok(dialed) => self.pass(stream, first, name, dialed, admission).await,
-            Err(reason) => self.refuse(protocol, name, &Decision { allowed: false, reason, ..decision }),
+            Err(reason) => self.refuse(protocol, name, &Decision { allowed: false, reason, ..decision }).await,
         }
     }
 
@@ -176,14 +214,14 @@ impl Connection {
             return self.to_address(stream, first, Some(&name), spoken, decision.reason).await;
         }
         if !decision.allowed {
-            return self.refuse(protocol, Some(&name), &decision);
+            return self.refuse(protocol, Some(&name), &decision).await;
         }
         match self.shared.dialer.dial_name(&self.open.sandbox, &name, self.destination, &spoken).await {
             Ok(dialed) => {
                 let admission = Admission { name: Some(name.clone()), address: dialed.address, port, spoken };
                 self.pass(stream, first, Some(&name), dialed, admission).await;
             }
-            Err(refusal) => self.refuse(protocol, Some(&name), &refusal),
+            Err(refusal) => self.refuse(protocol, Some(&name), &refusal).await,
         }
     }
 
@@ -196,7 +234,7 @@ impl Connection {
             return;
         }
         let _end = EndEvent { connection: self, draft: &draft, decision: &decision };
-        match splice(stream.stream(), &upstream.stream, first, &self.meter).await {
+        match pass_both_ways(stream.stream(), &upstream.stream, first, &self.meter).await {
             Ok(()) => {
                 stream.end_orderly();
                 reset_on_close(&upstream.stream, false);
@@ -207,13 +245,15 @@ impl Connection {
 
     pub(crate) fn draft(&self, protocol: Protocol) -> Draft<'_> {
         let sandbox = self.open.sandbox.id();
-        Draft { connection: Some(self.open.number), ..Draft::new(sandbox, protocol, self.destination.port()) }
+        let draft = Draft::new(sandbox, protocol, self.destination.port());
+        Draft { connection: Some(self.open.number), owner: Some(&self.owner), ..draft }
     }
 
     /// The client's stream resets as its owner drops it.
-    pub(crate) fn refuse(&self, protocol: Protocol, name: Option<&str>, decision: &Decision) {
+    pub(crate) async fn refuse(&self, protocol: Protocol, name: Option<&str>, decision: &Decision) {
         let address: Option<IpAddr> = Some(self.destination.ip());
         self.shared.events.decided(&Draft { name, address, ..self.draft(protocol) }, decision);
+        self.owner.settle().await;
     }
 }
 
@@ -235,6 +275,8 @@ fn protocol(spoken: &Spoken) -> Protocol {
         Spoken::Tls => Protocol::Tls,
         Spoken::Http { .. } => Protocol::Http,
         Spoken::Https { .. } => Protocol::Https,
+        Spoken::Postgres => Protocol::Postgres,
         Spoken::Tcp => Protocol::Tcp,
+        Spoken::Udp => Protocol::Udp,
     }
 }

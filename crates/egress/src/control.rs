@@ -4,6 +4,7 @@
 //!  server ─► {"set": {"address": "10.209.0.7", "sandbox": "…", "policy": {…}, "close_open": true}}
 //!            {"remove": {"address": "10.209.0.7"}}     {"ready": 7}
 //!         ◄─ {"event": {…}}   {"lost": 3}   {"refused": {…}}   {"ready": 7}
+//!         ◄─ {"owner": {"number": 4, "client": "10.209.0.7:40112", …}} ─► {"owned": {"number": 4, "process": {…}}}
 //! ```
 //!
 //! Messages take effect in their order. `ready` is answered when all before it are in effect: each later decision is by the new
@@ -13,7 +14,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use arenite_model::{NetworkPolicy, SecretPlace, SecretText};
+use arenite_model::{NetworkPolicy, NetworkProcess, SecretPlace, SecretText};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, BufWriter};
 use tokio::sync::mpsc;
@@ -21,6 +22,7 @@ use zeroize::Zeroize;
 
 use crate::error::EgressError;
 use crate::events::{EgressEvent, Events};
+use crate::owner::{OwnerQuestion, Owners};
 use crate::policy::CompiledPolicy;
 use crate::sandbox::Sandboxes;
 use crate::secrets::SandboxSecrets;
@@ -42,6 +44,13 @@ pub enum FromServer {
     },
     /// To be answered when all before it is in effect.
     Ready(u64),
+    /// Answers [`ToServer::Owner`].
+    Owned {
+        number: u64,
+        /// None: it was not found, or there were too many questions.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        process: Option<NetworkProcess>,
+    },
 }
 
 /// The policy of the sandbox at an address.
@@ -72,7 +81,7 @@ pub struct BoundSecret {
     pub placeholders: Vec<String>,
     /// Empty: the secret was revoked, and requests with its placeholders are refused.
     pub value: SecretText,
-    /// Names, or `*.` and a name, with ports after a colon where they are not 443.
+    /// Names, or `*.` and a name, with ports after a colon where they are not 443, or 5432 for Postgres alone.
     pub hosts: Vec<String>,
     pub places: Vec<SecretPlace>,
 }
@@ -91,12 +100,15 @@ pub enum ToServer {
         message: String,
     },
     Ready(u64),
+    /// Asks which process of a sandbox has a socket.
+    Owner(OwnerQuestion),
 }
 
 /// Follows the server's messages. Returns when the server ended.
 pub(crate) async fn follow(
     input: impl AsyncRead + Unpin,
     sandboxes: &Sandboxes,
+    owners: &Owners,
     answers: mpsc::Sender<ToServer>,
 ) -> Result<(), EgressError> {
     let mut input = BufReader::new(input);
@@ -113,7 +125,7 @@ pub(crate) async fn follow(
         // It may have values of secrets.
         line.zeroize();
         let message = message?;
-        if let Some(answer) = apply(message, sandboxes)
+        if let Some(answer) = apply(message, sandboxes, owners)
             && answers.send(answer).await.is_err()
         {
             return Ok(());
@@ -121,9 +133,13 @@ pub(crate) async fn follow(
     }
 }
 
-fn apply(message: FromServer, sandboxes: &Sandboxes) -> Option<ToServer> {
+fn apply(message: FromServer, sandboxes: &Sandboxes, owners: &Owners) -> Option<ToServer> {
     match message {
         FromServer::Ready(number) => Some(ToServer::Ready(number)),
+        FromServer::Owned { number, process } => {
+            owners.answer(number, process);
+            None
+        }
         FromServer::Remove { address } => {
             sandboxes.remove(address);
             None
@@ -149,18 +165,22 @@ fn compile(set: &SetPolicy, sandboxes: &Sandboxes) -> Result<Compiled, EgressErr
     Ok((policy, SandboxSecrets::compile(set, known)?))
 }
 
-/// Writes events and answers. Returns when the server does not read any more.
-pub(crate) async fn report(
-    output: impl AsyncWrite + Unpin,
-    events: Arc<Events>,
-    mut queue: mpsc::Receiver<EgressEvent>,
-    mut answers: mpsc::Receiver<ToServer>,
-) {
+/// What waits to be written, the most urgent first.
+pub(crate) struct Queues {
+    pub(crate) answers: mpsc::Receiver<ToServer>,
+    pub(crate) questions: mpsc::Receiver<ToServer>,
+    pub(crate) events: mpsc::Receiver<EgressEvent>,
+}
+
+/// Writes events, answers, and questions. Returns when the server does not read any more.
+pub(crate) async fn report(output: impl AsyncWrite + Unpin, events: Arc<Events>, queues: Queues) {
+    let Queues { mut answers, mut questions, events: mut queue } = queues;
     let mut output = BufWriter::new(output);
     loop {
         let message = tokio::select! {
             biased;
             Some(answer) = answers.recv() => answer,
+            Some(question) = questions.recv() => question,
             Some(event) = queue.recv() => ToServer::Event(event),
             else => return,
         };
@@ -172,7 +192,7 @@ pub(crate) async fn report(
                 return;
             }
         }
-        if queue.is_empty() && answers.is_empty() && output.flush().await.is_err() {
+        if queue.is_empty() && answers.is_empty() && questions.is_empty() && output.flush().await.is_err() {
             return;
         }
     }
@@ -190,7 +210,8 @@ mod tests {
 
     async fn follow_text(text: &str, sandboxes: &Sandboxes) -> (Result<(), EgressError>, Vec<ToServer>) {
         let (sender, mut receiver) = mpsc::channel(ANSWERS);
-        let result = follow(text.as_bytes(), sandboxes, sender).await;
+        let owners = Owners::channel(Events::channel().0).0;
+        let result = follow(text.as_bytes(), sandboxes, &owners, sender).await;
         let mut answers = Vec::new();
         while let Some(answer) = receiver.recv().await {
             answers.push(answer);

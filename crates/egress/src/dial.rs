@@ -90,6 +90,20 @@ impl Dialer {
         }
     }
 
+    pub(crate) fn is_closed(&self, address: IpAddr) -> bool {
+        self.lookup.closed.contains(address)
+    }
+
+    /// Resolves a name again, as if the sandbox had asked for it.
+    pub(crate) async fn refresh(&self, sandbox: &Sandbox, name: &str) {
+        let Some(_slot) = self.lookups.enter(sandbox.shared_id()) else { return };
+        if let Ok(resolved) = self.lookup.addresses(name).await
+            && resolved.aliases.iter().all(|alias| sandbox.policy().denies_name(alias).is_none())
+        {
+            sandbox.remember(name, &resolved, Instant::now());
+        }
+    }
+
     /// The addresses that the sandbox got for the name, or gets now.
     async fn resolve(&self, sandbox: &Sandbox, name: &str) -> Result<Vec<IpAddr>, Decision> {
         if let Some(known) = sandbox.addresses_of(name)

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use arenite_model::{NetworkProcess, SshLogin};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
+use crate::owner::Owner;
 use crate::policy::{Decision, Reason};
 use crate::refusals::{Refusals, Repetition};
 
@@ -27,6 +29,10 @@ pub enum Protocol {
     Http,
     /// One request of HTTP in TLS that the proxy ended.
     Https,
+    /// A connection to Postgres of which the proxy does the login.
+    Postgres,
+    /// A login by SSH with a key of a secret. The server itself decides on it, and not the proxy.
+    Ssh,
     /// TCP in which no name is seen.
     Tcp,
     Udp,
@@ -71,6 +77,29 @@ pub struct EgressEvent {
     pub bytes_sent: u64,
     pub bytes_received: u64,
     pub duration_ms: u64,
+    /// That made the connection or sent the query, where it was found. Equal refusals of different processes have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<NetworkProcess>,
+    /// Only in events of SSH. Without a known server, they have no name and the port 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ssh: Option<Box<SshLogin>>,
+}
+
+impl EgressEvent {
+    /// A decision on a login by SSH, to a server and its port if they are known.
+    pub fn ssh(sandbox: &str, server: Option<(String, u16)>, reason: Reason, login: SshLogin) -> Self {
+        let (name, port) = server.map_or((None, 0), |(name, port)| (Some(name), port));
+        let decision = Decision { allowed: reason == Reason::Signed, rule: None, reason };
+        Self {
+            ssh: Some(Box::new(login)),
+            ..Draft { name: name.as_deref(), ..Draft::new(sandbox, Protocol::Ssh, port) }.event(&decision)
+        }
+    }
+
+    pub(crate) fn is_same_refusal(&self, other: &Self) -> bool {
+        let key = |event: &Self| (event.kind, event.protocol, event.name.clone(), event.address, event.port, event.reason);
+        !self.allowed && !other.allowed && self.method.is_none() && key(self) == key(other)
+    }
 }
 
 /// What is decided on.
@@ -84,11 +113,13 @@ pub(crate) struct Draft<'a> {
     pub(crate) port: u16,
     pub(crate) method: Option<&'a str>,
     pub(crate) path: Option<&'a str>,
+    /// Events wait for it. None: nobody was asked.
+    pub(crate) owner: Option<&'a Owner>,
 }
 
 impl<'a> Draft<'a> {
     pub(crate) fn new(sandbox: &'a str, protocol: Protocol, port: u16) -> Self {
-        Self { sandbox, protocol, connection: None, name: None, address: None, port, method: None, path: None }
+        Self { sandbox, protocol, connection: None, name: None, address: None, port, method: None, path: None, owner: None }
     }
 
     fn event(&self, decision: &Decision) -> EgressEvent {
@@ -111,6 +142,8 @@ impl<'a> Draft<'a> {
             bytes_sent: 0,
             bytes_received: 0,
             duration_ms: 0,
+            process: None,
+            ssh: None,
         }
     }
 }
@@ -143,29 +176,40 @@ impl Events {
     }
 
     pub(crate) fn decided(self: &Arc<Self>, draft: &Draft<'_>, decision: &Decision) {
-        let event = draft.event(decision);
-        if decision.allowed {
-            self.send(event);
-        } else {
-            self.refuse(event, true);
-        }
+        self.emit(draft, draft.event(decision), true);
     }
 
     /// A refusal that belongs to another one: it is an event only if that one was none.
     pub(crate) fn refused_again(self: &Arc<Self>, draft: &Draft<'_>, decision: &Decision) {
         if !decision.allowed {
-            self.refuse(draft.event(decision), false);
+            self.emit(draft, draft.event(decision), false);
         }
     }
 
-    pub(crate) fn ended(&self, draft: &Draft<'_>, decision: &Decision, traffic: Traffic) {
-        self.send(EgressEvent {
+    pub(crate) fn ended(self: &Arc<Self>, draft: &Draft<'_>, decision: &Decision, traffic: Traffic) {
+        let event = EgressEvent {
             kind: EventKind::End,
             bytes_sent: traffic.bytes_sent,
             bytes_received: traffic.bytes_received,
             duration_ms: u64::try_from(traffic.duration.as_millis()).unwrap_or(u64::MAX),
             ..draft.event(decision)
-        });
+        };
+        self.emit(draft, event, true);
+    }
+
+    fn emit(self: &Arc<Self>, draft: &Draft<'_>, event: EgressEvent, counts: bool) {
+        let event = match draft.owner {
+            Some(owner) => owner.attach(event, counts),
+            None => Some(event),
+        };
+        if let Some(event) = event {
+            self.publish(event, counts);
+        }
+    }
+
+    /// Sends an event, or counts it among equal ones. A refusal that does not count is an event only if no equal one was.
+    pub(crate) fn publish(self: &Arc<Self>, event: EgressEvent, counts: bool) {
+        if event.allowed { self.send(event) } else { self.refuse(event, counts) }
     }
 
     fn refuse(self: &Arc<Self>, event: EgressEvent, counts: bool) {

@@ -9,10 +9,13 @@
 //!                                  ├─ a rule with this address ────────► splice ────────► that address
 //!                                  ├─ TLS: name in the ClientHello ────► splice ────────► an address that our resolver
 //!                                  ├─ TLS, a secret is for the name ───► tls, http ─TLS─►   gave for the name
+//!                                  ├─ Postgres, a secret is for it ────► postgres ─TLS─►
 //!                                  ├─ HTTP: Host, for each request ────► http ──────────►
 //!                                  ├─ other, a `tcp` rule with a name ─► splice ────────►
 //!                                  └─ else: reset                    (all but closed ranges)
+//!  UDP ────────nft tproxy────► udp: a rule with this address, or a name of it ─► flow ─► that address
 //!  server ◄──── control: policies in, events out ────► table of sandboxes
+//!         ◄──── owner: which process has this socket?
 //! ```
 //!
 //! Owns policies, their decisions, and the connections that they allow. Knows sandboxes by their addresses. It ends TLS only for
@@ -45,7 +48,9 @@ mod metered;
 mod name;
 mod names;
 mod original;
+mod owner;
 mod policy;
+mod postgres;
 mod refusals;
 mod sandbox;
 mod secrets;
@@ -53,6 +58,7 @@ mod serve;
 mod sniff;
 mod splice;
 mod tls;
+mod udp;
 
 pub use closed::ClosedRanges;
 pub use control::{BoundSecret, FromServer, SetPolicy, ToServer};
@@ -61,7 +67,9 @@ pub use events::{EgressEvent, EventKind, Protocol};
 pub use hello::{ClientHello, HelloReader, HelloStep};
 pub use name::{NameError, normalize_name};
 pub use original::{Conntrack, OriginalDestination};
+pub use owner::{OwnerQuestion, SocketTransport};
 pub use policy::{CompiledPolicy, Decision, Observed, Reason, Seen, Target, suggest};
 pub use rustls::pki_types::CertificateDer;
-pub use serve::{EgressConfig, serve};
+pub use serve::{EgressConfig, UdpConfig, serve};
 pub use tls::{AuthorityKeys, certificates_in};
+pub use udp::{Datagram, UdpSockets, Undelivered};

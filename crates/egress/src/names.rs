@@ -65,6 +65,11 @@ impl Names {
         (*expires > now).then(|| addresses.clone())
     }
 
+    /// Also those that are past their time, until others need their space.
+    pub(crate) fn earlier_names_of(&self, address: Ipv4Addr) -> &[Arc<str>] {
+        self.by_address.get(&address).map_or(&[], Vec::as_slice)
+    }
+
     pub(crate) fn names_of(&self, address: Ipv4Addr, now: Instant) -> Vec<Arc<str>> {
         let names = self.by_address.get(&address).into_iter().flatten();
         names.filter(|name| self.pins.get(&(address, (*name).clone())).is_some_and(|expires| *expires > now)).cloned().collect()

@@ -58,9 +58,13 @@ impl Refusals {
         match window.seen.entry(key(&event)) {
             Entry::Occupied(mut known) => {
                 let known = known.get_mut();
-                known.count += u64::from(counts && known.is_counted);
+                let earlier = if known.is_counted { event.count } else { event.count - 1 };
+                known.count += if counts { earlier } else { 0 };
                 known.is_counted |= counts;
                 known.last.time = Timestamp::now();
+                if event.process.is_some() && known.last.process != event.process {
+                    known.last.process = None;
+                }
                 (Repetition::Counted, false)
             }
             Entry::Vacant(new) => {

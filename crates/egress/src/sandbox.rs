@@ -44,6 +44,8 @@ struct State {
 #[derive(Debug)]
 struct Open {
     admitted: Option<Admission>,
+    /// The secret that its login used.
+    secret: Option<Arc<str>>,
     close: Arc<Notify>,
 }
 
@@ -70,7 +72,9 @@ pub(crate) enum Spoken {
         method: Box<str>,
         path: Box<str>,
     },
+    Postgres,
     Tcp,
+    Udp,
 }
 
 impl Admission {
@@ -82,6 +86,8 @@ impl Admission {
         let seen = match &self.spoken {
             Spoken::Tls => Seen::Tls,
             Spoken::Tcp => Seen::Tcp,
+            Spoken::Postgres => Seen::Postgres,
+            Spoken::Udp => Seen::Udp,
             Spoken::Http { method, path } => Seen::Http { method, path },
             Spoken::Https { method, path } => Seen::Https { method, path },
         };
@@ -177,6 +183,14 @@ impl Sandbox {
         }
     }
 
+    /// The names that it once gave this address for, as far as they are remembered.
+    pub(crate) fn earlier_names_of(&self, address: IpAddr) -> Vec<Arc<str>> {
+        match address.to_canonical() {
+            IpAddr::V4(address) => self.names().earlier_names_of(address).to_vec(),
+            IpAddr::V6(_) => Vec::new(),
+        }
+    }
+
     /// Registers a connection. None at the limit, or if the sandbox is gone.
     pub(crate) fn open(self: &Arc<Self>) -> Option<OpenConnection> {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
@@ -186,7 +200,7 @@ impl Sandbox {
         }
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         let close = Arc::new(Notify::new());
-        state.open.insert(number, Open { admitted: None, close: close.clone() });
+        state.open.insert(number, Open { admitted: None, secret: None, close: close.clone() });
         Some(OpenConnection { sandbox: self.clone(), number, close })
     }
 
@@ -194,11 +208,12 @@ impl Sandbox {
         let mut state = self.state();
         state.policy = policy;
         state.secrets = secrets;
-        if close_open {
-            for open in state.open.values() {
-                if open.admitted.as_ref().is_some_and(|admitted| !admitted.decide(&state.policy).allowed) {
-                    open.close.notify_one();
-                }
+        for open in state.open.values() {
+            let Some(admitted) = &open.admitted else { continue };
+            // Nothing ends a flow of UDP, so a flow must not outlive its permission.
+            let is_refused = || (close_open || admitted.spoken == Spoken::Udp) && !admitted.decide(&state.policy).allowed;
+            if open.is_revoked(admitted, state.secrets.as_deref()) || is_refused() {
+                open.close.notify_one();
             }
         }
     }
@@ -218,6 +233,16 @@ impl Sandbox {
     }
 }
 
+impl Open {
+    /// Whether its login used a secret that is no longer for its host.
+    fn is_revoked(&self, admitted: &Admission, secrets: Option<&SandboxSecrets>) -> bool {
+        self.secret.as_deref().is_some_and(|secret| {
+            let name = admitted.name.as_deref().unwrap_or_default();
+            !secrets.is_some_and(|secrets| secrets.still_logs_in(secret, name, admitted.port))
+        })
+    }
+}
+
 /// A registered connection; it counts until it is dropped.
 #[derive(Debug)]
 pub(crate) struct OpenConnection {
@@ -229,7 +254,25 @@ pub(crate) struct OpenConnection {
 impl OpenConnection {
     /// The decision that counts, by the policy of this moment. Bytes are passed on only after it.
     pub(crate) fn admit(&self, admission: Admission) -> Decision {
+        self.admit_under(&mut self.sandbox.state(), admission)
+    }
+
+    /// The same for a login with a secret. It is refused if the secrets are no longer those that it was made with.
+    pub(crate) fn admit_login(&self, admission: Admission, secrets: &Arc<SandboxSecrets>, secret: Option<&str>) -> Decision {
         let mut state = self.sandbox.state();
+        if state.secrets.as_ref().map(Arc::as_ptr) != Some(Arc::as_ptr(secrets)) {
+            return Decision::refused(Reason::SecretRevoked);
+        }
+        let decision = self.admit_under(&mut state, admission);
+        if decision.allowed
+            && let Some(open) = state.open.get_mut(&self.number)
+        {
+            open.secret = secret.map(Into::into);
+        }
+        decision
+    }
+
+    fn admit_under(&self, state: &mut State, admission: Admission) -> Decision {
         if state.is_gone {
             return Decision::refused(Reason::UnknownSandbox);
         }
@@ -242,7 +285,7 @@ impl OpenConnection {
         decision
     }
 
-    /// Ends when a new policy refuses what the connection does, or the sandbox is gone. For one waiter.
+    /// Ends when a new policy refuses what the connection does, its secret is revoked, or the sandbox is gone. For one waiter.
     pub(crate) async fn closed(&self) {
         self.close.notified().await;
     }

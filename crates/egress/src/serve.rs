@@ -14,20 +14,22 @@ use tokio::task::JoinSet;
 use crate::accept::next_connection;
 use crate::closed::ClosedRanges;
 use crate::connection::Shared;
-use crate::control::{ANSWERS, follow, report};
+use crate::control::{ANSWERS, Queues, follow, report};
 use crate::dial::Dialer;
 use crate::dns::{DnsServer, Lookup, PolicedAnswers, Resolvers};
 use crate::error::EgressError;
 use crate::events::Events;
 use crate::original::OriginalDestination;
+use crate::owner::Owners;
 use crate::sandbox::Sandboxes;
 use crate::secrets::WholeBodies;
 use crate::tls::Roots;
+use crate::udp::{Relay, UdpSockets};
 
 /// Maximum number of connections of all sandboxes.
 const MAX_CONNECTIONS: usize = 16_384;
-/// Descriptors for queries and the process itself.
-const RESERVED_DESCRIPTORS: u64 = 2_048;
+/// Descriptors for queries, flows of UDP, and the process itself.
+const RESERVED_DESCRIPTORS: u64 = 10_240;
 /// Each connection has one to the client and one to the server.
 const DESCRIPTORS: u64 = 2;
 
@@ -38,6 +40,8 @@ pub struct EgressConfig {
     /// To which DNS of sandboxes is redirected, by UDP and TCP.
     pub dns_udp: StdUdpSocket,
     pub dns_tcp: StdTcpListener,
+    /// None: UDP is not redirected, so none passes.
+    pub udp: Option<UdpConfig>,
     pub closed: ClosedRanges,
     /// None: the host's, read again when they change.
     pub resolvers: Option<Vec<SocketAddr>>,
@@ -45,6 +49,12 @@ pub struct EgressConfig {
     pub destinations: Arc<dyn OriginalDestination>,
     /// Trusted for servers of TLS that is ended here, beside the host's certificates.
     pub roots: Vec<CertificateDer<'static>>,
+}
+
+/// To where UDP is redirected.
+pub struct UdpConfig {
+    pub redirected: StdUdpSocket,
+    pub sockets: Arc<dyn UdpSockets>,
 }
 
 /// Serves sandboxes until the server ends: `input` has its messages, and `output` gets events and answers. All connections end
@@ -58,7 +68,7 @@ pub async fn serve(
     if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
         tracing::warn!(%error, "the process's memory can be read by its user");
     }
-    let EgressConfig { tcp, dns_udp, dns_tcp, closed, resolvers, destinations, roots } = config;
+    let EgressConfig { tcp, dns_udp, dns_tcp, udp, closed, resolvers, destinations, roots } = config;
     let listen = |what| move |source| EgressError::Listen { what, source };
     let tcp = tcp_listener(tcp).map_err(listen("accept connections"))?;
     let dns_tcp = tcp_listener(dns_tcp).map_err(listen("accept connections for names"))?;
@@ -66,26 +76,44 @@ pub async fn serve(
 
     let sandboxes = Arc::new(Sandboxes::default());
     let (events, queue) = Events::channel();
+    let (owners, questions) = Owners::channel(events.clone());
     let lookup = Arc::new(Lookup::new(Resolvers::new(resolvers), Arc::new(closed)));
-    let answers = PolicedAnswers { sandboxes: sandboxes.clone(), lookup: lookup.clone(), events: events.clone() };
+    let answers =
+        PolicedAnswers { sandboxes: sandboxes.clone(), lookup: lookup.clone(), events: events.clone(), owners: owners.clone() };
     let dns = DnsServer::start(dns_udp, dns_tcp, Arc::new(answers));
     let shared = Arc::new(Shared {
         sandboxes: sandboxes.clone(),
         dialer: Dialer::new(lookup),
         events: events.clone(),
+        owners: owners.clone(),
         destinations,
         roots: Roots::new(roots),
         whole_bodies: WholeBodies::default(),
     });
 
+    let udp = match udp {
+        Some(UdpConfig { redirected, sockets }) => {
+            let redirected = udp_socket(redirected).map_err(listen("receive datagrams"))?;
+            Some(Relay::new(shared.clone(), sockets).serve(redirected))
+        }
+        None => None,
+    };
     let (answer, answers) = mpsc::channel(ANSWERS);
     let result = tokio::select! {
-        result = follow(input, &sandboxes, answer) => result,
-        () = report(output, events, queue, answers) => Ok(()),
+        result = follow(input, &sandboxes, &owners, answer) => result,
+        () = report(output, events, Queues { answers, questions, events: queue }) => Ok(()),
         () = accept(tcp, shared) => Ok(()),
+        () = run_or_wait(udp) => Ok(()),
     };
     dns.stop().await;
     result
+}
+
+async fn run_or_wait(task: Option<impl Future<Output = ()>>) {
+    match task {
+        Some(task) => task.await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Never ends. The connections end with it.

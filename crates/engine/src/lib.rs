@@ -28,7 +28,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::broadcast;
 use utoipa::ToSchema;
 
-pub use arenite_egress::{BoundSecret, EgressError, EgressEvent, EventKind};
+pub use arenite_egress::{BoundSecret, EgressError, EgressEvent, EventKind, Protocol, Reason};
 pub use file_tree::FileTreeError;
 pub use guest_request::{GuestAnswer, request_guest};
 pub use kubernetes::KubernetesConfig;
@@ -140,6 +140,9 @@ pub trait Engine: Send + Sync + 'static {
         NetworkLog::default()
     }
 
+    /// Adds a decision of the server itself to the log of a sandbox, and passes it to those that follow.
+    fn note_network_event(&self, _event: EgressEvent) {}
+
     /// What the egress proxy decides, from now on. None: the engine has no proxy.
     fn network_events(&self) -> Option<broadcast::Receiver<EgressEvent>> {
         None
@@ -233,6 +236,12 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Replaces what the engine keeps of a sandbox's row: its name and its memo. Also works for one without processes.
     async fn update_row(&self, row: &Row) -> Result<(), EngineError>;
+
+    /// Whether the guest that a sandbox has now, if any, has ended. An [`Ended`] may be of one that it had before: it is sent at any
+    /// moment, and a rollback or a start may have replaced the guest since.
+    async fn has_ended(&self, _id: &SandboxId) -> bool {
+        true
+    }
 
     /// The sandbox's current usage.
     async fn usage(&self, id: &SandboxId) -> Result<Usage, EngineError>;

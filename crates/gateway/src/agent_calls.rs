@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 
 use crate::exchange::{self, Peer};
 use crate::gateway::Gateway;
-use crate::proxy;
+use crate::proxy::{self, WayOut};
 
 /// The most concurrent connections out of one sandbox. Further ones wait in the guest's queue.
 const MAX_CONNECTIONS: usize = 16;
@@ -45,7 +45,7 @@ pub(crate) async fn serve(gateway: &Arc<Gateway>, tenant: &TenantId, id: &Sandbo
     let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut pause = FIRST_PAUSE;
     while let Ok(permit) = Arc::clone(&permits).acquire_owned().await {
-        match proxy::wait_for_inside(gateway, id).await {
+        match proxy::wait_for_inside(gateway, id, WayOut::Calls).await {
             Ok(Some(io)) => {
                 pause = FIRST_PAUSE;
                 let (shared, id) = (Arc::clone(gateway), id.clone());

@@ -15,6 +15,7 @@ use arenite_control::{
 };
 use arenite_engine::Usage;
 use arenite_model::{ErrorCode, Resources, SandboxName, SandboxState};
+use arenite_synthesis::WorkerInfo;
 use axum::body::Body;
 use http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, LOCATION, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, Response, StatusCode};
@@ -29,6 +30,7 @@ use crate::idempotency::{self, Begun};
 use crate::lifecycle::{self, Change, LifecycleAnswer, LifecycleCall};
 use crate::lists::PageQuery;
 use crate::network::NetworkRequest;
+use crate::nodes::{self, Theirs};
 use crate::path::query_pairs;
 use crate::proxy::{self, InternalAnswer};
 use crate::refusal::{Refusal, json_response};
@@ -118,9 +120,14 @@ pub(crate) async fn unknown(exchange: &mut Exchange) -> Answered {
 }
 
 pub(crate) async fn workers(exchange: &mut Exchange) -> Answered {
-    let workers = exchange.gateway.synthesis()?.overview(exchange.context.tenant());
-    let (workers, next_cursor) = PageQuery::read(exchange)?.take(workers, |worker| worker.worker_id.clone())?;
-    Ok(json_response(StatusCode::OK, &WorkerList { workers, next_cursor }))
+    let mut workers = exchange.gateway.synthesis()?.overview(exchange.context.tenant());
+    let node = exchange.gateway.control.own_node();
+    workers.iter_mut().for_each(|worker| worker.node.clone_from(&node));
+    let page = PageQuery::read(exchange)?;
+    let Theirs { entries, has_more, warnings } = nodes::list_of_nodes::<WorkerInfo>(exchange, "workers").await;
+    workers.extend(entries);
+    let (workers, next_cursor) = page.take_from(workers, |worker| worker.worker_id.clone(), has_more)?;
+    Ok(json_response(StatusCode::OK, &WorkerList { workers, next_cursor, warnings }))
 }
 
 pub(crate) async fn templates(exchange: &mut Exchange) -> Answered {

@@ -13,7 +13,7 @@ use crate::api::types::FailedCreate;
 use crate::gateway::{Context, Gateway};
 use crate::lifecycle::{self, LifecycleAnswer, LifecycleCall};
 use crate::refusal::Refusal;
-use crate::{audit, idempotency};
+use crate::{audit, idempotency, nodes};
 
 /// The most sandboxes of one create.
 pub(crate) const MAX_COUNT: usize = 100;
@@ -63,7 +63,7 @@ pub(crate) async fn create(
 }
 
 async fn create_all(
-    gateway: &Gateway,
+    gateway: &Arc<Gateway>,
     context: &Context,
     call: &LifecycleCall,
     request: &CreateRequest,
@@ -98,6 +98,19 @@ async fn create_all(
             Err(refusal) => errors.push((index, refusal)),
         }
     }
+    let (full, others): (Vec<_>, Vec<_>) = errors.into_iter().partition(|(_, refusal)| lacks_room(refusal));
+    errors = others;
+    if !full.is_empty() {
+        let named = |(index, refusal)| {
+            let name = request.name.as_ref().map(|name| numbered(name, index)).transpose();
+            // It was valid before.
+            (index, name.ok().flatten(), refusal)
+        };
+        let forked = nodes::fork_elsewhere(gateway, context, call, request, full.into_iter().map(named).collect()).await;
+        sandboxes.extend(forked.0);
+        errors.extend(forked.1);
+        errors.sort_by_key(|(index, _)| *index);
+    }
     if sandboxes.len() < several.min {
         remove(gateway, context, &sandboxes).await;
         return Err(too_few(several, sandboxes.len(), errors));
@@ -105,6 +118,11 @@ async fn create_all(
     let status = if errors.is_empty() { StatusCode::CREATED } else { StatusCode::MULTI_STATUS };
     let errors: Vec<FailedCreate> = errors.into_iter().map(|(index, refusal)| failed(index, &refusal)).collect();
     Ok((status, json!({ "requested": several.count, "sandboxes": sandboxes, "errors": errors })))
+}
+
+/// Whether this server has no room for a sandbox, and another may have.
+fn lacks_room(refusal: &Refusal) -> bool {
+    refusal.code == ErrorCode::Exhausted && refusal.quota.is_none()
 }
 
 /// The name of one of several: `NAME-0` and so on.
@@ -129,6 +147,9 @@ fn too_few(several: Several, created: usize, errors: Vec<(usize, Refusal)>) -> R
 async fn remove(gateway: &Gateway, context: &Context, sandboxes: &[Value]) {
     let names = sandboxes.iter().filter_map(|body| body["name"].as_str()?.parse::<SandboxName>().ok());
     join_all(names.map(|name| async move {
+        if nodes::delete(gateway, context, &name).await.is_ok_and(|is_elsewhere| is_elsewhere) {
+            return;
+        }
         if let Err(error) = gateway.control.delete(context.tenant(), &name).await {
             tracing::error!(sandbox = %name, %error, "a sandbox of a create with too few could not be removed");
         }

@@ -32,7 +32,7 @@ use tokio::time::Instant;
 
 use crate::exchange::{Answered, Exchange};
 use crate::gateway::Gateway;
-use crate::images::{ImageDetails, wants_events};
+use crate::images::{details, wants_events};
 use crate::path::query_pairs;
 use crate::query::Query;
 use crate::refusal::{Refusal, json_response};
@@ -111,6 +111,7 @@ pub(crate) async fn build(exchange: &mut Exchange) -> Answered {
     let (place, context) = receive(&exchange.gateway, body, place).await?;
     let (updates, seen) = Control::build_updates();
     let (gateway, caller, path) = (Arc::clone(&exchange.gateway), exchange.context.clone(), exchange.path.raw.clone());
+    let tenant = caller.tenant().clone();
     let building = async move {
         let (shared, name) = (Arc::clone(&gateway), build.name.clone());
         // To its end, so that a client that leaves is in the audit log, too, and nothing of its build stays.
@@ -119,7 +120,7 @@ pub(crate) async fn build(exchange: &mut Exchange) -> Answered {
             audit::record_result(&shared, &caller, "image.build", name.as_str(), built).await
         };
         let image = gateway.run_to_end(audited).await.map_err(|refusal| refusal.of_request(&path))?;
-        Ok::<_, Refusal>(json!(ImageDetails::from(image)))
+        Ok::<_, Refusal>(json!(details(&gateway, &tenant, image).await))
     };
     if wants_events(&exchange.parts) {
         return Ok(stream(&exchange.gateway, seen, building));

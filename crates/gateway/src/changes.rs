@@ -112,7 +112,7 @@ impl ChangeSandbox {
 }
 
 /// The versions in `If-Match`; none: any.
-fn versions(parts: &Parts) -> Result<Option<Vec<String>>, Refusal> {
+pub(crate) fn versions(parts: &Parts) -> Result<Option<Vec<String>>, Refusal> {
     let invalid = || Refusal::bad_request(format!("If-Match is not *, or 1 to {MAX_VERSIONS} values of ETag"));
     let mut versions = Vec::new();
     for value in parts.headers.get_all(IF_MATCH) {
@@ -134,7 +134,7 @@ fn versions(parts: &Parts) -> Result<Option<Vec<String>>, Refusal> {
     }
 }
 
-/// Adds the version of the sandbox in an answer.
+/// Adds the version of the sandbox or the annotation in an answer.
 pub(crate) fn tagged(mut response: Response<Body>, body: &Value) -> Response<Body> {
     let tag = body["id"].as_str().zip(body["revision"].as_u64()).map(|(id, revision)| format!("\"{id}-{revision}\""));
     if let Some(Ok(tag)) = tag.map(HeaderValue::try_from) {

@@ -137,6 +137,8 @@ pub(crate) struct ImageEntry {
     /// RFC 3339.
     pub created_at: String,
     pub layers: usize,
+    /// The image of the list that has its lower layers; null if there is none.
+    pub base: Option<String>,
     pub labels: BTreeMap<String, String>,
     /// It belongs to all tenants, and not to the caller's alone.
     pub shared: bool,

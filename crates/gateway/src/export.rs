@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use arenite_control::Control;
 use arenite_model::TenantId;
 use arenite_trajectory::{Filter, Format, Recorder, TrajectoryError};
 use axum::body::Body;
@@ -12,6 +13,7 @@ use http::request::Parts;
 use http::{HeaderValue, Response};
 use tokio::sync::mpsc;
 
+use crate::annotations;
 use crate::path::query_value;
 use crate::refusal::Refusal;
 use crate::trajectories::{filter, refused};
@@ -23,18 +25,27 @@ const PIECE_BYTES: usize = 64 << 10;
 const PIECES: usize = 4;
 
 /// A trajectory in the format that `format` names, `jsonl` without one.
-pub(crate) async fn serve(recorder: Recorder, tenant: TenantId, id: String, parts: &Parts) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn serve(
+    control: &Control,
+    recorder: Recorder,
+    (tenant, id): (TenantId, String),
+    parts: &Parts,
+) -> Result<Response<Body>, Refusal> {
     let format: Format = match query_value(parts.uri.query(), "format") {
         Some(name) => name.parse().map_err(refused)?,
         None => Format::Jsonl,
     };
     let network = query_value(parts.uri.query(), "network").as_deref() == Some("true");
     let filter = Filter { network, ..filter(parts, Filter::agent())? };
+    let wanted = query_value(parts.uri.query(), "annotations").map(|wanted| wanted == "true");
+    let annotations = annotations::exported(control, (&tenant, &id), (format, wanted)).await?;
     let name = match format {
         Format::Jsonl => format!("{id}.jsonl"),
         other => format!("{id}.{}.{}", other.name(), other.extension()),
     };
-    let written = move |out: &mut Pieces<TrajectoryError>| recorder.export_as(&tenant, &id, (format, &filter), out).map(|_| ());
+    let written = move |out: &mut Pieces<TrajectoryError>| {
+        recorder.export_as(&tenant, &id, (format, &filter, &annotations), out).map(|_| ())
+    };
     let mut response = streamed(written, refused).await?;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(format.content_type()));

@@ -84,7 +84,10 @@ impl Harness {
 
     /// A call with further headers.
     pub(crate) async fn call_with(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Value) -> TestResponse {
-        let mut request = Request::builder().method(method).uri(path).header(HOST, "127.0.0.1:8080");
+        let mut request = Request::builder().method(method).uri(path);
+        if headers.iter().all(|(name, _)| *name != HOST.as_str()) {
+            request = request.header(HOST, "127.0.0.1:8080");
+        }
         for (name, value) in headers {
             request = request.header(*name, *value);
         }

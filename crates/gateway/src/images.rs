@@ -11,12 +11,13 @@
 //!
 //! A client that closes the connection cancels a pull that no one else waits for.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arenite_control::images::Image;
+use arenite_control::images::{Image, Layer};
 use arenite_control::{CreateClient, PullProgress};
-use arenite_model::ImageName;
+use arenite_model::{ImageName, TenantId};
 use axum::body::Body;
 use http::header::ACCEPT;
 use http::request::Parts;
@@ -62,6 +63,19 @@ pub(crate) struct ImageDetails {
     workdir: Option<String>,
     user: Option<String>,
     exposed_ports: Vec<String>,
+    /// Its layers, the lowest first.
+    history: Vec<ImageLayer>,
+}
+
+/// A layer of an image.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ImageLayer {
+    digest: String,
+    size_bytes: u64,
+    /// The instruction that built it.
+    created_by: String,
+    /// RFC 3339.
+    created_at: String,
 }
 
 /// The pulls that are under way for a tenant, also for its creates.
@@ -87,6 +101,7 @@ impl From<Image> for ImageEntry {
             size_bytes: image.size_bytes,
             created_at: image.created_at.to_string(),
             layers: image.layers.len(),
+            base: None,
             labels: image.config.labels,
             shared: image.owner.is_none(),
         }
@@ -96,7 +111,14 @@ impl From<Image> for ImageEntry {
 impl From<Image> for ImageDetails {
     fn from(image: Image) -> Self {
         let config = image.config.clone();
+        let layer = |layer: &Layer| ImageLayer {
+            digest: layer.digest.clone(),
+            size_bytes: layer.bytes,
+            created_by: layer.created_by.clone(),
+            created_at: layer.created_at.to_string(),
+        };
         Self {
+            history: image.layers.iter().map(layer).collect(),
             source: image.source.clone(),
             entry: image.into(),
             entrypoint: config.entrypoint,
@@ -106,6 +128,41 @@ impl From<Image> for ImageDetails {
             exposed_ports: config.exposed_ports.into_iter().collect(),
         }
     }
+}
+
+/// A name and the digests of its layers, the lowest first.
+type Stack = (String, Vec<String>);
+
+fn stack(image: &Image) -> Stack {
+    (image.name.to_string(), image.layers.iter().map(|layer| layer.digest.clone()).collect())
+}
+
+/// For each stack, the name of the one that is the most of its lower layers.
+fn bases(of: &[Stack], all: &[Stack]) -> Vec<Option<String>> {
+    // One of each content is enough; of equal ones the first by name.
+    let mut tops: HashMap<(usize, &str), &Stack> = HashMap::new();
+    for stack in all {
+        if let Some(top) = stack.1.last() {
+            let place = tops.entry((stack.1.len(), top)).or_insert(stack);
+            if stack.0 < place.0 {
+                *place = stack;
+            }
+        }
+    }
+    let base = |(_, layers): &Stack| {
+        let below = (1..layers.len()).rev().filter_map(|height| tops.get(&(height, layers[height - 1].as_str())));
+        below.into_iter().find(|(_, lower)| layers.starts_with(lower)).map(|(name, _)| name.clone())
+    };
+    of.iter().map(base).collect()
+}
+
+/// An image for an answer. Without a list, it has no base.
+pub(crate) async fn details(gateway: &Gateway, tenant: &TenantId, image: Image) -> ImageDetails {
+    let all: Vec<Stack> = gateway.control.list_images(tenant).await.unwrap_or_default().iter().map(stack).collect();
+    let base = bases(&[stack(&image)], &all).pop().flatten();
+    let mut details = ImageDetails::from(image);
+    details.entry.base = base;
+    details
 }
 
 /// Whether a request wants events in place of one answer at the end.
@@ -160,7 +217,10 @@ pub(crate) fn stream(
 pub(crate) async fn list(exchange: &mut Exchange) -> Answered {
     let tenant = exchange.context.tenant();
     let images = exchange.gateway.control.list_images(tenant).await?;
-    let images: Vec<ImageEntry> = images.into_iter().map(ImageEntry::from).collect();
+    let stacks: Vec<Stack> = images.iter().map(stack).collect();
+    let bases = bases(&stacks, &stacks);
+    let entry = |(image, base)| ImageEntry { base, ..ImageEntry::from(image) };
+    let images: Vec<ImageEntry> = images.into_iter().zip(bases).map(entry).collect();
     let (images, next_cursor) = PageQuery::read(exchange)?.take(images, |image| image.name.clone())?;
     Ok(json_response(StatusCode::OK, &ImageList { images, next_cursor }))
 }
@@ -178,8 +238,9 @@ fn named(exchange: &Exchange) -> Result<ImageName, Refusal> {
 }
 
 pub(crate) async fn get(exchange: &mut Exchange) -> Answered {
-    let image = exchange.gateway.control.image(exchange.context.tenant(), &named(exchange)?).await?;
-    Ok(json_response(StatusCode::OK, &ImageDetails::from(image)))
+    let tenant = exchange.context.tenant();
+    let image = exchange.gateway.control.image(tenant, &named(exchange)?).await?;
+    Ok(json_response(StatusCode::OK, &details(&exchange.gateway, tenant, image).await))
 }
 
 pub(crate) async fn remove(exchange: &mut Exchange) -> Answered {
@@ -204,7 +265,7 @@ pub(crate) async fn pull(exchange: &mut Exchange) -> Answered {
             audit::record_result(&shared, &caller, "image.pull", of.as_str(), pulled).await
         };
         let image = gateway.run_to_end(audited).await.map_err(|refusal| refusal.of_request(&path))?;
-        Ok::<_, Refusal>(json!(ImageDetails::from(image)))
+        Ok::<_, Refusal>(json!(details(&gateway, context.tenant(), image).await))
     };
     if wants_events(&exchange.parts) {
         return Ok(stream(&exchange.gateway, progress, async { Ok(("pulled", pulled.await?)) }));
@@ -212,4 +273,30 @@ pub(crate) async fn pull(exchange: &mut Exchange) -> Answered {
     let body = pulled.await;
     drop(progress);
     Ok(json_response(StatusCode::OK, &body?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stacks(of: &[(&str, &[&str])]) -> Vec<Stack> {
+        of.iter().map(|(name, layers)| ((*name).to_owned(), layers.iter().map(|&one| one.to_owned()).collect())).collect()
+    }
+
+    #[test]
+    fn a_base_is_the_image_with_the_most_of_the_lower_layers() {
+        let all = stacks(&[
+            ("tools", &["a", "b", "c"]),
+            ("base", &["a"]),
+            ("again", &["a"]),
+            ("code", &["a", "b"]),
+            ("other", &["x", "b"]),
+            ("same", &["a", "b", "c"]),
+            ("alone", &["y", "b", "z"]),
+        ]);
+        let named = |name: Option<&str>| name.map(str::to_owned);
+        let expected = [Some("code"), None, None, Some("again"), None, Some("code"), None].map(named);
+        assert_eq!(bases(&all, &all), expected);
+        assert_eq!(bases(&stacks(&[("none", &[])]), &all), [None]);
+    }
 }

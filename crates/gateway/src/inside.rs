@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::agent_calls;
 use crate::gateway::Gateway;
 use crate::proxy::{self, InternalAnswer};
+use crate::ssh_agent;
 use crate::steps;
 
 /// Longest line, in bytes: two bodies of 64 KiB, with every byte escaped to six.
@@ -114,7 +115,11 @@ fn start(gateway: &Arc<Gateway>, whose: Whose) -> CancellationToken {
         let token = token.clone();
         async move {
             tokio::select! {
-                _ = async { tokio::join!(read_on(&reader, &whose), agent_calls::serve(&reader, &whose.tenant, &whose.id)) } => {}
+                _ = async { tokio::join!(
+                    read_on(&reader, &whose),
+                    agent_calls::serve(&reader, &whose.tenant, &whose.id),
+                    ssh_agent::serve(&reader, &whose.tenant, &whose.id),
+                ) } => {}
                 () = token.cancelled() => {}
             }
         }

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod agent_calls;
+mod annotations;
 mod api;
 mod audit;
 mod auth;
@@ -50,6 +51,7 @@ mod operation;
 mod origin;
 mod outgoing;
 mod own_host;
+mod own_state;
 mod pages;
 mod path;
 mod preview;
@@ -64,6 +66,7 @@ mod sandbox_filter;
 mod secrets;
 mod server;
 mod snapshots;
+mod ssh_agent;
 mod states;
 mod steps;
 mod target;

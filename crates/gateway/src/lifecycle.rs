@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arenite_control::tenants::Tenants;
-use arenite_control::{ControlError, CreateClient, CreateRequest, HeldKey, PullProgress, Sandbox, SandboxChange};
+use arenite_control::{ControlError, CreateClient, CreateRequest, HeldKey, PullProgress, Sandbox, SandboxChange, StartState};
 use arenite_model::{ErrorCode, PauseKind, SandboxId, SandboxName, TenantId};
 use arenite_trajectory::{Intent, OpenStep, Origin, Outcome, OutcomeKind, TrajectoryError, without_userinfo};
 use futures_util::future::BoxFuture;
@@ -88,7 +88,7 @@ pub(crate) fn wait_with_client(request: &mut CreateRequest) -> Option<watch::Rec
 /// Creates a sandbox, or takes the one that an earlier create with the same key left. Its id is known only after the creation, so
 /// the step is written then. A sandbox is removed again if its step can't be written.
 pub(crate) async fn create_recorded(
-    gateway: &Gateway,
+    gateway: &Arc<Gateway>,
     context: &Context,
     call: LifecycleCall,
     mut request: CreateRequest,
@@ -107,6 +107,9 @@ pub(crate) async fn create_recorded(
         Some(sandbox) => sandbox,
         None => {
             let since = Instant::now();
+            if let StartState::Snapshot { name, restart_processes } = &request.start {
+                nodes::bring_snapshot(gateway, context.tenant(), name, *restart_processes).await?;
+            }
             let sandbox = gateway.control.create(context.tenant(), request).await?;
             if let Some(trace) = &context.trace {
                 trace.creation(since, sandbox.id.as_str(), &sandbox.stages);

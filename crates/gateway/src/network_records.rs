@@ -1,9 +1,9 @@
 //! Decisions of network policies, written into the trajectories of their sandboxes: refusals, and connections that were allowed, at
-//! their end. They are no steps.
+//! their end, and logins by SSH. They are no steps.
 
 use std::sync::Arc;
 
-use arenite_engine::{EgressEvent, EventKind};
+use arenite_engine::{EgressEvent, EventKind, Protocol};
 use arenite_trajectory::NetworkEvent;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
@@ -38,7 +38,9 @@ pub(crate) async fn record(gateway: Arc<Gateway>, mut events: Receiver<EgressEve
 }
 
 fn write(gateway: &Gateway, event: &EgressEvent) {
-    let is_recorded = if event.allowed { event.kind == EventKind::End } else { event.kind == EventKind::Decision };
+    // A signature has no end.
+    let has_end = event.allowed && event.protocol != Protocol::Ssh;
+    let is_recorded = event.kind == if has_end { EventKind::End } else { EventKind::Decision };
     let Some(tenant) = event.sandbox.parse().ok().filter(|_| is_recorded).and_then(|id| gateway.control.tenant_of(&id)) else {
         // Or its sandbox is gone.
         return;

@@ -20,6 +20,8 @@ pub(crate) struct Operation {
     tag: &'static str,
     query: &'static [Query],
     takes: Option<SchemaOf>,
+    /// An example of this body, as JSON.
+    example: Option<&'static str>,
     /// Content types of its body, if that is not JSON.
     takes_content: &'static [&'static str],
     /// Fields that the body may have beside its own.
@@ -47,6 +49,8 @@ enum Answers {
     Json(u16, SchemaOf),
     /// Bytes with this content type.
     Content(&'static str),
+    /// Status 204.
+    Nothing,
 }
 
 pub(crate) fn schema_of<T: ToSchema>(schemas: &mut Schemas) -> String {
@@ -66,6 +70,7 @@ impl Operation {
             tag,
             query,
             takes: None,
+            example: None,
             takes_content: &[],
             takes_also: None,
             answers,
@@ -136,6 +141,16 @@ impl Operation {
         Self { also: content_types, ..self }
     }
 
+    /// A successful answer has no content.
+    pub(crate) const fn answers_nothing(self) -> Self {
+        Self { answers: Answers::Nothing, ..self }
+    }
+
+    /// An example of its body, as JSON.
+    pub(crate) const fn example(self, body: &'static str) -> Self {
+        Self { example: Some(body), ..self }
+    }
+
     pub(crate) const fn sends(self, content_type: &'static str) -> Self {
         Self { answers: Answers::Content(content_type), ..self }
     }
@@ -159,7 +174,7 @@ impl Operation {
         if self.is_versioned {
             parameters.push(json!({
                 "name": "If-Match", "in": "header", "required": false, "schema": { "type": "string" },
-                "description": "The `ETag` of an earlier answer: if the sandbox has changed since, the answer is 412",
+                "description": "The `ETag` of an earlier answer: if what it describes has changed since, the answer is 412",
             }));
         }
         let (status, description, mut content) = match self.answers {
@@ -171,6 +186,7 @@ impl Operation {
                 (status, "Done", json!({ "application/json": { "schema": answer } }))
             }
             Answers::Content(kind) => (200, "The content", json!({ kind: {} })),
+            Answers::Nothing => (204, "Done", json!({})),
         };
         for kind in self.also {
             content[*kind] = json!({});
@@ -201,6 +217,9 @@ impl Operation {
                 body = json!({ "allOf": [body, reference(&also(schemas))] });
             }
             operation["requestBody"] = json!({ "required": required, "content": { "application/json": { "schema": body } } });
+            if let Some(example) = self.example.and_then(|text| serde_json::from_str::<Value>(text).ok()) {
+                operation["requestBody"]["content"]["application/json"]["example"] = example;
+            }
         }
         if !self.takes_content.is_empty() {
             let bytes = json!({ "schema": { "type": "string", "format": "binary" } });
@@ -213,6 +232,22 @@ impl Operation {
 
 fn reference(name: &str) -> Value {
     json!({ "$ref": format!("#/components/schemas/{name}") })
+}
+
+/// A type that has no other fields can't be the base of one with more. There, the reference becomes a copy that allows them.
+fn open_bases(schemas: &mut Map<String, Value>) {
+    let closed: Map<String, Value> = schemas
+        .iter()
+        .filter(|(_, schema)| schema["additionalProperties"] == false)
+        .map(|(name, schema)| (name.clone(), schema.clone()))
+        .collect();
+    for base in schemas.values_mut().filter_map(|schema| schema.get_mut("allOf")?.as_array_mut()).flatten() {
+        let name = base["$ref"].as_str().and_then(|reference| reference.rsplit('/').next());
+        if let Some(Value::Object(mut copy)) = name.and_then(|name| closed.get(name)).cloned() {
+            copy.remove("additionalProperties");
+            *base = Value::Object(copy);
+        }
+    }
 }
 
 /// The document of routes with a description.
@@ -229,8 +264,9 @@ pub(crate) fn document<'a>(
         }
     }
     // Structs with text keys: always JSON.
-    let schemas: Map<String, Value> =
+    let mut schemas: Map<String, Value> =
         schemas.into_iter().map(|(name, schema)| (name, serde_json::to_value(schema).unwrap_or_default())).collect();
+    open_bases(&mut schemas);
     let tags: Vec<Value> = tags.iter().map(|(name, description)| json!({ "name": name, "description": description })).collect();
     json!({ "openapi": "3.1.0", "info": info, "tags": tags, "paths": paths, "components": { "schemas": schemas } })
 }

@@ -10,6 +10,7 @@ use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, Method, Response, StatusCode};
 use serde::Serialize;
 use serde_json::json;
+use utoipa::ToSchema;
 
 /// Seconds after which records may have been removed.
 const RETRY_WHEN_FULL: u64 = 30;
@@ -97,6 +98,21 @@ impl Refusal {
         }
         answer
     }
+}
+
+/// A refusal in AIO Sandbox's envelope.
+#[derive(Debug, ToSchema)]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(crate) struct RefusedEnvelope {
+    success: bool,
+    message: String,
+    /// The kind of error, for programs.
+    code: ErrorCode,
+    /// How to go on.
+    hint: Option<String>,
+    /// The quota of the tenant that was exceeded.
+    #[schema(nullable = false)]
+    quota: Option<QuotaExceeded>,
 }
 
 impl From<ControlError> for Refusal {

@@ -6,7 +6,7 @@ use arenite_control::Template;
 use arenite_control::models::ModelRouteSpec;
 use arenite_control::nodes::Node;
 use arenite_control::tenants::Role;
-use arenite_model::ErrorCode;
+use arenite_model::{Annotation, ErrorCode};
 use arenite_synthesis::ToolInfo;
 use arenite_trajectory::Verification;
 use axum::body::Body;
@@ -14,6 +14,7 @@ use futures_util::future::BoxFuture;
 use http::{Method, Response};
 use matchit::Router;
 
+use crate::annotations::{AnnotationList, ChangeAnnotation, CreateAnnotation, RemovedAnnotation, RemovedAnnotations};
 use crate::api::types::{
     AdoptSandbox, AuditPage, ChangeTenant, CheckpointInfo, CorpusInfo, CorpusList, CreateAnswer, CreateGroup, CreateKey,
     CreateSandbox, CreateSnapshot, CreateTenant, CreatedSandboxes, DeletedGroup, DeletedSandbox, DeletedState, Differences,
@@ -47,7 +48,7 @@ use crate::operation::{Operation, SchemaOf, schema_of};
 use crate::path::is_under;
 use crate::problem::{PROBLEM_JSON, Problem};
 use crate::query::{self, Query};
-use crate::refusal::Refusal;
+use crate::refusal::{Refusal, RefusedEnvelope};
 use crate::registries::{RegistryInfo, RegistryList, RemovedRegistry, SetRegistry};
 use crate::secrets::{PutSecret, ReencryptedSecrets, RemovedSecret, SecretInfo, SecretList};
 use crate::volumes::{ChangeVolume, CopyVolume, CreateVolume, RemovedFile, RemovedVolume, VolumeInfo, VolumeList};
@@ -55,8 +56,9 @@ use crate::webhooks::{
     CreateWebhook, DeliveryInfo, DeliveryPage, NewWebhookInfo, RemovedWebhook, WebhookInfo, WebhookList, WebhookTest,
 };
 use crate::{
-    api, auth, builds, changes, corpora, events, groups, health, images, metrics, models, network, nodes, pages, problem, proxy,
-    quarantine, registries, sandbox_filter, secrets, snapshots, states, tenants, trajectories, usage, volumes, webhooks,
+    annotations, api, auth, builds, changes, corpora, events, groups, health, images, metrics, models, network, nodes, own_state,
+    pages, problem, proxy, quarantine, registries, sandbox_filter, secrets, snapshots, states, tenants, trajectories, usage,
+    volumes, webhooks,
 };
 
 /// Answers a request of a route.
@@ -142,7 +144,7 @@ impl Surface {
             is_for_whole_tenant: false,
             has_head: true,
             has_slash: false,
-            error: schema_of::<Problem>,
+            error: schema_of::<RefusedEnvelope>,
             error_content: "application/json",
             has_strict_queries: false,
             wrong_method: |_, refusal| Err(refusal),
@@ -156,8 +158,8 @@ impl Surface {
 
     /// For Arenite's own interfaces.
     const fn own(name: &'static str) -> Self {
-        let (refuse, error_content) = (Refusal::api, PROBLEM_JSON);
-        Self { refuse, error_content, has_slash: true, has_strict_queries: true, ..Self::aio(name) }
+        let (refuse, error, error_content): (_, SchemaOf, _) = (Refusal::api, schema_of::<Problem>, PROBLEM_JSON);
+        Self { refuse, error, error_content, has_slash: true, has_strict_queries: true, ..Self::aio(name) }
     }
 }
 
@@ -328,10 +330,13 @@ static ROUTES: &[Route] = &[
         .doc(Operation::new("Health", "get_health", "Whether the server answers").answers::<Health>(200)),
     Route::new(At::Server, &HEALTH, GET, "/ready", |e| Box::pin(health::ready(e))).public()
         .doc(Operation::new("Health", "get_ready", "Whether it is ready, and how many tools, workers and sessions it has").answers::<Ready>(200)),
-    Route::new(At::Server, &METRICS, GET, "/metrics", |e| Box::pin(metrics::serve(e))).signs_in().needs_operator(),
+    Route::new(At::Server, &METRICS, GET, "/metrics", |e| Box::pin(metrics::serve(e))).signs_in().needs_operator()
+        .doc(Operation::new("server", "get_metrics", "Returns the server's metrics in Prometheus' format").sends("text/plain")),
     // Signing in.
-    Route::new(At::Server, &AUTH, POST, "/login", |e| Box::pin(auth::sign_in(e))).public(),
-    Route::new(At::Server, &AUTH, POST, "/logout", |e| Box::pin(auth::sign_out(e))).public(),
+    Route::new(At::Server, &AUTH, POST, "/login", |e| Box::pin(auth::sign_in(e))).public()
+        .doc(Operation::new("sign-in", "sign_in", "Signs a browser in, as a cookie that no script can read").takes::<auth::SignIn>().answers_nothing()),
+    Route::new(At::Server, &AUTH, POST, "/logout", |e| Box::pin(auth::sign_out(e))).public()
+        .doc(Operation::new("sign-in", "sign_out", "Ends the sign-in of a browser").answers_nothing()),
     Route::new(At::Both, &AUTH, POST, "/tickets", |e| Box::pin(auth::create_ticket(e))).needs(Role::Read),
     Route::new(At::Both, &AUTH, GET, "/auth", |e| Box::pin(auth::authenticate(e))).public(),
     // Pages of a sandbox.
@@ -341,15 +346,21 @@ static ROUTES: &[Route] = &[
     Route::new(At::Both, &OPENAPI, GET, "/v1/openapi.json", |e| Box::pin(pages::openapi::of_sandbox(e))).signs_in(),
     Route::new(At::Both, &LLMS, GET, "/llms.txt", |e| Box::pin(pages::manual::serve(e))).page(),
     Route::new(At::Both, &TERMINAL, GET, "/terminal", |e| Box::pin(pages::terminal::serve(e))).page().leads_into_sandbox(),
+    Route::new(At::Both, &CONSOLE, GET, "/static/web/**", |e| Box::pin(pages::built::serve(e))).public(),
     Route::new(At::Both, &TERMINAL, GET, "/static/sandbox/**", |e| Box::pin(pages::assets::serve(e))).public(),
     Route::new(At::Both, &DESKTOP, GET, "/vnc", |e| Box::pin(pages::vnc::serve(e))).page(),
     Route::new(At::Both, &DESKTOP, GET, "/vnc/", |e| Box::pin(pages::vnc::serve(e))).page(),
     Route::new(At::Both, &DESKTOP, GET, "/vnc/index.html", |e| Box::pin(pages::vnc::serve(e))).page(),
     Route::new(At::Both, &DESKTOP, GET, "/vnc/vnc.html", |e| Box::pin(pages::vnc::serve(e))).page(),
     Route::new(At::Both, &DESKTOP, GET, "/vnc/vnc_lite.html", |e| Box::pin(pages::vnc::serve(e))).page(),
+    // What a sandbox's dashboard shows of it.
+    Route::new(At::Both, &CONSOLE, GET, "/state", |e| Box::pin(own_state::serve(e)))
+        .doc(Operation::new("sandbox", "get_own_state", "Describes the sandbox's state, limits and use, without waking it").answers::<own_state::OwnState>(200)),
     // A sandbox's steps.
-    Route::new(At::Both, &TRAJECTORIES, GET, "/steps", |e| Box::pin(trajectories::own_steps(e))),
-    Route::new(At::Both, &TRAJECTORIES, GET, "/steps/{number}/{part}", |e| Box::pin(trajectories::own_step(e))),
+    Route::new(At::Both, &TRAJECTORIES, GET, "/steps", |e| Box::pin(trajectories::own_steps(e)))
+        .doc(Operation::new("steps", "list_own_steps", "Returns the steps of the sandbox").query(STEPS).answers::<StepPage>(200).also(&[EVENTS, LINES])),
+    Route::new(At::Both, &TRAJECTORIES, GET, "/steps/{number}/{part}", |e| Box::pin(trajectories::own_step(e)))
+        .doc(Operation::new("steps", "get_own_step", "Returns the `arguments` or the `observation` of a step")),
     Route::new(At::Both, &TRAJECTORIES, ANY, "/steps/**", |e| Box::pin(trajectories::unknown(e))),
     // MCP.
     Route::new(At::Both, &MCP, ANY, "/mcp", |e| Box::pin(mcp::serve(e))).needs(Role::Use),
@@ -385,7 +396,7 @@ static ROUTES: &[Route] = &[
     Route::new(At::Server, &API, GET, "/api/v2/images", |e| Box::pin(images::list(e)))
         .doc(Operation::new("images", "list_images", "Lists the images on this host that the caller may use").paged(MAX_PAGE).answers::<ImageList>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/images/pull", |e| Box::pin(images::pull(e))).for_whole_tenant()
-        .doc(Operation::new("images", "pull_image", "Pulls an image from a registry; with `Accept: text/event-stream` its progress comes as server-sent events").takes::<PullImage>().answers::<ImageDetails>(200).also(&[EVENTS])),
+        .doc(Operation::new("images", "pull_image", "Pulls an image from a registry; with `Accept: text/event-stream` its progress comes as server-sent events").takes::<PullImage>().example(r#"{"image":"alpine:3"}"#).answers::<ImageDetails>(200).also(&[EVENTS])),
     Route::new(At::Server, &API, POST, "/api/v2/images/build", |e| Box::pin(builds::build(e))).for_whole_tenant()
         .doc(Operation::new("images", "build_image", "Builds an image from a tar of its context, plain or compressed; with `Accept: text/event-stream` its steps and their output come as server-sent events").query(builds::PARAMETERS).receives(builds::CONTENT).answers::<ImageDetails>(200).also(&[EVENTS])),
     Route::new(At::Server, &API, GET, "/api/v2/images/pulls", |e| Box::pin(images::pulls(e)))
@@ -397,7 +408,7 @@ static ROUTES: &[Route] = &[
     Route::new(At::Server, &API, GET, "/api/v2/registries", |e| Box::pin(registries::list(e))).needs(Role::Admin)
         .doc(Operation::new("images", "list_registries", "Lists the registries that have a user for pulls").paged(MAX_PAGE).answers::<RegistryList>(200)),
     Route::new(At::Server, &API, PUT, "/api/v2/registries/{host}", |e| Box::pin(registries::set(e))).needs(Role::Admin)
-        .doc(Operation::new("images", "set_registry", "Sets the user and the password for pulls from a registry").takes::<SetRegistry>().answers::<RegistryInfo>(200)),
+        .doc(Operation::new("images", "set_registry", "Sets the user and the password for pulls from a registry").takes::<SetRegistry>().example(r#"{"user":"me","password":"a-password"}"#).answers::<RegistryInfo>(200)),
     Route::new(At::Server, &API, DELETE, "/api/v2/registries/{host}", |e| Box::pin(registries::remove(e))).needs(Role::Admin)
         .doc(Operation::new("images", "remove_registry", "Forgets the user for pulls from a registry").answers::<RemovedRegistry>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/secrets", |e| Box::pin(secrets::list(e))).needs(Role::Manage).for_whole_tenant()
@@ -405,7 +416,7 @@ static ROUTES: &[Route] = &[
     Route::new(At::Server, &API, GET, "/api/v2/secrets/{name}", |e| Box::pin(secrets::get(e))).needs(Role::Manage).for_whole_tenant()
         .doc(Operation::new("secrets", "get_secret", "Describes a secret without its value").answers::<SecretInfo>(200)),
     Route::new(At::Server, &API, PUT, "/api/v2/secrets/{name}", |e| Box::pin(secrets::put(e))).needs(Role::Admin)
-        .doc(Operation::new("secrets", "set_secret", "Creates a secret, or changes it; in effect at once, also in running sandboxes").takes::<PutSecret>().answers::<SecretInfo>(200)),
+        .doc(Operation::new("secrets", "set_secret", "Creates a secret, or changes it; in effect at once, also in running sandboxes").takes::<PutSecret>().example(r#"{"value":"a-secret-value","hosts":["api.example.com"]}"#).answers::<SecretInfo>(200)),
     Route::new(At::Server, &API, DELETE, "/api/v2/secrets/{name}", |e| Box::pin(secrets::remove(e))).needs(Role::Admin)
         .doc(Operation::new("secrets", "remove_secret", "Removes a secret; further requests with its placeholders are refused").answers::<RemovedSecret>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/secrets/reencrypt", |e| Box::pin(secrets::reencrypt(e))).needs_operator()
@@ -415,7 +426,7 @@ static ROUTES: &[Route] = &[
     Route::new(At::Server, &API, GET, "/api/v2/models/{name}", |e| Box::pin(models::get(e))).needs(Role::Admin)
         .doc(Operation::new("models", "get_model_route", "Describes a route to models, with what it used").answers::<ModelRouteDetails>(200)),
     Route::new(At::Server, &API, PUT, "/api/v2/models/{name}", |e| Box::pin(models::set(e))).needs(Role::Admin)
-        .doc(Operation::new("models", "set_model_route", "Adds a route to models, or replaces it; it keeps what it used").takes::<ModelRouteSpec>().answers::<ModelRouteDetails>(200)),
+        .doc(Operation::new("models", "set_model_route", "Adds a route to models, or replaces it; it keeps what it used").takes::<ModelRouteSpec>().example(r#"{"upstream":"https://api.example.com/v1","dialect":"openai"}"#).answers::<ModelRouteDetails>(200)),
     Route::new(At::Server, &API, DELETE, "/api/v2/models/{name}", |e| Box::pin(models::remove(e))).needs(Role::Admin)
         .doc(Operation::new("models", "remove_model_route", "Removes a route to models with what it used").answers::<RemovedModelRoute>(200)),
     // Calls of models, in the APIs of their upstreams.
@@ -426,15 +437,15 @@ static ROUTES: &[Route] = &[
     Route::new(At::Server, &API, GET, "/api/v2/sandboxes", |e| Box::pin(api::list(e)))
         .doc(Operation::new("sandboxes", "list_sandboxes", "Lists the sandboxes; with `follow=true` their changes as server-sent events").query(sandbox_filter::PARAMETERS).paged(MAX_PAGE).answers::<SandboxList>(200).also(&[EVENTS])),
     Route::new(At::Server, &API, POST, "/api/v2/sandboxes", |e| Box::pin(api::create(e)))
-        .doc(Operation::new("sandboxes", "create_sandbox", "Creates a sandbox, or several; with `Accept: text/event-stream` the progress of a pull comes as server-sent events").keyed().takes::<CreateSandbox>().answers::<CreateAnswer>(201).partial().also(&[EVENTS])),
+        .doc(Operation::new("sandboxes", "create_sandbox", "Creates a sandbox, or several; with `Accept: text/event-stream` the progress of a pull comes as server-sent events").keyed().takes::<CreateSandbox>().example(r#"{"name":"demo","timeout_seconds":3600,"labels":{"team":"red"}}"#).answers::<CreateAnswer>(201).partial().also(&[EVENTS])),
     Route::new(At::Server, &API, GET, "/api/v2/sandboxes/{name}", |e| Box::pin(api::get(e)))
         .doc(Operation::new("sandboxes", "get_sandbox", "Describes a sandbox").answers::<SandboxInfo>(200)),
     Route::new(At::Server, &API, PATCH, "/api/v2/sandboxes/{name}", |e| Box::pin(changes::change(e)))
-        .doc(Operation::new("sandboxes", "change_sandbox", "Changes the labels and times of a sandbox, without waking it").versioned().takes::<ChangeSandbox>().answers::<SandboxInfo>(200)),
+        .doc(Operation::new("sandboxes", "change_sandbox", "Changes the labels and times of a sandbox, without waking it").versioned().takes::<ChangeSandbox>().example(r#"{"labels":{"team":"red"}}"#).answers::<SandboxInfo>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/sandboxes/{name}/extend", |e| Box::pin(changes::extend(e)))
-        .doc(Operation::new("sandboxes", "extend_sandbox", "Adds to the life time of a sandbox, without waking it").versioned().takes::<ExtendSandbox>().answers::<SandboxInfo>(200)),
+        .doc(Operation::new("sandboxes", "extend_sandbox", "Adds to the life time of a sandbox, without waking it").versioned().takes::<ExtendSandbox>().example(r#"{"seconds":600}"#).answers::<SandboxInfo>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/sandboxes/{name}/checkpoints", |e| Box::pin(states::checkpoint(e)))
-        .doc(Operation::new("states", "create_checkpoint", "Seals the disk of a sandbox as a checkpoint of its history, without waking it").takes::<NewCheckpoint>().answers::<CheckpointInfo>(201)),
+        .doc(Operation::new("states", "create_checkpoint", "Seals the disk of a sandbox as a checkpoint of its history, without waking it").takes::<NewCheckpoint>().example(r#"{"note":"before the change"}"#).answers::<CheckpointInfo>(201)),
     Route::new(At::Server, &API, DELETE, "/api/v2/sandboxes/{name}/checkpoints/{checkpoint}", |e| Box::pin(states::remove_checkpoint(e)))
         .doc(Operation::new("states", "delete_checkpoint", "Removes a checkpoint, by number or id").answers::<DeletedState>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/sandboxes/{name}/history", |e| Box::pin(states::history(e)))
@@ -442,17 +453,17 @@ static ROUTES: &[Route] = &[
     Route::new(At::Server, &API, GET, "/api/v2/sandboxes/{name}/network", |e| Box::pin(network::show(e)))
         .doc(Operation::new("sandboxes", "get_sandbox_network", "Describes what a sandbox may reach, and what it reached, without waking it").answers::<NetworkInfo>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/sandboxes/{name}/rollback", |e| Box::pin(states::roll_back(e)))
-        .doc(Operation::new("states", "roll_back_sandbox", "Returns a sandbox to a checkpoint in place; its processes end").takes::<RollBack>().answers::<RolledBack>(200)),
+        .doc(Operation::new("states", "roll_back_sandbox", "Returns a sandbox to a checkpoint in place; its processes end").takes::<RollBack>().example(r#"{"to":"beginning"}"#).answers::<RolledBack>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/sandboxes/{name}/reset", |e| Box::pin(states::reset(e)))
         .doc(Operation::new("states", "reset_sandbox", "Returns a sandbox to its beginning, or to a snapshot, in place; its processes end").versioned().takes::<ResetSandbox>().answers::<RolledBack>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/sandboxes/{name}/diff", |e| Box::pin(states::diff(e)))
         .doc(Operation::new("states", "compare_states", "Compares two states of a sandbox's disk by path, without waking it").query(DIFF).answers::<Differences>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/sandboxes/{name}/fork", |e| Box::pin(states::fork(e)))
-        .doc(Operation::new("states", "fork_sandbox", "Creates sandboxes with the disk and the spec of another").takes::<ForkSandbox>().answers::<CreatedSandboxes>(201).partial()),
+        .doc(Operation::new("states", "fork_sandbox", "Creates sandboxes with the disk and the spec of another").takes::<ForkSandbox>().example(r#"{"count":2}"#).answers::<CreatedSandboxes>(201).partial()),
     Route::new(At::Server, &API, GET, "/api/v2/snapshots", |e| Box::pin(states::snapshots(e))).for_whole_tenant()
         .doc(Operation::new("states", "list_snapshots", "Lists the snapshots").paged(MAX_PAGE).answers::<SnapshotList>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/snapshots", |e| Box::pin(states::create_snapshot(e))).for_whole_tenant()
-        .doc(Operation::new("states", "create_snapshot", "Seals the disk of a sandbox as a snapshot, from which sandboxes are created").takes::<CreateSnapshot>().answers::<SnapshotInfo>(201)),
+        .doc(Operation::new("states", "create_snapshot", "Seals the disk of a sandbox as a snapshot, from which sandboxes are created").takes::<CreateSnapshot>().example(r#"{"name":"prepared","sandbox":"demo"}"#).answers::<SnapshotInfo>(201)),
     Route::new(At::Server, &API, GET, "/api/v2/snapshots/{name}", |e| Box::pin(states::snapshot(e))).for_whole_tenant()
         .doc(Operation::new("states", "get_snapshot", "Describes a snapshot").answers::<SnapshotInfo>(200)),
     Route::new(At::Server, &API, DELETE, "/api/v2/snapshots/{name}", |e| Box::pin(states::remove_snapshot(e))).for_whole_tenant()
@@ -460,7 +471,7 @@ static ROUTES: &[Route] = &[
     Route::new(At::Server, &API, POST, "/api/v2/snapshots/import", |e| Box::pin(snapshots::import(e))).for_whole_tenant()
         .doc(Operation::new("states", "import_snapshot", "Adds the snapshot of an archive, with the image below it").query(snapshots::IMPORT_QUERY).receives(snapshots::ARCHIVE).answers::<SnapshotInfo>(201)),
     Route::new(At::Server, &API, GET, "/api/v2/snapshots/{name}/archive", |e| Box::pin(snapshots::export(e))).needs(Role::Use).for_whole_tenant()
-        .doc(Operation::new("states", "export_snapshot", "Returns a snapshot with the image below it as one archive, an OCI image layout; processes that it keeps are left out, and `X-Arenite-Processes` says so")),
+        .doc(Operation::new("states", "export_snapshot", "Returns a snapshot with the image below it as one archive, an OCI image layout; processes that it keeps are left out, and `X-Arenite-Processes` says so").sends("application/x-tar")),
     Route::new(At::Server, &API, GET, "/api/v2/snapshots/{name}/files", |e| Box::pin(snapshots::list_files(e))).needs(Role::Use).for_whole_tenant()
         .doc(Operation::new("states", "list_snapshot_files", "Lists a directory of a snapshot").query(snapshots::FILES_QUERY).paged(MAX_PAGE).answers::<FileList>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/snapshots/{name}/content", |e| Box::pin(snapshots::get_content(e))).needs(Role::Use).for_whole_tenant()
@@ -468,7 +479,7 @@ static ROUTES: &[Route] = &[
     Route::new(At::Server, &API, DELETE, "/api/v2/sandboxes/{name}", |e| Box::pin(api::delete(e)))
         .doc(Operation::new("sandboxes", "delete_sandbox", "Deletes a sandbox with its files").answers::<DeletedSandbox>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/sandboxes/{name}/pause", |e| Box::pin(api::pause(e)))
-        .doc(Operation::new("sandboxes", "pause_sandbox", "Pauses a sandbox until its next call").takes::<PauseSandbox>().answers::<SandboxInfo>(200)),
+        .doc(Operation::new("sandboxes", "pause_sandbox", "Pauses a sandbox until its next call").takes::<PauseSandbox>().example(r#"{"kind":"freeze"}"#).answers::<SandboxInfo>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/sandboxes/{name}/resume", |e| Box::pin(api::resume(e)))
         .doc(Operation::new("sandboxes", "resume_sandbox", "Resumes a paused sandbox").takes::<Nothing>().answers::<SandboxInfo>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/sandboxes/{name}/start", |e| Box::pin(api::start(e)))
@@ -490,25 +501,25 @@ static ROUTES: &[Route] = &[
     Route::new(At::Server, &API, GET, "/api/v2/groups", |e| Box::pin(groups::list(e))).for_whole_tenant()
         .doc(Operation::new("groups", "list_groups", "Lists the groups of sandboxes").paged(MAX_PAGE).answers::<GroupList>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/groups", |e| Box::pin(groups::create(e))).for_whole_tenant()
-        .doc(Operation::new("groups", "create_group", "Creates a group with a lease; its sandboxes end with it").keyed().takes::<CreateGroup>().answers::<GroupInfo>(201)),
+        .doc(Operation::new("groups", "create_group", "Creates a group with a lease; its sandboxes end with it").keyed().takes::<CreateGroup>().example(r#"{"name":"trainer","ttl_seconds":600}"#).answers::<GroupInfo>(201)),
     Route::new(At::Server, &API, GET, "/api/v2/groups/{name}", |e| Box::pin(groups::get(e))).for_whole_tenant()
         .doc(Operation::new("groups", "get_group", "Describes a group").answers::<GroupInfo>(200)),
     Route::new(At::Server, &API, DELETE, "/api/v2/groups/{name}", |e| Box::pin(groups::delete(e))).for_whole_tenant()
         .doc(Operation::new("groups", "delete_group", "Deletes a group with its sandboxes").answers::<DeletedGroup>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/groups/{name}/renew", |e| Box::pin(groups::renew(e))).for_whole_tenant()
-        .doc(Operation::new("groups", "renew_group", "Starts the lease of a group again").takes::<RenewGroup>().answers::<GroupInfo>(200)),
+        .doc(Operation::new("groups", "renew_group", "Starts the lease of a group again").takes::<RenewGroup>().example(r#"{"ttl_seconds":600}"#).answers::<GroupInfo>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/volumes", |e| Box::pin(volumes::list(e))).for_whole_tenant()
         .doc(Operation::new("volumes", "list_volumes", "Lists the volumes").paged(MAX_PAGE).answers::<VolumeList>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/volumes", |e| Box::pin(volumes::create(e))).for_whole_tenant()
-        .doc(Operation::new("volumes", "create_volume", "Creates an empty volume").keyed().takes::<CreateVolume>().answers::<VolumeInfo>(201)),
+        .doc(Operation::new("volumes", "create_volume", "Creates an empty volume").keyed().takes::<CreateVolume>().example(r#"{"name":"data","size_bytes":1073741824}"#).answers::<VolumeInfo>(201)),
     Route::new(At::Server, &API, GET, "/api/v2/volumes/{name}", |e| Box::pin(volumes::get(e))).for_whole_tenant()
         .doc(Operation::new("volumes", "get_volume", "Describes a volume").answers::<VolumeInfo>(200)),
     Route::new(At::Server, &API, PATCH, "/api/v2/volumes/{name}", |e| Box::pin(volumes::change(e))).for_whole_tenant()
-        .doc(Operation::new("volumes", "change_volume", "Changes the size and the labels of a volume").takes::<ChangeVolume>().answers::<VolumeInfo>(200)),
+        .doc(Operation::new("volumes", "change_volume", "Changes the size and the labels of a volume").takes::<ChangeVolume>().example(r#"{"size_bytes":2147483648}"#).answers::<VolumeInfo>(200)),
     Route::new(At::Server, &API, DELETE, "/api/v2/volumes/{name}", |e| Box::pin(volumes::remove(e))).for_whole_tenant()
         .doc(Operation::new("volumes", "remove_volume", "Removes a volume with its files, unless sandboxes have it").query(volumes::REMOVE_QUERY).answers::<RemovedVolume>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/volumes/{name}/copy", |e| Box::pin(volumes::copy(e))).for_whole_tenant()
-        .doc(Operation::new("volumes", "copy_volume", "Copies a volume at once: the copies share their files until one of them changes").keyed().takes::<CopyVolume>().answers::<VolumeInfo>(201)),
+        .doc(Operation::new("volumes", "copy_volume", "Copies a volume at once: the copies share their files until one of them changes").keyed().takes::<CopyVolume>().example(r#"{"name":"data-copy"}"#).answers::<VolumeInfo>(201)),
     Route::new(At::Server, &API, GET, "/api/v2/volumes/{name}/files", |e| Box::pin(volumes::list_files(e))).needs(Role::Use).for_whole_tenant()
         .doc(Operation::new("volumes", "list_volume_files", "Lists a directory of a volume").query(volumes::FILES_QUERY).paged(MAX_PAGE).answers::<FileList>(200)),
     Route::new(At::Server, &API, GET, "/api/v2/volumes/{name}/content", |e| Box::pin(volumes::get_content(e))).needs(Role::Use).for_whole_tenant()
@@ -534,7 +545,7 @@ static ROUTES: &[Route] = &[
     Route::new(At::Server, &API, GET, "/api/v2/tenants", |e| Box::pin(tenants::list(e))).needs_operator()
         .doc(Operation::new("tenants", "list_tenants", "Lists the tenants").paged(MAX_PAGE).answers::<TenantList>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/tenants", |e| Box::pin(tenants::create(e))).needs_operator()
-        .doc(Operation::new("tenants", "create_tenant", "Creates a tenant").keyed().takes::<CreateTenant>().answers::<TenantInfo>(201)),
+        .doc(Operation::new("tenants", "create_tenant", "Creates a tenant").keyed().takes::<CreateTenant>().example(r#"{"name":"red-team"}"#).answers::<TenantInfo>(201)),
     Route::new(At::Server, &API, GET, "/api/v2/tenants/{name}", |e| Box::pin(tenants::get(e))).needs_operator()
         .doc(Operation::new("tenants", "get_tenant", "Describes a tenant").answers::<TenantInfo>(200)),
     Route::new(At::Server, &API, PATCH, "/api/v2/tenants/{name}", |e| Box::pin(tenants::change(e))).needs_operator()
@@ -544,7 +555,7 @@ static ROUTES: &[Route] = &[
     Route::new(At::Server, &API, GET, "/api/v2/keys", |e| Box::pin(tenants::keys(e))).needs(Role::Admin)
         .doc(Operation::new("keys", "list_keys", "Lists the keys of a tenant").query(&[TENANT]).paged(MAX_PAGE).answers::<KeyList>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/keys", |e| Box::pin(tenants::create_key(e))).needs(Role::Admin)
-        .doc(Operation::new("keys", "create_key", "Creates a key; its text is shown only in this answer").keyed().takes::<CreateKey>().answers::<NewKeyInfo>(201)),
+        .doc(Operation::new("keys", "create_key", "Creates a key; its text is shown only in this answer").keyed().takes::<CreateKey>().example(r#"{"name":"ci","role":"manage"}"#).answers::<NewKeyInfo>(201)),
     Route::new(At::Server, &API, GET, "/api/v2/keys/{id}", |e| Box::pin(tenants::get_key(e))).needs(Role::Admin)
         .doc(Operation::new("keys", "get_key", "Describes a key").answers::<KeyInfo>(200)),
     Route::new(At::Server, &API, DELETE, "/api/v2/keys/{id}", |e| Box::pin(tenants::revoke_key(e))).needs(Role::Admin)
@@ -556,7 +567,7 @@ static ROUTES: &[Route] = &[
     Route::new(At::Server, &API, GET, "/api/v2/webhooks", |e| Box::pin(webhooks::list(e))).needs(Role::Admin)
         .doc(Operation::new("webhooks", "list_webhooks", "Lists the webhooks").paged(MAX_PAGE).answers::<WebhookList>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/webhooks", |e| Box::pin(webhooks::create(e))).needs(Role::Admin)
-        .doc(Operation::new("webhooks", "create_webhook", "Creates a webhook; its secret is shown only in this answer").keyed().takes::<CreateWebhook>().answers::<NewWebhookInfo>(201)),
+        .doc(Operation::new("webhooks", "create_webhook", "Creates a webhook; its secret is shown only in this answer").keyed().takes::<CreateWebhook>().example(r#"{"url":"https://example.com/hook","types":["sandbox.died"]}"#).answers::<NewWebhookInfo>(201)),
     Route::new(At::Server, &API, GET, "/api/v2/webhooks/{id}", |e| Box::pin(webhooks::get(e))).needs(Role::Admin)
         .doc(Operation::new("webhooks", "get_webhook", "Describes a webhook").answers::<WebhookInfo>(200)),
     Route::new(At::Server, &API, DELETE, "/api/v2/webhooks/{id}", |e| Box::pin(webhooks::remove(e))).needs(Role::Admin)
@@ -572,7 +583,7 @@ static ROUTES: &[Route] = &[
     Route::new(At::Server, &API, GET, "/api/v2/corpora/{name}", |e| Box::pin(corpora::get(e)))
         .doc(Operation::new("corpora", "get_corpus", "Describes a corpus").answers::<CorpusInfo>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/corpora/{name}/search", |e| Box::pin(corpora::search(e))).needs(Role::Read)
-        .doc(Operation::new("corpora", "search_corpus", "Searches a corpus").takes::<SearchCorpus>().answers::<FoundPassages>(200)),
+        .doc(Operation::new("corpora", "search_corpus", "Searches a corpus").takes::<SearchCorpus>().example(r#"{"query":"who built it?"}"#).answers::<FoundPassages>(200)),
     Route::new(At::Server, &API, ANY, "/api/v2/**", |e| Box::pin(api::unknown(e))),
     // Trajectories.
     Route::new(At::Server, &TRAJECTORIES, GET, "/api/v1/trajectories", |e| Box::pin(trajectories::list(e)))
@@ -590,10 +601,22 @@ static ROUTES: &[Route] = &[
     Route::new(At::Server, &TRAJECTORIES, GET, "/api/v1/trajectories/{id}/verify", |e| Box::pin(trajectories::verify(e)))
         .doc(Operation::new("trajectories", "verify_trajectory", "Checks a trajectory, and lists what was altered").answers::<Verification>(200)),
     Route::new(At::Server, &TRAJECTORIES, GET, "/api/v1/trajectories/{id}/export", |e| Box::pin(trajectories::export(e)))
-        .doc(Operation::new("trajectories", "export_trajectory", "Exports a trajectory as a file").query(&[("format", "string", "The format of the file; `jsonl` by default"), ORIGIN, RESULT, CLASS, ("network", "boolean", "Whether `jsonl` has the network records, too")])
+        .doc(Operation::new("trajectories", "export_trajectory", "Exports a trajectory as a file").query(&[("format", "string", "The format of the file; `jsonl` by default"), ORIGIN, RESULT, CLASS, ("network", "boolean", "Whether `jsonl` has the network records, too"), ("annotations", "boolean", "Whether the file has the annotations; by default if the format has a place for them, so not in `openai-messages` and `sharegpt`")])
             .sends(LINES).also(&["application/json", "application/x-asciicast"])),
     Route::new(At::Server, &TRAJECTORIES, GET, "/api/v1/trajectories/{id}/blobs/{digest}", |e| Box::pin(trajectories::blob(e)))
         .doc(Operation::new("trajectories", "get_blob", "Returns a large body by its BLAKE3 hash")),
+    Route::new(At::Server, &TRAJECTORIES, GET, "/api/v1/trajectories/{id}/annotations", |e| Box::pin(annotations::list(e)))
+        .doc(Operation::new("trajectories", "list_annotations", "Lists the annotations of a trajectory, the oldest first").query(ANNOTATIONS).paged(100).answers::<AnnotationList>(200)),
+    Route::new(At::Server, &TRAJECTORIES, POST, "/api/v1/trajectories/{id}/annotations", |e| Box::pin(annotations::create(e))).needs(Role::Use)
+        .doc(Operation::new("trajectories", "create_annotation", "Annotates a trajectory, or one of its steps").keyed().takes::<CreateAnnotation>().answers::<Annotation>(201)),
+    Route::new(At::Server, &TRAJECTORIES, DELETE, "/api/v1/trajectories/{id}/annotations", |e| Box::pin(annotations::remove_all(e)))
+        .doc(Operation::new("trajectories", "remove_annotations", "Removes all annotations of a trajectory, also after it is gone").answers::<RemovedAnnotations>(200)),
+    Route::new(At::Server, &TRAJECTORIES, GET, "/api/v1/trajectories/{id}/annotations/{annotation}", |e| Box::pin(annotations::get(e)))
+        .doc(Operation::new("trajectories", "get_annotation", "Returns an annotation").answers::<Annotation>(200)),
+    Route::new(At::Server, &TRAJECTORIES, PATCH, "/api/v1/trajectories/{id}/annotations/{annotation}", |e| Box::pin(annotations::change(e))).needs(Role::Use)
+        .doc(Operation::new("trajectories", "change_annotation", "Changes an annotation").versioned().takes::<ChangeAnnotation>().answers::<Annotation>(200)),
+    Route::new(At::Server, &TRAJECTORIES, DELETE, "/api/v1/trajectories/{id}/annotations/{annotation}", |e| Box::pin(annotations::remove(e))).needs(Role::Use)
+        .doc(Operation::new("trajectories", "remove_annotation", "Removes an annotation").versioned().answers::<RemovedAnnotation>(200)),
     Route::new(At::Server, &TRAJECTORIES, ANY, "/api/v1/trajectories/**", |e| Box::pin(trajectories::unknown(e))),
     // Agent-Sandbox.
     Route::new(At::Server, &AGENT_SANDBOX, GET, "/api/v1/sandbox", |e| Box::pin(agent_sandbox::serve_list(e)))
@@ -734,7 +757,16 @@ const TRAJECTORY_QUERY: &[Query] = &[
     ("task", "string", "Only trajectories of this task"),
     ("since", "date-time", "Only trajectories with steps from this time on, in RFC 3339"),
     ("until", "date-time", "Only trajectories with steps up to this time, in RFC 3339"),
+    (
+        "failed",
+        "boolean",
+        "`true`: only trajectories with failed steps; `false`: only those without, as far as they were counted",
+    ),
+    annotations::ANNOTATED,
+    annotations::LABEL,
+    annotations::MIN_RATING,
 ];
+const ANNOTATIONS: &[Query] = &[("step", "integer", "Only annotations of this step")];
 
 const TOOLS: &[Query] = &[
     ("include_hidden", "boolean", "Also the hidden tools; false by default"),
@@ -825,9 +857,15 @@ impl Found {
     }
 }
 
-/// The routes of AgentFlow's document, or of the other interfaces'.
+/// The routes of AgentFlow's document, or of the server's other interfaces'.
 pub(crate) fn described(is_agentflow: bool) -> impl Iterator<Item = (&'static Route, &'static Operation)> {
-    let routes = ROUTES.iter().filter(move |route| route.surface.is_agentflow == is_agentflow);
+    let routes = ROUTES.iter().filter(move |route| route.at == At::Server && route.surface.is_agentflow == is_agentflow);
+    routes.filter_map(|route| Some((route, route.operation.as_ref()?)))
+}
+
+/// The routes that a sandbox's document has beside those of its guest.
+pub(crate) fn described_of_sandbox() -> impl Iterator<Item = (&'static Route, &'static Operation)> {
+    let routes = ROUTES.iter().filter(|route| route.at != At::Server);
     routes.filter_map(|route| Some((route, route.operation.as_ref()?)))
 }
 
@@ -868,11 +906,14 @@ pub fn route_facts() -> Vec<RouteFacts> {
 
 /// The route that stands for the interface of a path that can't be decoded.
 pub(crate) fn find_interface(path: &str) -> &'static Route {
+    let in_sandbox = path.strip_prefix("/sandbox/").and_then(|rest| Some(&rest[rest.find('/')?..]));
+    let path = in_sandbox.unwrap_or(path);
     let is_above =
         |route: &&Route| is_under(path, route.pattern.split('{').next().unwrap_or_default().trim_end_matches(['/', '*']));
     let has_own_format =
         |route: &&Route| [&AGENT_SANDBOX, &API, &TRAJECTORIES].iter().any(|own| std::ptr::eq(route.surface, *own));
-    ROUTES.iter().filter(has_own_format).find(is_above).unwrap_or(&NOWHERE)
+    let is_there = |route: &&Route| in_sandbox.is_none() || route.at != At::Server;
+    ROUTES.iter().filter(has_own_format).filter(is_there).find(is_above).unwrap_or(&NOWHERE)
 }
 
 /// Finds the route of a decoded path.
@@ -946,6 +987,20 @@ mod tests {
 
     fn pattern(path: &str, host: &HostKind) -> &'static str {
         find(path, host, &Method::GET).route.pattern
+    }
+
+    #[test]
+    fn a_path_that_cannot_be_decoded_is_of_an_interface() {
+        for (path, surface) in [
+            ("/api/v2/sandboxes/%00", &API),
+            ("/steps/%00/observation", &TRAJECTORIES),
+            ("/sandbox/a/steps/%00/observation", &TRAJECTORIES),
+            ("/sandbox/a/api/v2/sandboxes/%00", &UNKNOWN),
+            ("/sandbox/%00", &UNKNOWN),
+            ("/v1/%00", &UNKNOWN),
+        ] {
+            assert_eq!(find_interface(path).surface.name, surface.name, "{path}");
+        }
     }
 
     #[test]
@@ -1084,7 +1139,7 @@ mod tests {
             }
         }
         // `/auth`, `/login` and a public ping check credentials themselves.
-        let public = ["/healthz", "/health", "/ready", "/login", "/logout", "/static/sandbox/**"];
+        let public = ["/healthz", "/health", "/ready", "/login", "/logout", "/static/sandbox/**", "/static/web/**"];
         assert_eq!(open, BTreeSet::from(public));
     }
 

@@ -24,6 +24,11 @@ pub(crate) const PARAMETERS: &[Query] = &[
     ("client_tag", "string", "Only sandboxes with this client tag"),
     ("parent", "string", "Only sandboxes that the agent in this one created, by its id"),
     ("name_prefix", "string", "Only sandboxes with a name that starts with this"),
+    (
+        "search",
+        "string",
+        "Only sandboxes with all of these words in their name, id, image, state, template, group, or labels, in any case",
+    ),
     ("created_after", "date-time", "Only sandboxes that were created after this time, in RFC 3339"),
     ("created_before", "date-time", "Only sandboxes that were created before this time, in RFC 3339"),
     ("order", "oldest|newest", "Which ones are first; `oldest` by default"),
@@ -43,6 +48,8 @@ pub(crate) struct SandboxFilter {
     client_tag: Option<String>,
     parent: Option<SandboxId>,
     name_prefix: Option<String>,
+    /// Words in lower case; all of them are needed.
+    search: Vec<String>,
     created_after: Option<Timestamp>,
     created_before: Option<Timestamp>,
 }
@@ -67,6 +74,7 @@ impl SandboxFilter {
                 "client_tag" => filter.client_tag = Some(value),
                 "parent" => filter.parent = Some(value.parse()?),
                 "name_prefix" => filter.name_prefix = Some(value),
+                "search" => filter.search = value.to_lowercase().split_whitespace().map(str::to_owned).collect(),
                 "created_after" => filter.created_after = time(&name, &value)?,
                 "created_before" => filter.created_before = time(&name, &value)?,
                 "order" if value == "newest" => filter.order = ListOrder::NewestFirst,
@@ -101,6 +109,20 @@ impl SandboxFilter {
             && fits(self.parent.as_ref(), provenance.ancestors.last())
             && self.name_prefix.as_ref().is_none_or(|prefix| sandbox.name.as_str().starts_with(prefix.as_str()))
             && sandbox.is_created_between(self.created_after, self.created_before)
+            && self.finds(sandbox)
+    }
+
+    fn finds(&self, sandbox: &Sandbox) -> bool {
+        if self.search.is_empty() {
+            return true;
+        }
+        let spec = &sandbox.spec;
+        let group = sandbox.provenance.group.as_ref().map_or("", GroupName::as_str);
+        let template = sandbox.template.as_deref().unwrap_or_default();
+        let facts = [sandbox.name.as_str(), sandbox.id.as_str(), spec.image.as_str(), sandbox.state.as_str(), template, group];
+        let labels = spec.labels.iter().map(|(key, value)| format!("{key}={value}"));
+        let text = facts.map(str::to_owned).into_iter().chain(labels).collect::<Vec<_>>().join("\n").to_lowercase();
+        self.search.iter().all(|word| text.contains(word))
     }
 }
 
@@ -157,6 +179,13 @@ mod tests {
             ("group=g", vec!["a-2"]),
             ("client_tag=t", vec!["a-1"]),
             ("name_prefix=a-", vec!["a-1", "a-2"]),
+            ("search=B-", vec!["b-1"]),
+            ("search=TEAM=red", vec!["a-1", "b-1"]),
+            ("search=other+running", vec!["b-1"]),
+            ("search=paused%20g%20a-", vec!["a-2"]),
+            ("search=a-1+other", vec![]),
+            ("search=+", vec!["a-1", "a-2", "b-1"]),
+            (&format!("search={}", &id[..8]), vec!["a-2"]),
             (&format!("created_after={at}"), vec!["b-1"]),
             (&format!("created_before={at}"), vec!["a-1"]),
             (&format!("parent={id}"), vec![]),

@@ -18,14 +18,18 @@ use crate::{audit, auth};
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct PutSecret {
-    /// 8 bytes to 8 KiB without control characters. It can't be read again. Required for a new secret.
+    /// 8 bytes to 8 KiB, without control characters if it is no SSH key. It can't be read again. Required for a new secret.
     #[schema(value_type = Option<String>)]
     value: Option<SecretText>,
-    /// The servers that get it: `api.example.com`, `*.example.com`, or with ports, `api.example.com:8443`; without, 443. Without
-    /// hosts, no sandbox can have it, and routes for models can use it.
+    /// The servers that get it: `api.example.com`, `*.example.com`, or with ports, `api.example.com:8443`; without, 443, or 5432
+    /// if its only place is `postgres`, or 22 for `ssh`. Without hosts, no sandbox can have it, and routes for models can use it.
     hosts: Option<Vec<String>>,
-    /// Where in a request it may be; by default in headers.
+    /// Where in a request or a connection it may be; by default in headers. `ssh` is the only place of a secret, and stays: the value
+    /// is a private key of OpenSSH (ed25519, ecdsa, or rsa) without a passphrase.
     places: Option<Vec<SecretPlace>>,
+    /// With the place `ssh`: keys of the servers, up to 32, each as `TYPE KEY` or `HOST TYPE KEY`, as `ssh-keyscan` prints them. With
+    /// one or more, only logins to servers with these keys are signed.
+    host_keys: Option<Vec<String>>,
 }
 
 /// A secret without its value.
@@ -34,6 +38,8 @@ pub(crate) struct SecretInfo {
     name: SecretName,
     hosts: Vec<String>,
     places: Vec<SecretPlace>,
+    /// Keys of the servers, for SSH.
+    host_keys: Vec<String>,
     created_at: Timestamp,
     /// When its value was set.
     rotated_at: Timestamp,
@@ -60,8 +66,8 @@ pub(crate) struct ReencryptedSecrets {
 }
 
 impl From<Secret> for SecretInfo {
-    fn from(Secret { name, hosts, places, created_at, rotated_at }: Secret) -> Self {
-        Self { name, hosts, places, created_at, rotated_at }
+    fn from(Secret { name, hosts, places, host_keys, created_at, rotated_at }: Secret) -> Self {
+        Self { name, hosts, places, host_keys, created_at, rotated_at }
     }
 }
 
@@ -86,9 +92,9 @@ pub(crate) async fn get(exchange: &mut Exchange) -> Answered {
 pub(crate) async fn put(exchange: &mut Exchange) -> Answered {
     auth::refuse_tickets(&exchange.caller)?;
     let name = name(exchange)?;
-    let (PutSecret { value, hosts, places }, _) = exchange.json().await?;
+    let (PutSecret { value, hosts, places, host_keys }, _) = exchange.json().await?;
     let (control, tenant, of) = (Arc::clone(&exchange.gateway.control), exchange.context.tenant().clone(), name.clone());
-    let set = SetSecret { value, hosts, places };
+    let set = SetSecret { value, hosts, places, host_keys };
     let change = Box::pin(async move { Ok(control.set_secret(&tenant, of, set).await?) });
     let set = audit::change_with(exchange, "secret.set", name.to_string(), change).await?;
     Ok(json_response(StatusCode::OK, &SecretInfo::from(set)))
@@ -160,6 +166,8 @@ mod tests {
             json!({ "value": value, "hosts": hosts, "places": [] }),
             json!({ "value": value, "hosts": hosts, "places": ["cookie"] }),
             json!({ "value": value, "hosts": hosts, "extra": 1 }),
+            json!({ "value": value, "hosts": hosts, "places": ["ssh"] }),
+            json!({ "value": value, "hosts": hosts, "host_keys": ["ssh-ed25519 AAAA"] }),
         ] {
             let refused = server.call("PUT", PATH, bad.clone()).await;
             assert_eq!(refused.status, 400, "{bad}: {}", refused.text);

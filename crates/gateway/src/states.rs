@@ -6,7 +6,7 @@ use arenite_control::{
     ControlError, CreateRequest, Provenance, Sandbox, Snapshot, SnapshotRequest, SpecOverlay, StartState, check_labels,
 };
 use arenite_engine::{AfterReturn, DiskState, ProcessFate, Return, Returned, SealedState};
-use arenite_model::{SandboxName, SandboxSpec, SnapshotName};
+use arenite_model::{NodeName, SandboxName, SandboxSpec, SnapshotName};
 use http::StatusCode;
 use serde_json::{Value, json};
 
@@ -21,6 +21,7 @@ use crate::exchange::{Answered, Exchange};
 use crate::gateway::{Context, Gateway};
 use crate::lifecycle::{self, LifecycleAnswer, LifecycleCall};
 use crate::lists::PageQuery;
+use crate::nodes::{self, Passed};
 use crate::path::query_pairs;
 use crate::refusal::{Refusal, json_response};
 
@@ -148,11 +149,24 @@ impl<'a> StateCall<'a> {
     pub(crate) async fn remove_snapshot(&self, name: SnapshotName) -> Result<LifecycleAnswer, Refusal> {
         let (gateway, context) = self.owned();
         let removed = async move {
-            let removed = gateway.control.remove_snapshot(context.tenant(), &name).await.map_err(Refusal::from);
+            let removed = async {
+                if nodes::remove_snapshot(&gateway, &Passed::from_context(&context), &name).await? {
+                    return Ok(true);
+                }
+                gateway.control.remove_snapshot(context.tenant(), &name).await?;
+                nodes::drop_copies(&gateway, context.tenant(), &name).await?;
+                Ok(false)
+            };
+            let removed = removed.await;
+            // The other node has audited it.
+            if matches!(removed, Ok(true)) {
+                return Ok(name);
+            }
+            let removed = removed.map(|_| name.clone());
             crate::audit::record_result(&gateway, &context, "snapshot.delete", name.as_str(), removed).await
         };
-        let snapshot = self.gateway.run_to_end(removed).await?;
-        Ok((StatusCode::OK, json!(DeletedState { name: snapshot.name.to_string(), deleted: true })))
+        let name = self.gateway.run_to_end(removed).await?;
+        Ok((StatusCode::OK, json!(DeletedState { name: name.to_string(), deleted: true })))
     }
 
     /// The checkpoints of a sandbox, as in the API.
@@ -176,9 +190,10 @@ impl<'a> StateCall<'a> {
     }
 
     /// The snapshots of the caller's tenant, as in the API.
-    pub(crate) fn snapshots(&self) -> Value {
-        let snapshots = self.gateway.control.snapshots(self.context.tenant()).into_iter().map(shown).collect();
-        json!(SnapshotList { snapshots, next_cursor: None })
+    pub(crate) async fn snapshots(&self) -> Result<Value, Refusal> {
+        let snapshots = self.gateway.control.snapshots(self.context.tenant()).await?;
+        let snapshots = described_snapshots(self.gateway, self.context, snapshots).await?;
+        Ok(json!(SnapshotList { snapshots, next_cursor: None }))
     }
 }
 
@@ -335,9 +350,25 @@ fn fork_request(dialect: &str, fork: ForkSandbox, parent: &Sandbox, spec: Sandbo
     }
 }
 
+/// A snapshot that was just made.
 pub(crate) fn shown(snapshot: Snapshot) -> SnapshotInfo {
+    let nodes = snapshot.node.clone().into_iter().collect();
+    on_nodes(snapshot, nodes)
+}
+
+fn on_nodes(snapshot: Snapshot, nodes: Vec<NodeName>) -> SnapshotInfo {
     let Snapshot { name, state, sandbox, image, tier, labels, note, disk_bytes, memory_bytes, created_at, node, .. } = snapshot;
-    SnapshotInfo { name, state, sandbox, image, tier, labels, note, disk_bytes, memory_bytes, created_at, node }
+    SnapshotInfo { name, state, sandbox, image, tier, labels, note, disk_bytes, memory_bytes, created_at, node, nodes }
+}
+
+async fn described_snapshots(
+    gateway: &Gateway,
+    context: &Context,
+    snapshots: Vec<Snapshot>,
+) -> Result<Vec<SnapshotInfo>, Refusal> {
+    let places = gateway.control.places_of_snapshots(context.tenant(), &snapshots).await?;
+    let nodes = places.into_iter().map(|places| places.into_iter().map(|place| place.node).collect());
+    Ok(snapshots.into_iter().zip(nodes).map(|(snapshot, nodes)| on_nodes(snapshot, nodes)).collect())
 }
 
 fn snapshot_named(exchange: &Exchange) -> Result<SnapshotName, Refusal> {
@@ -356,15 +387,16 @@ pub(crate) async fn create_snapshot(exchange: &mut Exchange) -> Answered {
 }
 
 pub(crate) async fn snapshots(exchange: &mut Exchange) -> Answered {
-    let snapshots = exchange.gateway.control.snapshots(exchange.context.tenant());
+    let snapshots = exchange.gateway.control.snapshots(exchange.context.tenant()).await?;
     let (snapshots, next_cursor) = PageQuery::read(exchange)?.take(snapshots, |snapshot| snapshot.name.to_string())?;
-    let snapshots = snapshots.into_iter().map(shown).collect();
+    let snapshots = described_snapshots(&exchange.gateway, &exchange.context, snapshots).await?;
     Ok(json_response(StatusCode::OK, &SnapshotList { snapshots, next_cursor }))
 }
 
 pub(crate) async fn snapshot(exchange: &mut Exchange) -> Answered {
-    let snapshot = exchange.gateway.control.snapshot(exchange.context.tenant(), &snapshot_named(exchange)?)?;
-    Ok(json_response(StatusCode::OK, &shown(snapshot)))
+    let snapshot = exchange.gateway.control.snapshot(exchange.context.tenant(), &snapshot_named(exchange)?).await?;
+    let described = described_snapshots(&exchange.gateway, &exchange.context, vec![snapshot]).await?;
+    Ok(json_response(StatusCode::OK, &described[0]))
 }
 
 pub(crate) async fn remove_snapshot(exchange: &mut Exchange) -> Answered {

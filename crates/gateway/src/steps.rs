@@ -11,14 +11,17 @@ use crate::path::query_pairs;
 const NOT_STEPS: [&str; 4] = ["/v1/ping", "/v1/openapi.json", "/v1/docs", "/v1/mcp/hub/tools"];
 
 /// Calls by which Arenite's pages show a sandbox to a person, who does not act.
-const VIEWING: [(Method, &str); 9] = [
+const VIEWING: [(Method, &str); 12] = [
     (Method::GET, "/v1/sandbox"),
+    (Method::GET, "/v1/sandbox/observe/live"),
     (Method::GET, "/v1/browser/info"),
     (Method::GET, "/v1/browser/screenshot"),
     (Method::GET, "/v1/shell/sessions"),
     (Method::GET, "/v1/shell/terminal-url"),
     (Method::GET, "/v1/bash/sessions"),
     (Method::GET, "/v1/file/download"),
+    (Method::POST, "/v1/file/glob"),
+    (Method::POST, "/v1/file/grep"),
     (Method::POST, "/v1/file/list"),
     (Method::POST, "/v1/file/read"),
 ];
@@ -159,6 +162,10 @@ mod tests {
         for (origin, method, path, upgrade, wanted) in [
             (Origin::Person, Method::GET, "/v1/browser/info", false, true),
             (Origin::Person, Method::POST, "/v1/file/list", false, true),
+            (Origin::Person, Method::POST, "/v1/file/grep", false, true),
+            (Origin::Agent, Method::POST, "/v1/file/grep", false, false),
+            (Origin::Person, Method::GET, "/v1/sandbox/observe/live", false, true),
+            (Origin::Person, Method::POST, "/v1/sandbox/observe/start", false, false),
             (Origin::Person, Method::POST, "/v1/file/upload", false, false),
             (Origin::Person, Method::POST, "/v1/sandbox", false, false),
             (Origin::Person, Method::GET, "/code-server/stable-1", true, true),

@@ -27,6 +27,7 @@ use crate::idempotency::{self, Begun};
 use crate::lifecycle::{self, LifecycleAnswer, LifecycleCall};
 use crate::lists::PageQuery;
 use crate::network::{self, NetworkRules};
+use crate::nodes::{self, Passed};
 use crate::refusal::{Refusal, json_response};
 use crate::{audit, auth};
 
@@ -64,10 +65,11 @@ pub(crate) async fn me(exchange: &mut Exchange) -> Answered {
 async fn quotas(gateway: &Gateway, tenant: &TenantId) -> Result<Vec<QuotaState>, Refusal> {
     let (limits, mut reserved) = (gateway.control.tenant_limits(tenant), gateway.control.reserved(tenant));
     (reserved.volumes, reserved.volume_bytes) = gateway.control.volume_totals(tenant).await?;
+    let snapshots = gateway.control.snapshots(tenant).await?.len() as u64;
     let used = |quota| match quota {
         Quota::ConcurrentCreates => Some(gateway.control.creates_of(tenant)),
         Quota::TrajectoryBytes => Some(gateway.recorder.bytes_of(tenant)),
-        Quota::Snapshots => Some(gateway.control.snapshots(tenant).len() as u64),
+        Quota::Snapshots => Some(snapshots),
         _ => reserved.get(quota),
     };
     Ok(Quota::ALL.map(|quota| QuotaState { quota, limit: limits.get(quota), used: used(quota) }).into())
@@ -249,8 +251,11 @@ async fn remove_tenant(
     gateway.control.remove_model_routes_of(name).await?;
     gateway.control.remove_secrets_of(name).await?;
     // Snapshots come first: layers that they use stay when an image goes.
-    for snapshot in gateway.control.snapshots(name) {
-        gateway.control.remove_snapshot(name, &snapshot.name).await?;
+    for snapshot in gateway.control.snapshots(name).await? {
+        if !nodes::remove_snapshot(gateway, &Passed::of_server(name.clone()), &snapshot.name).await? {
+            gateway.control.remove_snapshot(name, &snapshot.name).await?;
+            nodes::drop_copies(gateway, name, &snapshot.name).await?;
+        }
     }
     gateway.control.remove_images_of(name).await?;
     gateway.control.remove_volumes_of(name).await?;

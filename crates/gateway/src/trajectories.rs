@@ -21,7 +21,7 @@ use crate::path::query_value;
 use crate::refusal::{Refusal, json_response};
 use crate::target::{self, SandboxRef};
 use crate::tenants::time_in_query;
-use crate::{export, follow};
+use crate::{annotations, export, follow};
 
 const DEFAULT_PAGE: usize = 100;
 /// Seconds after which the archive may answer again.
@@ -32,7 +32,7 @@ const PIECE_BYTES: usize = 64 << 10;
 /// What a trajectory has, for a path that leads to nothing.
 pub(crate) async fn unknown(_: &mut Exchange) -> Answered {
     Err(Refusal::not_found(
-        "a trajectory has steps, sessions, export, verify and blobs/{blake3}, and a step has arguments and an observation",
+        "a trajectory has steps, sessions, annotations, export, verify and blobs/{blake3}, and a step has arguments and an observation",
     ))
 }
 
@@ -68,7 +68,7 @@ pub(crate) async fn verify(exchange: &mut Exchange) -> Answered {
 
 pub(crate) async fn export(exchange: &mut Exchange) -> Answered {
     let (recorder, tenant, id) = recorded(exchange).await?;
-    export::serve(recorder, tenant, id, &exchange.parts).await
+    export::serve(&exchange.gateway.control, recorder, (tenant, id), &exchange.parts).await
 }
 
 pub(crate) async fn blob(exchange: &mut Exchange) -> Answered {
@@ -92,7 +92,7 @@ pub(crate) async fn step(exchange: &mut Exchange) -> Answered {
 
 /// The trajectory that the path names: this node's, or an archived one. With a bound key, only those of sandboxes that exist within
 /// its bounds.
-async fn recorded(exchange: &Exchange) -> Result<(Recorder, TenantId, String), Refusal> {
+pub(crate) async fn recorded(exchange: &Exchange) -> Result<(Recorder, TenantId, String), Refusal> {
     let Exchange { gateway, context, .. } = exchange;
     let id = exchange.param("id").to_owned();
     if context.principal.is_bound() {
@@ -147,13 +147,15 @@ pub(crate) async fn list(exchange: &mut Exchange) -> Answered {
     let (since, until) = (time_in_query(exchange, "since")?, time_in_query(exchange, "until")?);
     let page = PageQuery::read(exchange)?;
     let (recorder, tenant) = (exchange.gateway.recorder.clone(), exchange.context.tenant().clone());
-    let selection = Selection { sandbox, worker, task, since, until };
+    let annotated = annotations::selected(exchange).await?;
+    let failed = exchange.query("failed").map(|value| value == "true");
+    let selection = Selection { sandbox, worker, task, since, until, failed, annotated };
     let fits = |summary: &Summary| selection.takes(summary);
     let after = page.after::<Position>()?;
     let (archive, owner) = (archived(exchange, after, page.limit, &fits), tenant.clone());
     let here = blocking(move || recorder.list(&owner));
-    let (here, theirs, archive) = tokio::join!(here, nodes::list_trajectories(exchange), archive);
-    let Theirs { summaries, mut has_more, mut warnings } = theirs;
+    let (here, theirs, archive) = tokio::join!(here, nodes::list_of_nodes::<Summary>(exchange, "trajectories"), archive);
+    let Theirs { entries: summaries, mut has_more, mut warnings } = theirs;
     let mut listed = here?;
     listed.retain(fits);
     if exchange.context.principal.is_bound() {
@@ -176,12 +178,13 @@ pub(crate) async fn list(exchange: &mut Exchange) -> Answered {
         listed.retain(|summary| position(summary) <= *end);
         has_more = true;
     }
-    let (trajectories, mut next_cursor) = page.take_from(listed, position, has_more)?;
+    let (mut trajectories, mut next_cursor) = page.take_from(listed, position, has_more)?;
     if trajectories.len() < page.limit
         && let Some(end) = end
     {
         next_cursor = Some(page.cursor(&end));
     }
+    annotations::summarize(exchange, &mut trajectories).await?;
     Ok(json_response(StatusCode::OK, &TrajectoryList { trajectories, next_cursor, warnings }))
 }
 
@@ -192,6 +195,10 @@ struct Selection {
     task: Option<String>,
     since: Option<Timestamp>,
     until: Option<Timestamp>,
+    /// Those with a failed step, or without one.
+    failed: Option<bool>,
+    /// Those with annotations that fit. None: all.
+    annotated: Option<HashSet<String>>,
 }
 
 impl Selection {
@@ -203,6 +210,8 @@ impl Selection {
             && self.sandbox.as_ref().is_none_or(of_sandbox)
             && self.since.is_none_or(|since| summary.last_at >= since)
             && self.until.is_none_or(|until| summary.first_at <= until)
+            && self.failed.is_none_or(|wanted| summary.failures.is_some_and(|failures| (failures.steps > 0) == wanted))
+            && self.annotated.as_ref().is_none_or(|annotated| annotated.contains(&summary.trajectory))
     }
 }
 

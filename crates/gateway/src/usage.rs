@@ -51,7 +51,7 @@ pub(crate) async fn report(exchange: &mut Exchange) -> Answered {
 
 /// Rows in the format of RFC 4180.
 fn csv(rows: &[UsageRow]) -> String {
-    let mut text = "tenant,hour,sandbox,name,template,core_seconds,memory_gib_seconds,disk_gib_hours,egress_bytes,ingress_bytes,tool_calls,volume\r\n".to_owned();
+    let mut text = "tenant,hour,sandbox,name,template,core_seconds,memory_gib_seconds,disk_gib_hours,egress_bytes,ingress_bytes,tool_calls,volume,model_calls,model_input_tokens,model_output_tokens,model_cost_usd\r\n".to_owned();
     for row in rows {
         let or_empty = |value: Option<String>| value.unwrap_or_default();
         let used = &row.used;
@@ -68,6 +68,10 @@ fn csv(rows: &[UsageRow]) -> String {
             used.ingress_bytes.to_string(),
             used.tool_calls.to_string(),
             or_empty(row.volume.as_ref().map(ToString::to_string)),
+            used.model_calls.to_string(),
+            used.model_input_tokens.to_string(),
+            used.model_output_tokens.to_string(),
+            used.model_cost_usd.to_string(),
         ];
         text += &fields.join(",");
         text += "\r\n";

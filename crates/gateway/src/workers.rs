@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use arenite_control::tenants::Principal;
-use arenite_control::{CreateRequest, ResourcesOverlay, SpecOverlay};
-use arenite_model::{ImageName, SandboxName, SandboxState, TenantId};
+use arenite_control::{CreateRequest, Provenance, ResourcesOverlay, Sandbox, SpecOverlay, StartState};
+use arenite_model::{ImageName, SandboxName, SandboxSpec, SandboxState, StateId, TenantId};
 use arenite_synthesis::{Caller, GuestAnswer, GuestRequest, SandboxRequest, Sandboxes, SynthesisError};
 use arenite_trajectory::Origin;
 use async_trait::async_trait;
@@ -118,6 +118,28 @@ fn request(sandbox_request: &SandboxRequest, labels: BTreeMap<String, String>) -
     })
 }
 
+/// A sandbox as the state of another worker's.
+fn fork_request(
+    parent: &Sandbox,
+    state: StateId,
+    env: BTreeMap<String, String>,
+    labels: BTreeMap<String, String>,
+) -> CreateRequest {
+    let spec = SandboxSpec { state: Some(state), restart_processes: false, ..parent.spec.clone() };
+    CreateRequest {
+        template: parent.template.clone(),
+        spec: SpecOverlay {
+            env: (!env.is_empty()).then_some(env),
+            labels: Some(parent.spec.labels.clone().into_iter().chain(labels).collect()),
+            ..SpecOverlay::default()
+        },
+        start: StartState::Fork(Box::new(spec)),
+        origin: DIALECT.to_owned(),
+        provenance: Provenance { forked_from: Some(parent.id.clone()), ..Provenance::default() },
+        ..CreateRequest::default()
+    }
+}
+
 fn sandbox_ref(name: &str) -> Result<SandboxRef, SynthesisError> {
     Ok(SandboxRef::Name(name.parse()?))
 }
@@ -142,14 +164,29 @@ impl Sandboxes for WorkerSandboxes {
         let gateway = self.gateway()?;
         let arguments = json!({ "labels": labels, "image": sandbox_request.image });
         let call = LifecycleCall { dialect: DIALECT, action: "a worker's sandbox".to_owned(), arguments: Some(arguments) };
+        let answer = |sandbox: Sandbox| (StatusCode::OK, Value::from(sandbox.name.as_str()));
+        let context = context(&gateway, caller);
+        let unnamed = || unreachable("the sandbox has no name");
         let mut sandbox_request = sandbox_request.clone();
+        if let Some(parent) = &sandbox_request.fork_of {
+            let parent: SandboxName = parent.parse()?;
+            let env = sandbox_request.env.clone();
+            let forked = async {
+                let (parent, state) = gateway.control.begin_fork(&caller.tenant, &parent, None, false).await?;
+                let request = fork_request(&parent, state.clone(), env, labels);
+                let created = lifecycle::create(&gateway, &context, call, request, answer).await;
+                gateway.control.end_fork(&state).await;
+                created
+            };
+            let (_, name) = forked.await.map_err(said)?;
+            return name.as_str().map(str::to_owned).ok_or_else(unnamed);
+        }
         if sandbox_request.image.is_none() {
             sandbox_request.image = self.image(&gateway).await;
         }
         let request = request(&sandbox_request, labels)?;
-        let answer = |sandbox: arenite_control::Sandbox| (StatusCode::OK, Value::from(sandbox.name.as_str()));
-        let (_, name) = lifecycle::create(&gateway, &context(&gateway, caller), call, request, answer).await.map_err(said)?;
-        name.as_str().map(str::to_owned).ok_or_else(|| unreachable("the sandbox has no name"))
+        let (_, name) = lifecycle::create(&gateway, &context, call, request, answer).await.map_err(said)?;
+        name.as_str().map(str::to_owned).ok_or_else(unnamed)
     }
 
     async fn remove(&self, caller: &Caller, name: &str) {

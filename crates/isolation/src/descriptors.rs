@@ -2,7 +2,9 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -57,6 +59,23 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, 
         return Err(rustix::io::Errno::MSGSIZE.into());
     }
     Ok((got.bytes, descriptors))
+}
+
+/// Leaves a descriptor open in the program that a command starts. Its number is in the environment variable `name`, for
+/// [`inherited`]. The descriptor has to be open when the command starts.
+#[expect(clippy::disallowed_methods, reason = "for programs that start rarely, and not for sandboxes")]
+pub fn pass(command: &mut Command, name: &str, descriptor: BorrowedFd<'_>) {
+    let number = descriptor.as_raw_fd();
+    command.env(name, number.to_string());
+    // SAFETY: between fork and exec, the closure makes one system call and allocates nothing. On a number that is not open, the
+    // call fails, and with it the start.
+    unsafe {
+        command.pre_exec(
+            move || {
+                if libc::fcntl(number, libc::F_SETFD, 0) < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+            },
+        );
+    }
 }
 
 /// Takes ownership of the descriptor with the number in the environment variable `name`, and makes it close-on-exec.

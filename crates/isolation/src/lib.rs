@@ -24,6 +24,7 @@ pub mod no_new_privileges;
 mod sandbox;
 mod seccomp;
 pub mod spawner;
+pub mod transparent;
 pub mod uts;
 
 pub use first_process::{Begin, Bind, FirstProcess, Given, Report};

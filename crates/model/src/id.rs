@@ -128,6 +128,28 @@ text_id!(
 );
 
 text_id!(
+    /// Identifies an annotation of a trajectory: `n` and 11 lower-case letters or digits.
+    AnnotationId,
+    "annotation id",
+    "it is the letter n and 11 lower-case letters or digits",
+    |t| t.len() == 12 && t.starts_with('n') && t.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+);
+
+text_id!(
+    /// A label of an annotation.
+    AnnotationLabel,
+    "label",
+    "use 1 to 63 lower-case letters, digits and inner . _ : / -",
+    |t| {
+        let is_end = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+        t.len() <= 63
+            && t.bytes().next().is_some_and(is_end)
+            && t.bytes().next_back().is_some_and(is_end)
+            && t.bytes().all(|b| is_end(b) || b"._:/-".contains(&b))
+    }
+);
+
+text_id!(
     /// Identifies a sealed state of a sandbox's disk: `d` and 11 lower-case letters or digits.
     StateId,
     "state id",
@@ -272,6 +294,13 @@ impl WebhookId {
     }
 }
 
+impl AnnotationId {
+    /// Generates a random id.
+    pub fn random() -> Self {
+        Self(format!("n{}", random_text(11)))
+    }
+}
+
 impl VolumeId {
     /// Generates a random id.
     pub fn random() -> Self {
@@ -322,6 +351,12 @@ mod tests {
         }
         for bad in ["", ".a", "a.", "a..b", "a.-b", "A", "a/b", "a_b", &"x".repeat(64), &["x".repeat(63).as_str(); 4].join(".")] {
             assert!(bad.parse::<NodeName>().is_err(), "{bad:?}");
+        }
+        for bad in ["", "Good", "a b", "-a", "a-", "a\"b", "a\0", "naïve", &"x".repeat(64)] {
+            assert!(bad.parse::<AnnotationLabel>().is_err(), "{bad:?}");
+        }
+        for good in ["a", "reward-hacking", "phase:plan", "v1.2/a_b", &"x".repeat(63)] {
+            assert!(good.parse::<AnnotationLabel>().is_ok(), "{good:?}");
         }
         let digest = "0".repeat(64);
         for bad in [

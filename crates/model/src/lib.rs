@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod annotation;
 mod code;
 mod death;
 mod error_text;
@@ -18,16 +19,17 @@ mod state;
 mod tier;
 
 pub use address::is_public_address;
+pub use annotation::{Annotation, AnnotationError, AnnotationParts, AnnotationSummary, Rating};
 pub use code::ErrorCode;
 pub use death::{Death, DeathReason};
 pub use error_text::with_sources;
 pub use id::{
-    GroupName, IdError, IdempotencyKey, ImageName, KeyId, ModelRouteName, NodeName, SandboxId, SandboxName, SecretName,
-    SnapshotName, StateId, TenantId, VolumeId, VolumeName, WebhookId,
+    AnnotationId, AnnotationLabel, GroupName, IdError, IdempotencyKey, ImageName, KeyId, ModelRouteName, NodeName, SandboxId,
+    SandboxName, SecretName, SnapshotName, StateId, TenantId, VolumeId, VolumeName, WebhookId,
 };
-pub use network::{NetworkPolicy, NetworkRule, PolicyMode, RuleFields, RulePorts, RuleProtocol};
+pub use network::{NetworkPolicy, NetworkProcess, NetworkRule, PolicyMode, RuleFields, RulePorts, RuleProtocol};
 pub use pause::PauseKind;
-pub use secret::{SecretBinding, SecretPlace, SecretText};
+pub use secret::{SecretBinding, SecretPlace, SecretText, SshLogin};
 pub use spec::{CheckpointPolicy, IdlePolicy, NetworkMode, Resources, SandboxSpec, SpecError, VolumeMount};
 pub use state::SandboxState;
 pub use tier::Tier;

@@ -123,6 +123,50 @@ impl fmt::Display for RuleProtocol {
     }
 }
 
+/// The process in a sandbox that made a connection or sent a query, as the host's kernel knows it. The sandbox chose the texts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NetworkProcess {
+    /// In the sandbox's own numbers.
+    pub pid: u32,
+    /// The name of the program, of up to 16 bytes.
+    pub name: String,
+    /// The start of the command line, of up to 256 bytes, with spaces between its arguments. Control characters are escaped.
+    pub command: String,
+}
+
+impl NetworkProcess {
+    pub const MAX_NAME: usize = 16;
+    pub const MAX_COMMAND: usize = 256;
+
+    /// From the bytes that the kernel has: a name, and arguments that end in zero bytes.
+    pub fn new(pid: u32, name: &[u8], arguments: &[u8]) -> Self {
+        let arguments = arguments.strip_suffix(b"\0").unwrap_or(arguments);
+        let arguments: Vec<u8> = arguments.iter().map(|byte| if *byte == 0 { b' ' } else { *byte }).collect();
+        let escaped = |bytes: &[u8], most| escape(&String::from_utf8_lossy(bytes), most);
+        Self { pid, name: escaped(name, Self::MAX_NAME), command: escaped(&arguments, Self::MAX_COMMAND) }
+    }
+}
+
+/// The text with escapes for backslashes, control characters, and characters that change how the text around them is shown. It
+/// ends before the first character that does not fit.
+fn escape(text: &str, most: usize) -> String {
+    let mut escaped = String::new();
+    for character in text.chars() {
+        let is_hidden = matches!(character, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}');
+        let part = if character == '\\' || character.is_control() || is_hidden {
+            character.escape_default().to_string()
+        } else {
+            character.to_string()
+        };
+        if escaped.len() + part.len() > most {
+            break;
+        }
+        escaped.push_str(&part);
+    }
+    escaped
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -145,5 +189,18 @@ mod tests {
         for text in [r#"{"allowed": []}"#, r#"{"allow": [{"host": "a.example", "path": "/"}]}"#, r#"{"mode": "open"}"#] {
             assert!(serde_json::from_str::<NetworkPolicy>(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn texts_of_processes_are_bounded_and_escaped() {
+        let process = NetworkProcess::new(7, b"curl", b"curl\0-s\0http://a.example/\0");
+        assert_eq!((process.name.as_str(), process.command.as_str()), ("curl", "curl -s http://a.example/"));
+        let process = NetworkProcess::new(7, b"a\x1b[2J\n\\\xff", "x\u{202e}\0\0y\r".as_bytes());
+        assert_eq!((process.name.as_str(), process.command.as_str()), ("a\\u{1b}[2J\\n\\\\", "x\\u{202e}  y\\r"));
+        let long = NetworkProcess::new(7, &[b'n'; 100], &"ü".repeat(4_096).into_bytes());
+        assert_eq!((long.name.len(), long.command.len()), (16, 256));
+        let escapes = NetworkProcess::new(7, &[7; 100], &[7; 4_096]);
+        assert!(escapes.name.len() <= 16 && escapes.command.len() <= 256 && escapes.command.ends_with('}'), "{escapes:?}");
+        assert_eq!(NetworkProcess::new(7, b"", b""), NetworkProcess { pid: 7, name: String::new(), command: String::new() });
     }
 }

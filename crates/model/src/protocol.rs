@@ -56,6 +56,14 @@ pub const AGENT_KEY_ENV: &str = "ARENITE_API_KEY";
 pub const AGENT_KEY_FILE_ENV: &str = "ARENITE_API_KEY_FILE";
 pub const AGENT_KEY_FILE: &str = "/run/arenite/api-key";
 
+/// `GET` with `Upgrade: arenite-ssh-agent`: answered when a process inside connects to [`SSH_AGENT_SOCKET`]. After the 101, the
+/// connection is this process's to the server, which answers as an SSH agent. 404: the sandbox has no SSH key.
+pub const SSH_AGENT_PATH: &str = "/internal/ssh-agent";
+pub const SSH_AGENT_UPGRADE: &str = "arenite-ssh-agent";
+/// The variable of a sandbox with an SSH key, and its value: the socket of the agent.
+pub const SSH_AGENT_ENV: &str = "SSH_AUTH_SOCK";
+pub const SSH_AGENT_SOCKET: &str = "/run/arenite/ssh-agent";
+
 /// Whether a sandbox is assigned to a client.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

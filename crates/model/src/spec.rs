@@ -217,7 +217,7 @@ pub struct SandboxSpec {
     /// What its tenant's floor allows at most. Only in what the engine gets: the floor may change.
     #[serde(skip)]
     pub network_floor: Option<NetworkPolicy>,
-    /// The secrets that the egress proxy puts into its requests.
+    /// The secrets that the egress proxy puts into its requests, and those that its SSH agent signs with.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<SecretBinding>,
     /// What isolates it. Of an existing sandbox: the tier that it has. Unset in a template: the server's default, or `machine` if
@@ -261,6 +261,16 @@ pub enum SpecError {
 }
 
 impl SandboxSpec {
+    /// Whether the egress proxy puts secrets into its requests.
+    pub fn has_proxied_secrets(&self) -> bool {
+        self.secrets.iter().any(|binding| !binding.ssh)
+    }
+
+    /// Whether an SSH agent signs its logins.
+    pub fn has_ssh_keys(&self) -> bool {
+        self.secrets.iter().any(|binding| binding.ssh)
+    }
+
     /// Maximum size of `env` and `args` together, in bytes.
     pub const MAX_ENV_BYTES: usize = 128 << 10;
     pub const MAX_VOLUMES: usize = 16;

@@ -31,6 +31,9 @@ pub struct SandboxRequest {
     pub cpus: Option<f64>,
     pub disk_mb: Option<u64>,
     pub pids: Option<u32>,
+    /// The worker with the sandbox that it starts as; in [`Sandboxes::make`], that sandbox. The other fields have no effect then, apart
+    /// from `env`.
+    pub fork_of: Option<String>,
 }
 
 impl SandboxRequest {
@@ -39,7 +42,7 @@ impl SandboxRequest {
     /// # Errors
     /// The field with a wrong type.
     pub fn from_config(config: &Map<String, Value>) -> Result<Self, SynthesisError> {
-        const FIELDS: [&str; 7] = ["image", "network", "env", "memory_mb", "cpus", "disk_mb", "pids"];
+        const FIELDS: [&str; 8] = ["image", "network", "env", "memory_mb", "cpus", "disk_mb", "pids", "fork_of"];
         let mut own = Map::new();
         for field in FIELDS {
             if let Some(value) = config.get(field).filter(|value| !value.is_null()) {

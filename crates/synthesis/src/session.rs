@@ -1,5 +1,6 @@
 //! A worker's session with one type of resource.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -65,13 +66,13 @@ pub struct Facts {
 }
 
 /// A session in a list of its worker's.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct SessionInfo {
     pub resource_type: String,
     pub session_id: String,
     pub session_name: String,
     /// `initializing`, `active`, or `error`.
-    pub status: &'static str,
+    pub status: Cow<'static, str>,
     /// Created for one call.
     pub auto_created: bool,
     pub created_at: String,
@@ -218,7 +219,7 @@ impl Session {
             resource_type: self.facts.resource_type.clone(),
             session_id: self.facts.id.clone(),
             session_name: self.facts.name.clone(),
-            status: self.status(),
+            status: self.status().into(),
             auto_created: self.facts.auto_created,
             created_at: naive(self.facts.created_at),
             last_activity: naive(times.last_activity),

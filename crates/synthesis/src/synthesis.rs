@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use arenite_model::TenantId;
+use arenite_model::{NodeName, TenantId};
 use arenite_trajectory::Recorder;
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -92,9 +92,11 @@ impl Created {
 }
 
 /// A worker with its sessions.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct WorkerInfo {
     pub worker_id: String,
+    /// Null without a cluster.
+    pub node: Option<NodeName>,
     pub sessions: Vec<SessionInfo>,
 }
 
@@ -360,8 +362,11 @@ impl Synthesis {
             None => None,
             Some(sandbox_request) => {
                 let before = session.sandbox().filter(|_| session.restored);
-                let sandbox_request =
+                let mut sandbox_request =
                     SandboxRequest::from_config(&session.facts.config)?.over(&sandbox_request).over(&self.sandbox_request);
+                if let Some(of) = sandbox_request.fork_of.take() {
+                    sandbox_request.fork_of = Some(self.sandbox_of(caller, worker, &of).await?);
+                }
                 let resumed = before.clone();
                 let handle = match before {
                     Some(name) if session.is_alone() => {
@@ -392,6 +397,22 @@ impl Synthesis {
             self.release(caller, worker, session, Some(handle)).await;
         }
         made
+    }
+
+    /// The sandbox of the worker that another one is a fork of.
+    async fn sandbox_of(&self, caller: &Caller, worker: &Worker, of: &str) -> Result<String, SynthesisError> {
+        let reason = if of == worker.id {
+            format!("fork_of is {of:?}, the worker itself")
+        } else {
+            match self.known(&caller.tenant, of) {
+                Some(parent) => match parent.sandbox().await {
+                    Some(name) => return Ok(name),
+                    None => format!("fork_of is {of:?}, a worker without a sandbox"),
+                },
+                None => format!("fork_of is {of:?}, and there is no such worker on this server"),
+            }
+        };
+        Err(SynthesisError::SessionConfiguration { reason })
     }
 
     /// The sandbox of a session, for a call.
@@ -569,6 +590,7 @@ impl Synthesis {
         let mine = self.all().into_iter().filter(|((theirs, _), _)| theirs == tenant);
         let info = |((_, worker_id), worker): (Key, Arc<Worker>)| WorkerInfo {
             worker_id,
+            node: None,
             sessions: worker.shown_sessions().iter().map(|session| session.listed()).collect(),
         };
         mine.map(info).collect()

@@ -97,6 +97,11 @@ impl Worker {
         self.state().sessions.len()
     }
 
+    /// The sandbox that its sessions share, if there is one.
+    pub(crate) async fn sandbox(&self) -> Option<String> {
+        self.shared.lock().await.name.clone()
+    }
+
     /// Claims the worker's sandbox for one more of its sessions. The first claim creates it; concurrent ones wait for that.
     pub(crate) async fn claim(
         &self,

@@ -70,7 +70,7 @@ pub use archive::{Archive, ArchiveCounters, Content, Listed, Object, ObjectError
 pub use blob::{BlobStore, BlobWriter, FileBlobs};
 pub use class::FailureClass;
 pub use error::TrajectoryError;
-pub use export::{Format, MAX_BRANCHES, MAX_PARSED, tool};
+pub use export::{Annotations, Format, MAX_BRANCHES, MAX_PARSED, tool};
 pub use filter::Filter;
 pub use follow::{Follow, News};
 pub use limits::Limits;
@@ -78,8 +78,9 @@ pub use log::{FileLog, StepLog, TrajectoryKey};
 pub use model_step::{MODEL_DIALECT, ModelStep};
 pub use network::{NetworkEvent, NetworkEvents};
 pub use record::{
-    BlobRef, Body, Counters, FORMAT_VERSION, Failure, Intent, IntentRecord, Kind, NotKept, Origin, Outcome, OutcomeKind,
-    OutcomeRecord, PartOfStep, Problem, SessionChange, SessionEvent, Step, StepResult, StepState, Summary, Verification, Work,
+    BlobRef, Body, Counters, FORMAT_VERSION, Failure, Failures, Intent, IntentRecord, Kind, NotKept, Origin, Outcome,
+    OutcomeKind, OutcomeRecord, PartOfStep, Problem, SessionChange, SessionEvent, Step, StepResult, StepState, Summary,
+    Verification, Work,
 };
 pub use recorder::{OpenPart, OpenStep, Recorder};
 pub use redact::{SECRET_QUERY_KEYS, redact, without_userinfo};

@@ -25,8 +25,8 @@ use crate::reserve::{Reserve, is_full};
 use crate::seal::{self, NO_SUM, Sum};
 use crate::sync::Syncer;
 use crate::{
-    BlobRef, FORMAT_VERSION, IntentRecord, Kind, Limits, NetworkEvent, NetworkEvents, OutcomeRecord, SessionEvent, Step, Summary,
-    TrajectoryError, Verification,
+    BlobRef, FORMAT_VERSION, Failures, IntentRecord, Kind, Limits, NetworkEvent, NetworkEvents, OutcomeRecord, SessionEvent,
+    Step, StepResult, Summary, TrajectoryError, Verification,
 };
 
 /// How the ids of workers' trajectories start.
@@ -142,6 +142,7 @@ struct LogState {
     last: u64,
     /// Open steps.
     open: BTreeSet<u64>,
+    failures: Option<Failures>,
     ended: bool,
     /// The file doesn't end with a line break.
     torn: bool,
@@ -319,6 +320,7 @@ impl FileLog {
         state.len = file.metadata().map_err(failed)?.len();
         let past = recover::past(&file, state.len).map_err(failed)?;
         (state.last, state.ended, state.torn, state.sum) = (past.last, past.ended, past.torn, Some(past.sum));
+        state.failures = past.failures;
         // Steps that a dead server left open stay `open` until each is recorded as interrupted, so that another crash here loses
         // none of them.
         state.open = past.interrupted.into_iter().collect();
@@ -418,7 +420,11 @@ impl FileLog {
         record.last = state.last;
         record.open = state.open.first().copied();
         record.ended = state.ended;
-        self.append(log, state, record, true)
+        let failed = matches!(record.result, Some(StepResult::Failed(_)));
+        record.failures = state.failures.map(|failures| if failed { failures.and(record.step) } else { failures });
+        self.append(log, state, record, true)?;
+        state.failures = record.failures;
+        Ok(())
     }
 
     /// Drops the in-memory state of a log that is not in use.
@@ -451,6 +457,7 @@ impl StepLog for FileLog {
             intent.step = step;
             intent.last = step;
             intent.open = Some(state.open.first().copied().unwrap_or(step));
+            intent.failures = state.failures;
             intent.ended = state.ended;
             self.append(log, state, &intent, false).map_err(|error| match error {
                 TrajectoryError::Io { source, .. } if is_full(&source) => TrajectoryError::DiskFull,
@@ -484,6 +491,7 @@ impl StepLog for FileLog {
                     kind: Kind::End,
                     last: state.last,
                     open: state.open.first().copied(),
+                    failures: state.failures,
                     ended: true,
                     at: Timestamp::now(),
                 };
@@ -552,6 +560,7 @@ impl StepLog for FileLog {
                 kind: Kind::Session,
                 last: state.last,
                 open: state.open.first().copied(),
+                failures: state.failures,
                 ended: state.ended,
                 session: event.clone(),
                 at: Timestamp::now(),
@@ -589,6 +598,7 @@ impl StepLog for FileLog {
                 kind: Kind::Network,
                 last: state.last,
                 open: state.open.first().copied(),
+                failures: state.failures,
                 ended: state.ended,
                 network: fits.then(|| event.clone()),
                 left_out: (!fits).then_some(count.left_out),

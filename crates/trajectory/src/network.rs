@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io;
 
+use arenite_model::{NetworkProcess, SshLogin};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -17,13 +18,13 @@ use crate::record::Head;
 /// Maximum number of network records of a trajectory.
 pub(crate) const MOST: u64 = 10_000;
 
-/// A refusal, or the end of an allowed connection.
+/// A refusal, the end of an allowed connection, or a signed login by SSH.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NetworkEvent {
     #[serde(alias = "time")]
     pub at: Timestamp,
     pub allowed: bool,
-    /// `dns`, `tls`, `http`, `tcp` or `udp`.
+    /// `dns`, `tls`, `http`, `https`, `postgres`, `ssh`, `tcp` or `udp`.
     pub protocol: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
@@ -44,6 +45,12 @@ pub struct NetworkEvent {
     pub bytes_sent: u64,
     pub bytes_received: u64,
     pub duration_ms: u64,
+    /// That made the connection or sent the query, where it was found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<NetworkProcess>,
+    /// The login by SSH that was signed or not. Without a known server, its record has no name and the port 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ssh: Option<SshLogin>,
     /// The last step that started before this was written; set by the log.
     #[serde(default)]
     pub after: u64,
@@ -66,6 +73,8 @@ pub(crate) struct NetworkRecord {
     pub(crate) last: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) open: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) failures: Option<crate::Failures>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) ended: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::str::FromStr;
 
-use arenite_model::TenantId;
+use arenite_model::{AnnotationSummary, TenantId};
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
@@ -324,6 +324,9 @@ pub struct Summary {
     pub first_at: Timestamp,
     pub last_at: Timestamp,
     pub steps: u64,
+    /// Absent: an older version, which did not count them, began the record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failures: Option<Failures>,
     /// Bytes of its log, without blobs.
     pub bytes: u64,
     /// Its sandbox was deleted.
@@ -331,6 +334,26 @@ pub struct Summary {
     /// It is in object storage.
     #[serde(default)]
     pub archived: bool,
+    /// What its annotations say together. Absent: it has none. They are not in the record, so lists add them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub annotations: Option<AnnotationSummary>,
+}
+
+/// The failed steps of a trajectory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = TrajectoryFailures)]
+pub struct Failures {
+    /// The number of steps with the result `failed`.
+    pub steps: u64,
+    /// The last one of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<u64>,
+}
+
+impl Failures {
+    pub(crate) fn and(self, step: u64) -> Self {
+        Self { steps: self.steps + 1, last: self.last.max(Some(step)) }
+    }
 }
 
 /// What was recorded and what could not be, since the recorder was opened.
@@ -399,6 +422,8 @@ pub(crate) struct SessionRecord {
     pub(crate) last: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) open: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) failures: Option<Failures>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) ended: bool,
     pub(crate) session: SessionEvent,
@@ -440,7 +465,7 @@ impl Verification {
     }
 }
 
-/// An intent in the log. The log itself sets `step`, `last`, `open` and `ended`.
+/// An intent in the log. The log itself sets `step`, `last`, `open`, `failures` and `ended`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct IntentRecord {
     pub v: u32,
@@ -452,6 +477,8 @@ pub struct IntentRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub open: Option<u64>,
     /// The trajectory's end was already recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failures: Option<Failures>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ended: bool,
     pub tenant: String,
@@ -471,7 +498,7 @@ pub struct IntentRecord {
     pub work: Option<Work>,
 }
 
-/// An outcome in the log. The log itself sets `last`, `open` and `ended`.
+/// An outcome in the log. The log itself sets `last`, `open`, `failures` and `ended`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct OutcomeRecord {
     pub v: u32,
@@ -480,6 +507,8 @@ pub struct OutcomeRecord {
     pub last: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub open: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failures: Option<Failures>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ended: bool,
     pub outcome: OutcomeKind,
@@ -515,6 +544,7 @@ impl OutcomeRecord {
             step,
             last: 0,
             open: None,
+            failures: None,
             ended: false,
             outcome: OutcomeKind::Interrupted,
             status: None,
@@ -579,6 +609,8 @@ pub(crate) struct EndRecord {
     pub(crate) last: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) open: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) failures: Option<Failures>,
     pub(crate) ended: bool,
     pub(crate) at: Timestamp,
 }
@@ -592,6 +624,8 @@ pub(crate) struct Head {
     pub(crate) last: u64,
     #[serde(default)]
     pub(crate) open: Option<u64>,
+    #[serde(default)]
+    pub(crate) failures: Option<Failures>,
     #[serde(default)]
     pub(crate) ended: bool,
     #[serde(default)]

@@ -4,7 +4,7 @@
 
 use arenite_model::TenantId;
 use arenite_trajectory::{
-    Filter, Format, Intent, Limits, MODEL_DIALECT, ModelStep, Origin, Outcome, OutcomeKind, Recorder, replay,
+    Annotations, Filter, Format, Intent, Limits, MODEL_DIALECT, ModelStep, Origin, Outcome, OutcomeKind, Recorder, replay,
 };
 use serde_json::{Value, json};
 
@@ -64,7 +64,7 @@ impl Trajectory {
 
     fn lines(&self, format: Format) -> Vec<Value> {
         let mut out = Vec::new();
-        self.recorder.export_as(&tenant(), "t", (format, &Filter::default()), &mut out).unwrap();
+        self.recorder.export_as(&tenant(), "t", (format, &Filter::default(), &Annotations::default()), &mut out).unwrap();
         String::from_utf8(out).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 

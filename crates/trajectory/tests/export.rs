@@ -6,8 +6,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use arenite_model::TenantId;
-use arenite_trajectory::{Filter, Format, Intent, Limits, Origin, Outcome, OutcomeKind, Recorder, TrajectoryError, Work};
+use arenite_model::{Annotation, TenantId};
+use arenite_trajectory::{
+    Annotations, Filter, Format, Intent, Limits, Origin, Outcome, OutcomeKind, Recorder, TrajectoryError, Work,
+};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -41,12 +43,82 @@ fn open(dir: &Path) -> Recorder {
 
 fn export(recorder: &Recorder, trajectory: &str, format: Format) -> String {
     let mut out = Vec::new();
-    recorder.export_as(&tenant(), trajectory, (format, &Filter::default()), &mut out).unwrap();
+    recorder.export_as(&tenant(), trajectory, (format, &Filter::default(), &Annotations::default()), &mut out).unwrap();
     String::from_utf8(out).unwrap()
 }
 
 fn lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn annotations() -> Annotations {
+    let annotation = |id: &str, step: Value, text: &str, labels: Value, rating: Value| {
+        let at = "2026-01-02T03:04:05Z";
+        serde_json::from_value::<Annotation>(json!({
+            "id": id, "step": step, "text": text, "labels": labels, "rating": rating, "author": "ada",
+            "created_at": at, "changed_at": at, "revision": 1,
+        }))
+        .unwrap()
+    };
+    Annotations::new(vec![
+        annotation("naaaaaaaaaaa", Value::Null, "all \n in all", json!(["good"]), json!(4)),
+        annotation("nbbbbbbbbbbb", json!(2), "<b>why?</b>", json!(["phase:plan", "bad"]), json!(1)),
+        annotation("nccccccccccc", json!(3), "", json!(["bad"]), Value::Null),
+        annotation("nddddddddddd", Value::Null, "", json!([]), json!(5)),
+        // Of a step that is not there.
+        annotation("neeeeeeeeeee", json!(99), "", json!(["lost"]), Value::Null),
+    ])
+}
+
+#[test]
+fn formats_have_annotations_where_they_have_a_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = open(dir.path());
+    let annotations = annotations();
+    let export = |format| {
+        let mut out = Vec::new();
+        let with = (format, &Filter::default(), &annotations);
+        recorder.export_as(&tenant(), "af-solver-task-17", with, &mut out).unwrap();
+        lines(&String::from_utf8(out).unwrap())
+    };
+    let ids = |found: &Value| -> Vec<String> {
+        let found = found.as_array().into_iter().flatten();
+        found.map(|one| one["id"].as_str().unwrap()[1..2].to_owned()).collect()
+    };
+    let jsonl = export(Format::Jsonl);
+    let steps: Vec<&Value> = jsonl.iter().filter(|line| line["step"].is_u64() && line["kind"].is_null()).collect();
+    assert_eq!((ids(&steps[0]["annotations"]), ids(&steps[1]["annotations"])), (vec![], vec!["b".to_owned()]));
+    assert!(steps[0].get("annotations").is_none());
+    assert_eq!(steps[1]["annotations"][0]["text"], "<b>why?</b>");
+    let of_all: Vec<&Value> = jsonl.iter().filter(|line| line["kind"] == "annotation").collect();
+    assert_eq!((of_all.len(), &of_all[0]["rating"], &of_all[1]["id"]), (2, &json!(4), &json!("nddddddddddd")));
+    let atif = &export(Format::Atif)[0];
+    assert_eq!(ids(&atif["extra"]["annotations"]), ["a", "d"]);
+    assert_eq!(ids(&atif["steps"][1]["extra"]["annotations"]), ["b"]);
+    let synthesis = &export(Format::AgentflowSynthesis)[0];
+    assert_eq!(
+        (ids(&synthesis["nodes"][0]["annotations"]), ids(&synthesis["nodes"][2]["annotations"])),
+        (ids(&atif["extra"]["annotations"]), vec!["b".to_owned()])
+    );
+    let rollout = export(Format::AgentflowRollout);
+    assert_eq!(ids(&rollout[0]["annotations"]), ["a", "d"]);
+    let calls = rollout.iter().flat_map(|line| line["trajectory"]["tool_calls"].as_array().unwrap());
+    assert!(calls.flat_map(|call| ids(&call["annotations"])).any(|id| id == "b"));
+    for format in [Format::OpenaiMessages, Format::Sharegpt] {
+        let found = export(format);
+        assert!(found.len() > 1);
+        for line in &found {
+            assert_eq!(line["metadata"]["rating"], 4.5, "{format:?}");
+            assert_eq!(ids(&line["metadata"]["annotations"])[..2], ["a", "d"], "{format:?}");
+        }
+        // Each line has only the annotations on its branch.
+        let of_steps =
+            |id: &str| found.iter().filter(|line| ids(&line["metadata"]["annotations"]).iter().any(|one| one == id)).count();
+        assert_eq!((of_steps("b") > 0, of_steps("e")), (true, 0), "{format:?}");
+    }
+    let cast = export(Format::Asciicast);
+    assert_eq!(cast[1], json!([0.0, "m", "4/5 [good] all in all"]));
+    assert_eq!(cast[2], json!([0.0, "m", "5/5"]));
 }
 
 #[test]
@@ -150,7 +222,13 @@ fn a_call_under_way_is_unknown_and_never_a_success() {
     for _ in 0..1000 {
         drop(recorder.begin(intent(Some(0))).unwrap());
     }
-    let refused = recorder.export_as(&tenant(), "live", (Format::Sharegpt, &Filter::default()), &mut Vec::new()).unwrap_err();
+    let refused = recorder
+        .export_as(&tenant(), "live", (Format::Sharegpt, &Filter::default(), &Annotations::default()), &mut Vec::new())
+        .unwrap_err();
     assert!(matches!(refused, TrajectoryError::TooManyBranches { branches: 1001, .. }), "{refused}");
-    assert!(recorder.export_as(&tenant(), "none", (Format::Atif, &Filter::default()), &mut Vec::new()).is_err());
+    assert!(
+        recorder
+            .export_as(&tenant(), "none", (Format::Atif, &Filter::default(), &Annotations::default()), &mut Vec::new())
+            .is_err()
+    );
 }

@@ -9,8 +9,8 @@ use std::path::Path;
 
 use arenite_model::{ErrorCode, TenantId};
 use arenite_trajectory::{
-    BlobRef, Body, Failure, Filter, Format, Intent, Limits, NetworkEvent, NotKept, Origin, Outcome, OutcomeKind, Recorder,
-    SessionChange, SessionEvent, Step, StepResult, TrajectoryError,
+    Annotations, BlobRef, Body, Failure, Failures, Filter, Format, Intent, Limits, NetworkEvent, NotKept, Origin, Outcome,
+    OutcomeKind, Recorder, SessionChange, SessionEvent, Step, StepResult, TrajectoryError,
 };
 use serde_json::{Value, json};
 
@@ -445,6 +445,31 @@ fn results_are_told_by_answers_of_any_size_and_are_filtered_by() {
 }
 
 #[test]
+fn lists_have_the_number_of_failed_steps_and_the_last_one() {
+    let dir = tempfile::tempdir().unwrap();
+    recorded(dir.path());
+    let failures = |recorder: &Recorder| recorder.list(&tenant()).unwrap()[0].failures;
+    let of = |steps, last| Some(Failures { steps, last });
+    let recorder = open(dir.path());
+    assert_eq!(failures(&recorder), of(1, Some(2)));
+    // A step that fails after a later one has is not the last.
+    let [early, late] = [7, 8].map(|_| recorder.begin(intent("s1", None)).unwrap());
+    let failed = || Outcome { status: Some(404), result: OutcomeKind::Error, error: None };
+    late.finish(failed()).unwrap();
+    assert_eq!(failures(&recorder), of(2, Some(8)));
+    early.finish(failed()).unwrap();
+    // A client that left is no failure.
+    drop(recorder.begin(intent("s1", None)).unwrap());
+    recorder.note_network(&tenant(), "s1", network_event("a.test")).unwrap();
+    assert_eq!(failures(&recorder), of(3, Some(8)));
+    drop(recorder);
+    let again = open(dir.path());
+    call(&again, "s1");
+    again.close_trajectory(&tenant(), "s1");
+    assert_eq!(failures(&again), of(3, Some(8)));
+}
+
+#[test]
 fn whatever_is_changed_on_disk_is_found_and_never_answered_as_recorded() {
     let dir = tempfile::tempdir().unwrap();
     recorded(dir.path());
@@ -521,6 +546,7 @@ fn logs_of_version_one_are_read_and_gone_on_with() {
     assert_eq!(before[1].result, Some(StepResult::Failed(Failure::ExitCode(1))));
     call(&recorder, "sb-demo");
     assert_eq!(all(&recorder, "sb-demo").len(), before.len() + 1);
+    assert_eq!(recorder.list(&tenant()).unwrap()[0].failures, None);
     let found = recorder.verify(&tenant(), "sb-demo").unwrap();
     assert!(found.unchecked > 10 && found.lines > found.unchecked, "{found:?}");
     assert!(found.problems.iter().all(|problem| problem.line.is_none()), "{found:?}");
@@ -635,7 +661,7 @@ fn network_records_stand_between_steps_and_outlive_a_restart() {
 
     let kinds = |network| {
         let (mut out, filter) = (Vec::new(), Filter { network, ..Filter::default() });
-        let steps = recorder.export_as(&tenant(), "s1", (Format::Jsonl, &filter), &mut out).unwrap();
+        let steps = recorder.export_as(&tenant(), "s1", (Format::Jsonl, &filter, &Annotations::default()), &mut out).unwrap();
         assert_eq!(steps, 2);
         let lines = String::from_utf8(out).unwrap();
         let place = |line: &str| {

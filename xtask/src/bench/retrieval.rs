@@ -22,7 +22,7 @@ const ROUNDS: &str = "3";
 const CORPUS: &str = "bench";
 
 /// A program's JSON answer: all of its output, or the last line that has some.
-fn told(mut command: std::process::Command) -> Result<Value, Failure> {
+pub(super) fn told(mut command: std::process::Command) -> Result<Value, Failure> {
     let output = command.stderr(Stdio::inherit()).output().attempt(|| "could not start a measurement".into())?;
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().rev().find(|line| line.starts_with('{')).unwrap_or_default();
@@ -31,7 +31,7 @@ fn told(mut command: std::process::Command) -> Result<Value, Failure> {
         .map_err(|_| Failure::new(format!("a measurement ended with {} and no numbers", output.status)))
 }
 
-fn number(value: &Value, path: &str) -> Result<f64, Failure> {
+pub(super) fn number(value: &Value, path: &str) -> Result<f64, Failure> {
     value.pointer(path).and_then(Value::as_f64).ok_or_else(|| Failure::new(format!("a measurement tells no {path}")))
 }
 

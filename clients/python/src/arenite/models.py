@@ -15,6 +15,12 @@ class Model(BaseModel):
     model_config = ConfigDict(extra="allow", protected_namespaces=())
 
 
+AnnotationId: TypeAlias = str
+"""Identifies an annotation of a trajectory: `n` and 11 lower-case letters or digits."""
+
+AnnotationLabel: TypeAlias = str
+"""A label of an annotation."""
+
 CheckpointPolicy: TypeAlias = Literal["manual", "auto"] | str
 """When checkpoints of a sandbox's disk are taken."""
 
@@ -160,6 +166,9 @@ Quota: TypeAlias = Literal[
 ] | str
 """An amount that a limit applies to."""
 
+Rating: TypeAlias = int
+"""A rating from 1, the worst, to 5, the best."""
+
 RequestedMode: TypeAlias = Literal["none", "allowlist", "observe", "open"] | str
 """What a sandbox may reach."""
 
@@ -186,8 +195,8 @@ SandboxState: TypeAlias = Literal["creating", "running", "paused", "deleting", "
 SecretName: TypeAlias = str
 """Names a secret within its tenant."""
 
-SecretPlace: TypeAlias = Literal["header", "query", "body"] | str
-"""A part of a request into which the value is put."""
+SecretPlace: TypeAlias = Literal["header", "query", "body", "postgres", "ssh"] | str
+"""A part of a request or a connection into which the value is put."""
 
 SessionChange: TypeAlias = Literal["begin", "end"] | str
 
@@ -220,6 +229,44 @@ VolumeState: TypeAlias = Literal["ready", "removing", "missing", "unreachable"] 
 
 WebhookId: TypeAlias = str
 """Identifies a webhook: `w` and 11 lower-case letters or digits."""
+
+
+class Annotation(Model):
+    """What someone says about a trajectory, or about one of its steps."""
+    author: str | None = None
+    """Who created it: a key's id, or `user:` and the user of a token. Null on a server without authentication, and for
+    its configured key.
+    """
+    changed_at: datetime
+    changed_by: str | None = None
+    """Who changed it last, likewise. Absent: nobody has changed it."""
+    created_at: datetime
+    id: AnnotationId
+    labels: list[AnnotationLabel]
+    rating: Rating | None = None
+    """Null: it does not rate."""
+    revision: int
+    """Counts its changes, from 1."""
+    step: int | None = None
+    """The step's number. Null: it is about the whole trajectory."""
+    text: str
+    """Plain text; empty: it has only labels or a rating."""
+
+
+class AnnotationList(Model):
+    annotations: list[Annotation]
+    next_cursor: str | None = None
+    """`cursor` of the next page; null at the end."""
+    trajectory: str
+
+
+class AnnotationSummary(Model):
+    """What the annotations of a trajectory say together."""
+    count: int
+    labels: list[AnnotationLabel]
+    """The labels of the trajectory and of its steps."""
+    rating: float | None = None
+    """The mean of the ratings of the whole trajectory. Null: nobody rated it."""
 
 
 class AuditInfo(Model):
@@ -645,6 +692,8 @@ class HostCapacity(Model):
 
 class ImageEntry(Model):
     """An image in a list."""
+    base: str | None = None
+    """The image of the list that has its lower layers; null if there is none."""
     created_at: str
     """RFC 3339."""
     digest: str
@@ -663,10 +712,22 @@ class ImageDetails(ImageEntry):
     entrypoint: list[str]
     """The start of the image's command."""
     exposed_ports: list[str]
+    history: list[ImageLayer]
+    """Its layers, the lowest first."""
     source: str | None = None
     """The registry's reference with the digest of the manifest; null if it was built or loaded here."""
     user: str | None = None
     workdir: str | None = None
+
+
+class ImageLayer(Model):
+    """A layer of an image."""
+    created_at: str
+    """RFC 3339."""
+    created_by: str
+    """The instruction that built it."""
+    digest: str
+    size_bytes: int
 
 
 class ImageList(Model):
@@ -744,8 +805,8 @@ class ModelPrice(Model):
     output: float
 
 
-class ModelRouteSpec(Model):
-    """A model route, as a client sets it."""
+class ModelRouteInfo(Model):
+    """A model route."""
     budget: ModelBudget | None = None
     """For the route as a whole."""
     budget_each: ModelBudget | None = None
@@ -762,10 +823,6 @@ class ModelRouteSpec(Model):
     """The longest time without a byte of the upstream's answer, from 1 to 3600; 600 by default."""
     upstream: str = ''
     """The base URL of the upstream with its version, such as `https://models.example.org/v1`."""
-
-
-class ModelRouteInfo(ModelRouteSpec):
-    """A model route."""
     changed_at: datetime
     created_at: datetime
     name: str
@@ -823,7 +880,7 @@ class ModelUse(Model):
 
 
 class NetworkEvent(Model):
-    """A refusal, or the end of an allowed connection."""
+    """A refusal, the end of an allowed connection, or a signed login by SSH."""
     address: str | None = None
     after: int | None = None
     """The last step that started before this was written; set by the log."""
@@ -839,11 +896,15 @@ class NetworkEvent(Model):
     name: str | None = None
     path: str | None = None
     port: int
+    process: NetworkProcess | None = None
+    """That made the connection or sent the query, where it was found."""
     protocol: str
-    """`dns`, `tls`, `http`, `tcp` or `udp`."""
+    """`dns`, `tls`, `http`, `https`, `postgres`, `ssh`, `tcp` or `udp`."""
     reason: str
     rule: str | None = None
     """The rule that decided."""
+    ssh: SshLogin | None = None
+    """The login by SSH that was signed or not. Without a known server, its record has no name and the port 0."""
 
 
 class NetworkInfo(Model):
@@ -873,6 +934,20 @@ class NetworkPolicy(Model):
     protocol to all protocols.
     """
     mode: PolicyMode | None = None
+
+
+class NetworkProcess(Model):
+    """The process in a sandbox that made a connection or sent a query, as the host's kernel knows it. The sandbox
+    chose the texts.
+    """
+    command: str
+    """The start of the command line, of up to 256 bytes, with spaces between its arguments. Control characters are
+    escaped.
+    """
+    name: str
+    """The name of the program, of up to 16 bytes."""
+    pid: int
+    """In the sandbox's own numbers."""
 
 
 class NetworkRecordList(Model):
@@ -1043,6 +1118,18 @@ class ReencryptedSecrets(Model):
     """How many had another key than the first one."""
 
 
+class RefusedEnvelope(Model):
+    """A refusal in AIO Sandbox's envelope."""
+    code: ErrorCode
+    """The kind of error, for programs."""
+    hint: str | None = None
+    """How to go on."""
+    message: str
+    quota: QuotaExceeded | None = None
+    """The quota of the tenant that was exceeded."""
+    success: bool
+
+
 class RegistryInfo(Model):
     """A registry with the user that pulls are made with."""
     changed_at: datetime
@@ -1054,6 +1141,17 @@ class RegistryList(Model):
     next_cursor: str | None = None
     """`cursor` of the next page; null at the end."""
     registries: list[RegistryInfo]
+
+
+class RemovedAnnotation(Model):
+    id: AnnotationId
+    removed: bool
+
+
+class RemovedAnnotations(Model):
+    """How many annotations were removed."""
+    removed: int
+    trajectory: str
 
 
 class RemovedFile(Model):
@@ -1244,7 +1342,7 @@ class SandboxSpec(Model):
     restart_processes: bool | None = None
     """Starts the main command, and leaves out the processes that the state keeps."""
     secrets: list[SecretBinding] | None = None
-    """The secrets that the egress proxy puts into its requests."""
+    """The secrets that the egress proxy puts into its requests, and those that its SSH agent signs with."""
     state: StateId | None = None
     """The sealed state that its disk starts as; absent: the image alone."""
     tier: Tier | None = None
@@ -1275,12 +1373,16 @@ class SecretBinding(Model):
     """Placeholders of the sandboxes that it is a fork of. They may be in its files and processes."""
     name: SecretName
     placeholder: str
-    """Unique to the sandbox and the secret: letters, digits, and underscores."""
+    """Unique to the sandbox and the secret: letters, digits, and underscores. Empty for SSH keys."""
+    ssh: bool | None = None
+    """It is an SSH key: programs let the agent at `SSH_AUTH_SOCK` sign with it."""
 
 
 class SecretInfo(Model):
     """A secret without its value."""
     created_at: datetime
+    host_keys: list[str]
+    """Keys of the servers, for SSH."""
     hosts: list[str]
     name: SecretName
     places: list[SecretPlace]
@@ -1357,7 +1459,9 @@ class SnapshotInfo(Model):
     """The size of the image of its processes, in bytes; null: it has none."""
     name: SnapshotName
     node: NodeName | None = None
-    """The node that has it; null without a cluster."""
+    """The node that sealed it; null without a cluster."""
+    nodes: list[NodeName]
+    """The nodes that have its disk, that one first. Empty without a cluster."""
     note: str | None = None
     sandbox: SandboxName
     """The sandbox that it was sealed from, which may be gone."""
@@ -1369,6 +1473,18 @@ class SnapshotList(Model):
     next_cursor: str | None = None
     """`cursor` of the next page; null at the end."""
     snapshots: list[SnapshotInfo]
+
+
+class SshLogin(Model):
+    """A login by SSH that a key of a secret signed, or should have signed."""
+    fingerprint: str
+    """Of the key."""
+    host_key: str | None = None
+    """Fingerprint of the server's key, if the client proved it."""
+    secret: str | None = None
+    """None: no secret of the sandbox has this key."""
+    user: str | None = None
+    """The user on the server. None: what was to be signed is no login."""
 
 
 class Stage(Model):
@@ -1494,6 +1610,14 @@ class TenantList(Model):
     tenants: list[TenantInfo]
 
 
+class TrajectoryFailures(Model):
+    """The failed steps of a trajectory."""
+    last: int | None = None
+    """The last one of them."""
+    steps: int
+    """The number of steps with the result `failed`."""
+
+
 class TrajectoryList(Model):
     next_cursor: str | None = None
     """`cursor` of the next page; null at the end."""
@@ -1504,12 +1628,16 @@ class TrajectoryList(Model):
 
 class TrajectorySummary(Model):
     """A summary of one trajectory."""
+    annotations: AnnotationSummary | None = None
+    """What its annotations say together. Absent: it has none. They are not in the record, so lists add them."""
     archived: bool | None = None
     """It is in object storage."""
     bytes: int
     """Bytes of its log, without blobs."""
     ended: bool
     """Its sandbox was deleted."""
+    failures: TrajectoryFailures | None = None
+    """Absent: an older version, which did not count them, began the record."""
     first_at: datetime
     last_at: datetime
     sandbox_name: str
@@ -1548,6 +1676,12 @@ class UsedAmounts(Model):
     """Bytes that it received, with headers."""
     memory_gib_seconds: float
     """Memory in use, over time."""
+    model_calls: int | None = None
+    """Calls of models through the tenant's routes."""
+    model_cost_usd: float | None = None
+    """In dollars, by the prices of the routes at the time of each call."""
+    model_input_tokens: int | None = None
+    model_output_tokens: int | None = None
     tool_calls: int
     """Calls of its API and its tools that are steps of its trajectory."""
 
@@ -1666,6 +1800,8 @@ class Work(Model):
 
 class WorkerInfo(Model):
     """A worker with its sessions."""
+    node: NodeName | None = None
+    """Null without a cluster."""
     sessions: list[SessionInfo]
     worker_id: str
 
@@ -1674,6 +1810,8 @@ class WorkerList(Model):
     """AgentFlow's workers and their sessions."""
     next_cursor: str | None = None
     """`cursor` of the next page; null at the end."""
+    warnings: list[str] | None = None
+    """Why workers are missing, such as a node that does not answer. Absent if none is."""
     workers: list[WorkerInfo]
 
 

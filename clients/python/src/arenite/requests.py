@@ -7,6 +7,9 @@ from typing import Any, Literal
 
 from typing_extensions import Required, TypeAlias, TypedDict
 
+AnnotationLabel: TypeAlias = str
+"""A label of an annotation."""
+
 CheckpointPolicy: TypeAlias = Literal["manual", "auto"] | str
 """When checkpoints of a sandbox's disk are taken."""
 
@@ -44,6 +47,9 @@ ModelDialect: TypeAlias = Literal["openai", "anthropic"] | str
 PauseKind: TypeAlias = Literal["freeze", "disk"] | str
 """What a pause keeps of a sandbox."""
 
+Rating: TypeAlias = int
+"""A rating from 1, the worst, to 5, the best."""
+
 RequestedMode: TypeAlias = Literal["none", "allowlist", "observe", "open"] | str
 """What a sandbox may reach."""
 
@@ -65,8 +71,8 @@ SandboxName: TypeAlias = str
 SecretName: TypeAlias = str
 """Names a secret within its tenant."""
 
-SecretPlace: TypeAlias = Literal["header", "query", "body"] | str
-"""A part of a request into which the value is put."""
+SecretPlace: TypeAlias = Literal["header", "query", "body", "postgres", "ssh"] | str
+"""A part of a request or a connection into which the value is put."""
 
 SnapshotName: TypeAlias = str
 """Names a snapshot within its tenant: a DNS label."""
@@ -88,6 +94,15 @@ class AdoptSandbox(TypedDict, total=False):
     """Takes a sandbox out of quarantine."""
     name: SandboxName | None
     """Absent: the name that it had, otherwise its id."""
+
+
+class ChangeAnnotation(TypedDict, total=False):
+    """Changes of an annotation. Absent fields stay as they are."""
+    labels: list[AnnotationLabel] | None
+    """All labels that it has from then on."""
+    rating: Rating | None
+    """Null: it does not rate any more."""
+    text: str | None
 
 
 class ChangeSandbox(TypedDict, total=False):
@@ -158,6 +173,18 @@ class CopyVolume(TypedDict, total=False):
     """The name of the copy."""
     size_bytes: int | None
     """What it may hold, in bytes; by default as much as the other one."""
+
+
+class CreateAnnotation(TypedDict, total=False):
+    """A new annotation. It needs a text, a label, or a rating."""
+    labels: list[AnnotationLabel]
+    """At most 16: lower-case letters, digits and inner `.`, `_`, `:`, `/`, `-`."""
+    rating: Rating | None
+    """From 1, the worst, to 5, the best."""
+    step: int | None
+    """The number of the step that it is about; absent: the whole trajectory."""
+    text: str
+    """Plain text, at most 8 KiB."""
 
 
 class CreateGroup(TypedDict, total=False):
@@ -393,14 +420,23 @@ class PullImage(TypedDict, total=False):
 
 class PutSecret(TypedDict, total=False):
     """A secret to create or to change. What is absent stays."""
+    host_keys: list[str] | None
+    """With the place `ssh`: keys of the servers, up to 32, each as `TYPE KEY` or `HOST TYPE KEY`, as `ssh-keyscan`
+    prints them. With one or more, only logins to servers with these keys are signed.
+    """
     hosts: list[str] | None
     """The servers that get it: `api.example.com`, `*.example.com`, or with ports, `api.example.com:8443`; without,
-    443. Without hosts, no sandbox can have it, and routes for models can use it.
+    443, or 5432 if its only place is `postgres`, or 22 for `ssh`. Without hosts, no sandbox can have it, and routes
+    for models can use it.
     """
     places: list[SecretPlace] | None
-    """Where in a request it may be; by default in headers."""
+    """Where in a request or a connection it may be; by default in headers. `ssh` is the only place of a secret, and
+    stays: the value is a private key of OpenSSH (ed25519, ecdsa, or rsa) without a passphrase.
+    """
     value: str | None
-    """8 bytes to 8 KiB without control characters. It can't be read again. Required for a new secret."""
+    """8 bytes to 8 KiB, without control characters if it is no SSH key. It can't be read again. Required for a new
+    secret.
+    """
 
 
 class RenewGroup(TypedDict, total=False):
@@ -476,6 +512,12 @@ class SetRegistry(TypedDict, total=False):
     password: str | None
     """Or a token. It can't be read again."""
     user: str | None
+
+
+class SignIn(TypedDict, total=False):
+    """Signs a browser in."""
+    key: Required[str]
+    """A key, a token or a ticket."""
 
 
 class TenantLimits(TypedDict, total=False):

@@ -5,7 +5,7 @@ use arenite_control::webhooks::DeliveryState;
 use arenite_model::WebhookId;
 use clap::{Args, Subcommand};
 
-use super::{Format, Server};
+use super::{Format, ListOutput, Output, Server};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -35,7 +35,7 @@ pub(crate) struct EventsArgs {
     #[arg(long, value_name = "ID")]
     pub(crate) after: Option<String>,
     #[command(flatten)]
-    pub(crate) format: Format,
+    pub(crate) output: Output,
     #[command(flatten)]
     pub(crate) server: Server,
 }
@@ -79,7 +79,7 @@ pub(crate) struct WebhookCreateArgs {
 #[derive(Debug, Args)]
 pub(crate) struct WebhookLsArgs {
     #[command(flatten)]
-    pub(crate) format: Format,
+    pub(crate) output: ListOutput,
     #[command(flatten)]
     pub(crate) server: Server,
 }
@@ -121,7 +121,7 @@ pub(crate) struct WebhookDeliveriesArgs {
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) limit: u32,
     #[command(flatten)]
-    pub(crate) format: Format,
+    pub(crate) output: ListOutput,
     #[command(flatten)]
     pub(crate) server: Server,
 }

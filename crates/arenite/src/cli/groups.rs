@@ -3,7 +3,7 @@
 use arenite_model::GroupName;
 use clap::{Args, Subcommand};
 
-use super::{Format, Server};
+use super::{Format, ListOutput, Server};
 use crate::config::values::Span;
 
 #[derive(Debug, Subcommand)]
@@ -42,7 +42,7 @@ pub(crate) struct GroupCreateArgs {
 #[derive(Debug, Args)]
 pub(crate) struct GroupLsArgs {
     #[command(flatten)]
-    pub(crate) format: Format,
+    pub(crate) output: ListOutput,
     #[command(flatten)]
     pub(crate) server: Server,
 }

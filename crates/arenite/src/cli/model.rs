@@ -5,7 +5,7 @@ use std::str::FromStr;
 use arenite_model::ModelRouteName;
 use clap::{Args, Subcommand};
 
-use super::{Format, Server};
+use super::{Format, ListOutput, Output, Server};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ModelCommand {
@@ -100,7 +100,7 @@ pub(crate) struct ModelSetArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ModelLsArgs {
     #[command(flatten)]
-    pub(crate) format: Format,
+    pub(crate) output: ListOutput,
     #[command(flatten)]
     pub(crate) server: Server,
 }
@@ -110,7 +110,7 @@ pub(crate) struct ModelShowArgs {
     /// Name of the route
     pub(crate) name: ModelRouteName,
     #[command(flatten)]
-    pub(crate) format: Format,
+    pub(crate) output: Output,
     #[command(flatten)]
     pub(crate) server: Server,
 }

@@ -3,7 +3,7 @@
 use arenite_model::SandboxName;
 use clap::{Args, Subcommand};
 
-use super::{Format, Network, Server};
+use super::{Format, Network, Output, Server};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum NetworkCommand {
@@ -23,7 +23,7 @@ pub(crate) struct NetworkShowArgs {
     #[arg(long)]
     pub(crate) refused: bool,
     #[command(flatten)]
-    pub(crate) format: Format,
+    pub(crate) output: Output,
     #[command(flatten)]
     pub(crate) server: Server,
 }

@@ -3,7 +3,7 @@
 use arenite_model::NodeName;
 use clap::{Args, Subcommand};
 
-use super::{Format, Server};
+use super::{ListOutput, Server};
 use crate::config::values::Span;
 
 #[derive(Debug, Subcommand)]
@@ -26,7 +26,7 @@ Examples:
   arenite node ls --json | jq -r '.nodes[] | select(.state != \"up\") | .name'")]
 pub(crate) struct NodeLsArgs {
     #[command(flatten)]
-    pub(crate) format: Format,
+    pub(crate) output: ListOutput,
     #[command(flatten)]
     pub(crate) server: Server,
 }

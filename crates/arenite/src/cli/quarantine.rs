@@ -3,7 +3,7 @@
 use arenite_model::{SandboxId, SandboxName};
 use clap::{Args, Subcommand};
 
-use super::{Format, Server};
+use super::{Format, ListOutput, Server};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum QuarantineCommand {
@@ -25,7 +25,7 @@ Examples:
   arenite quarantine ls --json | jq -r '.quarantine[].id'")]
 pub(crate) struct QuarantineLsArgs {
     #[command(flatten)]
-    pub(crate) format: Format,
+    pub(crate) output: ListOutput,
     #[command(flatten)]
     pub(crate) server: Server,
 }

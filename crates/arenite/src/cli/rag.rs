@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::{DataDir, Format};
+use super::{DataDir, Format, Output};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum RagCommand {
@@ -162,7 +162,7 @@ pub(crate) struct RagEvalArgs {
 #[derive(Debug, Args)]
 pub(crate) struct RagLsArgs {
     #[command(flatten)]
-    pub(crate) format: Format,
+    pub(crate) output: Output,
     #[command(flatten)]
     pub(crate) data_dir: DataDir,
 }

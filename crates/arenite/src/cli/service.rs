@@ -40,7 +40,10 @@ pub(crate) struct ServiceUninstallArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
+The script also completes names of sandboxes, images and the like, which it asks the server of ARENITE_SERVER for.
+
 Examples:
+  source <(arenite completions bash)   try it in this shell
   arenite completions bash | sudo tee /usr/share/bash-completion/completions/arenite
   arenite completions zsh > ~/.zfunc/_arenite
   arenite completions fish > ~/.config/fish/completions/arenite.fish")]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use arenite_model::{GroupName, SandboxName, SnapshotName};
 use clap::{Args, Subcommand};
 
-use super::{Format, Server};
+use super::{Format, ListOutput, Output, Server};
 use crate::config::values::Span;
 
 #[derive(Debug, Args)]
@@ -40,7 +40,7 @@ pub(crate) struct HistoryArgs {
     /// The sandbox
     pub(crate) sandbox: SandboxName,
     #[command(flatten)]
-    pub(crate) format: Format,
+    pub(crate) output: ListOutput,
     #[command(flatten)]
     pub(crate) server: Server,
 }
@@ -93,7 +93,7 @@ pub(crate) struct DiffArgs {
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) limit: u32,
     #[command(flatten)]
-    pub(crate) format: Format,
+    pub(crate) output: Output,
     #[command(flatten)]
     pub(crate) server: Server,
 }
@@ -192,15 +192,18 @@ pub(crate) struct SnapshotCreateArgs {
 #[derive(Debug, Args)]
 pub(crate) struct SnapshotLsArgs {
     #[command(flatten)]
-    pub(crate) format: Format,
+    pub(crate) output: ListOutput,
     #[command(flatten)]
     pub(crate) server: Server,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct SnapshotInspectArgs {
-    /// The snapshot
-    pub(crate) name: SnapshotName,
+    /// The snapshots
+    #[arg(required = true)]
+    pub(crate) names: Vec<SnapshotName>,
+    #[command(flatten)]
+    pub(crate) output: Output,
     #[command(flatten)]
     pub(crate) server: Server,
 }
@@ -219,7 +222,7 @@ pub(crate) struct SnapshotFilesArgs {
     #[arg(default_value = "/")]
     pub(crate) path: String,
     #[command(flatten)]
-    pub(crate) format: Format,
+    pub(crate) output: Output,
     #[command(flatten)]
     pub(crate) server: Server,
 }
@@ -254,6 +257,9 @@ pub(crate) struct SnapshotExportArgs {
     /// The file; - is stdout
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: PathBuf,
+    /// Show no progress
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
     #[command(flatten)]
     pub(crate) server: Server,
 }
@@ -271,6 +277,9 @@ pub(crate) struct SnapshotImportArgs {
     /// Name of the new snapshot [default: that of the exported one]
     #[arg(long)]
     pub(crate) name: Option<SnapshotName>,
+    /// Show no progress
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
     #[command(flatten)]
     pub(crate) format: Format,
     #[command(flatten)]

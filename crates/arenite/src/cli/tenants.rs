@@ -5,7 +5,7 @@ use arenite_model::{KeyId, TenantId};
 use clap::{Args, Subcommand, ValueEnum};
 use jiff::Timestamp;
 
-use super::{Format, Server};
+use super::{Format, ListOutput, Output, Server};
 use crate::config::values::{LimitOf, MinTier, Span};
 
 #[derive(Debug, Subcommand)]
@@ -39,7 +39,7 @@ pub(crate) struct TenantCreateArgs {
 #[derive(Debug, Args)]
 pub(crate) struct TenantLsArgs {
     #[command(flatten)]
-    pub(crate) format: Format,
+    pub(crate) output: ListOutput,
     #[command(flatten)]
     pub(crate) server: Server,
 }
@@ -156,7 +156,7 @@ pub(crate) struct KeyLsArgs {
     #[arg(long, value_name = "TENANT")]
     pub(crate) tenant: Option<TenantId>,
     #[command(flatten)]
-    pub(crate) format: Format,
+    pub(crate) output: ListOutput,
     #[command(flatten)]
     pub(crate) server: Server,
 }
@@ -237,10 +237,10 @@ pub(crate) struct UsageArgs {
     #[arg(long, value_name = "TIME")]
     pub(crate) until: Option<Timestamp>,
     /// Print comma-separated values
-    #[arg(long, conflicts_with = "json")]
+    #[arg(long, conflicts_with_all = ["json", "output"])]
     pub(crate) csv: bool,
     #[command(flatten)]
-    pub(crate) format: Format,
+    pub(crate) output: Output,
     #[command(flatten)]
     pub(crate) server: Server,
 }
@@ -270,7 +270,7 @@ pub(crate) struct AuditArgs {
     #[arg(long, value_name = "CURSOR")]
     pub(crate) cursor: Option<String>,
     #[command(flatten)]
-    pub(crate) format: Format,
+    pub(crate) output: Output,
     #[command(flatten)]
     pub(crate) server: Server,
 }

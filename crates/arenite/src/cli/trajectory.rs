@@ -7,7 +7,9 @@ use arenite_trajectory::Format as ExportFormat;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 
-use super::{Format, Server};
+use super::{
+    Annotated, Format, ListOutput, Output, Server, TrajectoryAnnotateArgs, TrajectoryAnnotationsArgs, TrajectoryUnannotateArgs,
+};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TrajectoryCommand {
@@ -21,6 +23,12 @@ pub(crate) enum TrajectoryCommand {
     Replay(TrajectoryReplayArgs),
     /// Check that records and bodies are unchanged
     Verify(TrajectoryVerifyArgs),
+    /// Add a note, labels or a rating to a trajectory or a step, or change them
+    Annotate(TrajectoryAnnotateArgs),
+    /// List the annotations of a trajectory
+    Annotations(TrajectoryAnnotationsArgs),
+    /// Remove annotations
+    Unannotate(TrajectoryUnannotateArgs),
 }
 
 /// The selected steps.
@@ -63,7 +71,9 @@ pub(crate) struct TrajectoryVerifyArgs {
 #[command(after_help = "\
 Examples:
   arenite trajectory ls
-  arenite trajectory ls --worker solver-3 --task task-17")]
+  arenite trajectory ls --worker solver-3 --task task-17
+  arenite trajectory ls --label good --min-rating 4
+  arenite trajectory ls --failed")]
 pub(crate) struct TrajectoryLsArgs {
     /// Only trajectories of this AgentFlow worker
     #[arg(long, value_name = "ID")]
@@ -71,8 +81,13 @@ pub(crate) struct TrajectoryLsArgs {
     /// Only trajectories of this task
     #[arg(long, value_name = "ID")]
     pub(crate) task: Option<String>,
+    /// Only trajectories with failed steps
+    #[arg(long)]
+    pub(crate) failed: bool,
     #[command(flatten)]
-    pub(crate) format: Format,
+    pub(crate) annotated: Annotated,
+    #[command(flatten)]
+    pub(crate) output: ListOutput,
     #[command(flatten)]
     pub(crate) server: Server,
 }
@@ -102,7 +117,7 @@ pub(crate) struct TrajectoryShowArgs {
     #[command(flatten)]
     pub(crate) chosen: Chosen,
     #[command(flatten)]
-    pub(crate) format: Format,
+    pub(crate) output: Output,
     #[command(flatten)]
     pub(crate) server: Server,
 }
@@ -114,8 +129,10 @@ Examples:
   arenite trajectory export solver-3 --format openai-messages -o messages.jsonl
   arenite trajectory export demo --format asciicast -o demo.cast && asciinema play demo.cast
   arenite trajectory export --all -o steps.jsonl
+  arenite trajectory export --label good --min-rating 4 --format sharegpt --annotations -o good.jsonl
 
-Only the agent's steps are exported, unless --origin selects others.
+Only the agent's steps are exported, unless --origin selects others. --all, --annotated, --label and
+--min-rating export all trajectories that they select.
 
 Formats:
   jsonl                everything that was recorded, one step per line
@@ -127,11 +144,19 @@ Formats:
   asciicast            commands and their output, for asciinema")]
 pub(crate) struct TrajectoryExportArgs {
     /// Trajectory id, or the name of a sandbox or worker for its latest; a unique prefix is enough
-    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    #[arg(required_unless_present_any = SEVERAL, conflicts_with_all = SEVERAL)]
     pub(crate) trajectory: Option<String>,
     /// All trajectories
     #[arg(long)]
     pub(crate) all: bool,
+    #[command(flatten)]
+    pub(crate) annotated: Annotated,
+    /// With annotations, also in formats that have no field for them: openai-messages and sharegpt
+    #[arg(long, conflicts_with = "no_annotations")]
+    pub(crate) annotations: bool,
+    /// Without annotations
+    #[arg(long)]
+    pub(crate) no_annotations: bool,
     /// Export format
     #[arg(long, default_value = "jsonl", value_name = "FORMAT", value_parser = formats())]
     pub(crate) format: ExportFormat,
@@ -169,9 +194,15 @@ pub(crate) struct TrajectoryReplayArgs {
     /// Image to run on [default: the original one]
     #[arg(long, value_name = "IMAGE")]
     pub(crate) on: Option<ImageName>,
-    /// Last step to run
+    /// First step of interest: start from the nearest checkpoint or snapshot before it that still exists
+    #[arg(long, value_name = "STEP")]
+    pub(crate) from_step: Option<u64>,
+    /// Last step to run; without --from-step, start from the nearest checkpoint or snapshot before it
     #[arg(long, value_name = "STEP")]
     pub(crate) until: Option<u64>,
+    /// Run all steps from the beginning, in an empty sandbox
+    #[arg(long, conflicts_with = "from_step")]
+    pub(crate) from_start: bool,
     /// Continue after a difference and list all; later ones may result from it
     #[arg(long)]
     pub(crate) keep_going: bool,
@@ -185,6 +216,9 @@ pub(crate) struct TrajectoryReplayArgs {
     #[command(flatten)]
     pub(crate) server: Server,
 }
+
+/// Arguments that select trajectories without a name.
+const SEVERAL: [&str; 4] = ["all", "annotated", "label", "min_rating"];
 
 fn formats() -> impl TypedValueParser<Value = ExportFormat> {
     PossibleValuesParser::new(ExportFormat::ALL.map(ExportFormat::name)).try_map(|name| name.parse::<ExportFormat>())

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use arenite_model::ImageName;
 use clap::{Args, Subcommand};
 
-use super::{DataDir, Format};
+use super::{DataDir, Format, Output};
 use crate::config::values::Size;
 
 #[derive(Debug, Subcommand)]
@@ -136,7 +136,7 @@ pub(crate) struct VmProbeArgs {
 #[derive(Debug, Args)]
 pub(crate) struct VmListArgs {
     #[command(flatten)]
-    pub(crate) format: Format,
+    pub(crate) output: Output,
     #[command(flatten)]
     pub(crate) data_dir: DataDir,
 }

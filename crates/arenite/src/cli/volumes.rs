@@ -3,7 +3,7 @@
 use arenite_model::VolumeName;
 use clap::{Args, Subcommand};
 
-use super::{Format, Server};
+use super::{Format, ListOutput, Output, Server};
 use crate::config::values::Size;
 
 #[derive(Debug, Subcommand)]
@@ -52,7 +52,7 @@ pub(crate) struct VolumeCreateArgs {
 #[derive(Debug, Args)]
 pub(crate) struct VolumeLsArgs {
     #[command(flatten)]
-    pub(crate) format: Format,
+    pub(crate) output: ListOutput,
     #[command(flatten)]
     pub(crate) server: Server,
 }
@@ -63,7 +63,7 @@ pub(crate) struct VolumeInspectArgs {
     #[arg(required = true)]
     pub(crate) names: Vec<VolumeName>,
     #[command(flatten)]
-    pub(crate) format: Format,
+    pub(crate) output: Output,
     #[command(flatten)]
     pub(crate) server: Server,
 }

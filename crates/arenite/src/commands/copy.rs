@@ -13,13 +13,13 @@ use std::process::ExitCode;
 
 use arenite_model::SandboxName;
 use bytes::Bytes;
-use futures_util::{Stream, StreamExt, TryStreamExt};
-use indicatif::{ProgressBar, ProgressStyle};
+use futures_util::{Stream, StreamExt};
 use serde::Deserialize;
 use tokio_util::io::ReaderStream;
 
 use super::exec::Command;
 use super::quoted;
+use super::transfer::Transfer;
 use crate::cli::CpArgs;
 use crate::client::{Client, encoded};
 use crate::failure::{Attempt, Failure, Outcome};
@@ -88,14 +88,14 @@ pub(crate) async fn copy(args: CpArgs) -> Outcome {
     let sides = (Side::parse(&args.source)?, Side::parse(&args.target)?);
     let arguments = [("source", &*args.source), ("target", &*args.target)];
     let client = Client::connect_to(&args.server)?.recorded_as("cp", &arguments)?;
-    let copy = Copy { client, progress: Progress::new(args.quiet) };
+    let copy = Copy { client, progress: Transfer::new("copying", args.quiet) };
     let sandboxes: Vec<SandboxName> = [&sides.0, &sides.1].into_iter().filter_map(Side::sandbox).collect();
     let done = copy.run_all(sides).await;
     for sandbox in sandboxes {
         copy.client.end_command(sandbox.as_str()).await;
     }
     done?;
-    copy.progress.0.finish_and_clear();
+    copy.progress.end();
     Ok(ExitCode::SUCCESS)
 }
 
@@ -117,7 +117,7 @@ struct Uploaded {}
 
 struct Copy {
     client: Client,
-    progress: Progress,
+    progress: Transfer,
 }
 
 impl Copy {
@@ -181,8 +181,17 @@ impl Copy {
         to: &SandboxPath,
         content: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
     ) -> Result<(), Failure> {
+        self.upload_counted(to, self.progress.watch(content)).await
+    }
+
+    /// Uploads what is counted elsewhere.
+    async fn upload_counted(
+        &self,
+        to: &SandboxPath,
+        content: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
+    ) -> Result<(), Failure> {
         let path = format!("/sandbox/{}/v1/file/upload", to.name);
-        let answer: wire::Envelope<Uploaded> = self.client.upload(&path, &to.path, self.progress.watch(content)).await?;
+        let answer: wire::Envelope<Uploaded> = self.client.upload(&path, &to.path, content).await?;
         answer.into_data().map(|Uploaded {}| ())
     }
 
@@ -191,7 +200,9 @@ impl Copy {
         from: &SandboxPath,
     ) -> Result<impl Stream<Item = io::Result<Bytes>> + Send + Unpin + 'static + use<>, Failure> {
         let path = format!("/sandbox/{}/v1/file/download?path={}", from.name, encoded(&from.path));
-        Ok(Box::pin(self.progress.watch(self.client.download(&path).await?)))
+        let (size, content) = self.client.download_sized(&path).await?;
+        self.progress.expect(size.unwrap_or_default());
+        Ok(Box::pin(self.progress.watch(content)))
     }
 
     async fn between(&self, from: &SandboxPath, to: &SandboxPath) -> Result<(), Failure> {
@@ -201,8 +212,7 @@ impl Copy {
         }
         let to = self.landing(to, base_name(&from.path)).await?;
         let content = self.download(from).await?;
-        // Counted on the way in; once is enough.
-        self.upload(&to, content).await
+        self.upload_counted(&to, content).await
     }
 
     async fn bring_in(&self, from: &Path, to: &SandboxPath) -> Result<(), Failure> {
@@ -324,28 +334,6 @@ pub(super) async fn write_file(target: &Path, mut content: impl Stream<Item = io
         let _ = std::fs::remove_file(&part);
     }
     result
-}
-
-/// Shows the progress of a copy, on a terminal.
-struct Progress(ProgressBar);
-
-impl Progress {
-    fn new(quiet: bool) -> Self {
-        let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::no_length() };
-        bar.set_style(ProgressStyle::with_template("{spinner} {bytes} at {bytes_per_sec}").expect("the template is valid"));
-        Self(bar)
-    }
-
-    fn expect(&self, bytes: u64) {
-        let style = ProgressStyle::with_template("{wide_bar} {bytes} of {total_bytes} at {bytes_per_sec}, {eta} left");
-        self.0.set_style(style.expect("the template is valid"));
-        self.0.set_length(bytes);
-    }
-
-    fn watch<S: Stream<Item = io::Result<Bytes>>>(&self, content: S) -> impl Stream<Item = io::Result<Bytes>> + use<S> {
-        let bar = self.0.clone();
-        content.inspect_ok(move |piece| bar.inc(piece.len() as u64))
-    }
 }
 
 #[cfg(test)]

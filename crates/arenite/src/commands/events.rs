@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::cli::EventsArgs;
 use crate::client::{Client, encoded};
 use crate::failure::{Attempt, Failure, Outcome};
+use crate::output::Form;
 use crate::{output, wire};
 
 const EVENTS: &str = "/api/v2/events";
@@ -16,6 +17,7 @@ const MAX_LINE: usize = 1 << 20;
 
 pub(crate) async fn events(args: EventsArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
+    let form = args.output.form();
     let mut filter = String::new();
     let kinds = args.kind.iter().map(|kind| ("type", kind.as_str()));
     let sandboxes = args.sandbox.iter().map(|name| ("sandbox", name.as_str()));
@@ -30,7 +32,7 @@ pub(crate) async fn events(args: EventsArgs) -> Outcome {
         if page.gap {
             eprintln!("{MISSING}");
         }
-        page.events.iter().try_for_each(|event| show(event, args.format.json))?;
+        page.events.iter().try_for_each(|event| show(event, &form))?;
         let is_end = page.events.is_empty();
         after = Some(page.next_after);
         if is_end {
@@ -39,14 +41,14 @@ pub(crate) async fn events(args: EventsArgs) -> Outcome {
     }
     if args.follow {
         let after = after.unwrap_or_default();
-        follow(&client, &format!("{EVENTS}?follow=true{filter}&after={}", encoded(&after)), args.format.json).await?;
+        follow(&client, &format!("{EVENTS}?follow=true{filter}&after={}", encoded(&after)), &form).await?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 const MISSING: &str = "events are missing here: the server does not have them any more";
 
-async fn follow(client: &Client, path: &str, as_json: bool) -> Result<(), Failure> {
+async fn follow(client: &Client, path: &str, form: &Form) -> Result<(), Failure> {
     let mut stream = client.download(path).await?;
     let (mut rest, mut kind) = (Vec::new(), String::new());
     while let Some(piece) = stream.next().await {
@@ -60,7 +62,7 @@ async fn follow(client: &Client, path: &str, as_json: bool) -> Result<(), Failur
                 match kind.as_str() {
                     "gap" => eprintln!("{MISSING}"),
                     "server_stopping" => return Err(Failure::new("the server is stopping")),
-                    _ => show(&serde_json::from_str(data).attempt(|| "an event is not understood".into())?, as_json)?,
+                    _ => show(&serde_json::from_str(data).attempt(|| "an event is not understood".into())?, form)?,
                 }
             }
         }
@@ -71,10 +73,14 @@ async fn follow(client: &Client, path: &str, as_json: bool) -> Result<(), Failur
     Err(Failure::new("the server ended the stream of events"))
 }
 
-fn show(event: &Value, as_json: bool) -> Result<(), Failure> {
-    if as_json {
-        output::line(event);
-        return Ok(());
+fn show(event: &Value, form: &Form) -> Result<(), Failure> {
+    match form {
+        Form::Table => {}
+        Form::Json => {
+            output::line(event);
+            return Ok(());
+        }
+        Form::Name | Form::Template(_) => return form.show_objects(vec![event.clone()], "id").map(drop),
     }
     let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str);
     let (at, kind) = (text("/at").unwrap_or("-"), text("/type").unwrap_or("-"));

@@ -14,14 +14,15 @@ use tokio::io::AsyncReadExt;
 use super::{command_line, environment, terminal};
 use crate::cli::ExecArgs;
 use crate::client::{Client, encoded};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{EXEC_FAILED, Failure, INTERRUPTED, Outcome, TIMED_OUT, USAGE};
 use crate::{output, wire};
 
-/// The exit code for a failure of Arenite, not of the command.
-const ARENITE_FAILED: u8 = 125;
-
 pub(crate) async fn exec(args: ExecArgs) -> Outcome {
-    run(args).await.map_err(|failure| if failure.code() == 1 { failure.exit_code(ARENITE_FAILED) } else { failure })
+    run(args).await.map_err(|failure| match failure.code() {
+        // No command can be meant by an invalid command line.
+        USAGE if failure.status().is_none() => failure,
+        _ => failure.exit_code(EXEC_FAILED),
+    })
 }
 
 async fn run(args: ExecArgs) -> Outcome {
@@ -167,7 +168,7 @@ impl Command {
     }
 
     /// Runs it to its end with this input, and returns its output and its exit code.
-    async fn whole(&self, client: &Client, input: &str) -> Result<Value, Failure> {
+    pub(crate) async fn whole(&self, client: &Client, input: &str) -> Result<Value, Failure> {
         let started = self.start(client, input.is_empty().then_some(0.2)).await?;
         let (session, command) = (&started.session_id, &started.command_id);
         if !input.is_empty() {
@@ -247,13 +248,13 @@ impl Command {
         Ok(ExitCode::from(match (status.as_str(), exit_code) {
             ("timed_out", _) => {
                 eprintln!("error: the command was killed after its time was up");
-                124
+                TIMED_OUT
             }
             // 128 and the signal's number.
-            ("killed", _) if interrupts == 1 => 130,
+            ("killed", _) if interrupts == 1 => INTERRUPTED,
             ("killed", _) => 137,
             (_, Some(code)) => (code & 0xff) as u8,
-            (_, None) => ARENITE_FAILED,
+            (_, None) => EXEC_FAILED,
         }))
     }
 

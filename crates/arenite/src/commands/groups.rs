@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use super::sandbox::each;
 use crate::cli::{GroupCommand, GroupCreateArgs, GroupLsArgs, GroupRenewArgs, GroupRmArgs};
 use crate::client::{Client, read_answer};
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
+use crate::output::{Entries, View};
 use crate::{output, wire};
 
 const GROUPS: &str = "/api/v2/groups";
@@ -48,14 +49,14 @@ fn show(as_json: bool, group: Value) -> Outcome {
 
 async fn ls(args: GroupLsArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
-    if args.format.json {
-        output::json(&client.get_all::<Value>(GROUPS, "groups").await?);
-        return Ok(ExitCode::SUCCESS);
-    }
-    let list: wire::Groups = client.get_all(GROUPS, "groups").await?;
+    let fetch = async || client.get_all(GROUPS, "groups").await;
+    args.output.form().show(Entries::named("groups"), fetch, view).await
+}
+
+fn view(answer: Value) -> Result<View, Failure> {
+    let list: wire::Groups = read_answer(answer)?;
     if list.groups.is_empty() {
-        eprintln!("there are no groups; create one with: arenite group create NAME");
-        return Ok(ExitCode::SUCCESS);
+        return Ok(View::empty("there are no groups; create one with: arenite group create NAME"));
     }
     let now = Timestamp::now();
     let mut rows = output::table(&["name", "state", "sandboxes", "lease", "ends in", "created"]);
@@ -69,8 +70,7 @@ async fn ls(args: GroupLsArgs) -> Outcome {
             format!("{} ago", output::distance(group.created_at, now)),
         ]);
     }
-    output::rows(&rows);
-    Ok(ExitCode::SUCCESS)
+    Ok(rows.into())
 }
 
 async fn rm(args: GroupRmArgs) -> Outcome {

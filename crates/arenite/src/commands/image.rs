@@ -21,7 +21,9 @@ use crate::cli::{
     BuildArgs, ImageHistoryArgs, ImageLoadArgs, ImageLsArgs, ImagePruneArgs, ImageRmArgs, ImageSaveArgs, InspectArgs,
 };
 use crate::config::values::Size;
-use crate::failure::{Attempt, Failure, Outcome};
+use crate::failure::{Attempt, Failure, NOT_FOUND, Outcome};
+use crate::names;
+use crate::output::{Entries, Form, View};
 use crate::{output, serve};
 
 pub(super) fn refused(error: &ImageError) -> Failure {
@@ -30,7 +32,8 @@ pub(super) fn refused(error: &ImageError) -> Failure {
             eprintln!("  {line}");
         }
     }
-    Failure::new(error.to_string()).maybe_hint(error.hint())
+    let failure = Failure::new(error.to_string()).maybe_hint(error.hint());
+    if matches!(error, ImageError::NotFound { .. }) { failure.exit_code(NOT_FOUND) } else { failure }
 }
 
 pub(super) fn must_be_root() -> Result<(), Failure> {
@@ -313,23 +316,33 @@ fn not_built(name: &ImageName) -> Failure {
     refused(&ImageError::NotFound { name: name.clone() })
 }
 
+/// Adds to the failure of an image that doesn't exist the name that was meant.
+pub(super) fn refused_by(store: &ImageStore, error: &ImageError) -> Failure {
+    let failure = refused(error);
+    let ImageError::NotFound { name } = error else { return failure };
+    let built: Vec<String> = store.list().unwrap_or_default().iter().map(|image| image.name.to_string()).collect();
+    match names::hint(name.as_str(), &built, names::IMAGE.command, failure.hint_text()) {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    }
+}
+
 pub(crate) fn ls(args: &ImageLsArgs) -> Outcome {
     let images = match open(&args.data_dir.data_dir)? {
         Some(store) => store.list().map_err(|error| refused(&error))?,
         None => Vec::new(),
     };
-    if args.format.json {
-        let value = serde_json::to_value(&images).attempt(|| "could not write the list".into())?;
-        output::json(&serde_json::json!({ "images": value }));
-        return Ok(ExitCode::SUCCESS);
-    }
+    let value = serde_json::to_value(&images).attempt(|| "could not write the list".into())?;
+    args.output.form().show(serde_json::json!({ "images": value }), Entries::named("images"), |_| Ok(view(&images)))
+}
+
+fn view(images: &[Image]) -> View {
     if images.is_empty() {
-        eprintln!("no image is built here; build one with: arenite image build base");
-        return Ok(ExitCode::SUCCESS);
+        return View::empty("no image is built here; build one with: arenite image build base");
     }
     let now = jiff::Timestamp::now();
     let mut rows = output::table(&["name", "size", "layers", "built", "digest"]);
-    for image in &images {
+    for image in images {
         rows.add_row([
             image.name.to_string(),
             Size(image.size_bytes).short(),
@@ -338,16 +351,16 @@ pub(crate) fn ls(args: &ImageLsArgs) -> Outcome {
             image.digest.chars().take(12).collect(),
         ]);
     }
-    output::rows(&rows);
-    Ok(ExitCode::SUCCESS)
+    rows.into()
 }
 
 pub(crate) fn inspect(args: &InspectArgs) -> Outcome {
     let store = open(&args.data_dir.data_dir)?.ok_or_else(|| not_built(&args.image))?;
-    let image = store.get(&args.image).map_err(|error| refused(&error))?;
-    if args.format.json {
-        output::json(&serde_json::to_value(&image).attempt(|| "could not write the image".into())?);
-        return Ok(ExitCode::SUCCESS);
+    let image = store.get(&args.image).map_err(|error| refused_by(&store, &error))?;
+    let form = args.output.form();
+    if form != Form::Table {
+        let value = serde_json::to_value(&image).attempt(|| "could not write the image".into())?;
+        return form.show_objects(vec![value], "name");
     }
     let config = &image.config;
     output::line(format_args!("name     {}", image.name));
@@ -384,7 +397,7 @@ pub(crate) fn inspect(args: &InspectArgs) -> Outcome {
         output::line(format_args!("label    {}={}", output::harmless(key), output::harmless(value)));
     }
     output::line("");
-    let mut rows = output::table(&["layer", "size", "made by"]);
+    let mut rows = output::table(&["layer", "size", "made by"]).long(&["made by"]);
     for layer in &image.layers {
         let made_by: String = output::harmless(&layer.created_by).chars().take(100).collect();
         rows.add_row([layer.digest.chars().take(12).collect(), Size(layer.bytes).short(), made_by]);
@@ -395,22 +408,22 @@ pub(crate) fn inspect(args: &InspectArgs) -> Outcome {
 
 pub(crate) fn history(args: &ImageHistoryArgs) -> Outcome {
     let store = open(&args.data_dir.data_dir)?.ok_or_else(|| not_built(&args.image))?;
-    let image = store.get(&args.image).map_err(|error| refused(&error))?;
+    let image = store.get(&args.image).map_err(|error| refused_by(&store, &error))?;
     let layers: Vec<_> = image.layers.iter().rev().collect();
-    if args.format.json {
-        let value = serde_json::to_value(&layers).attempt(|| "could not write the layers".into())?;
-        output::json(&serde_json::json!({ "layers": value }));
-        return Ok(ExitCode::SUCCESS);
-    }
+    let value = serde_json::to_value(&layers).attempt(|| "could not write the layers".into())?;
+    let entries = Entries { list: "layers", names: &["digest"] };
+    args.output.form().show(serde_json::json!({ "layers": value }), entries, |_| Ok(layers_view(&layers)))
+}
+
+fn layers_view(layers: &[&arenite_image::Layer]) -> View {
     let now = jiff::Timestamp::now();
-    let mut rows = output::table(&["layer", "added", "size", "made by"]);
+    let mut rows = output::table(&["layer", "added", "size", "made by"]).long(&["made by"]);
     for layer in layers {
         let added = format!("{} ago", output::distance(layer.created_at, now));
         let made_by = output::harmless(&layer.created_by);
         rows.add_row([layer.digest.chars().take(12).collect(), added, Size(layer.bytes).short(), made_by.to_string()]);
     }
-    output::rows(&rows);
-    Ok(ExitCode::SUCCESS)
+    rows.into()
 }
 
 pub(crate) fn rm(args: &ImageRmArgs) -> Outcome {
@@ -441,7 +454,7 @@ pub(crate) fn rm(args: &ImageRmArgs) -> Outcome {
                     eprintln!("{} layers stay until the sandboxes that use them are deleted", removed.kept.len());
                 }
             }
-            Err(error) => code = refused(&error).report(),
+            Err(error) => code = refused_by(&store, &error).report(),
         }
     }
     Ok(code)
@@ -450,8 +463,8 @@ pub(crate) fn rm(args: &ImageRmArgs) -> Outcome {
 pub(crate) fn save(args: &ImageSaveArgs) -> Outcome {
     let missing = || args.images.first().map_or_else(|| Failure::new("no image is named"), not_built);
     let store = open(&args.data_dir.data_dir)?.ok_or_else(missing)?;
-    let images =
-        arenite_image::save(&store, &args.images, args.guest.program(), &args.output).map_err(|error| refused(&error))?;
+    let images = arenite_image::save(&store, &args.images, args.guest.program(), &args.output)
+        .map_err(|error| refused_by(&store, &error))?;
     let bytes = std::fs::metadata(&args.output).attempt(|| format!("could not read {}", args.output.display()))?.len();
     let names: Vec<String> = images.iter().map(|image| image.name.to_string()).collect();
     eprintln!("saved {} in {}: {}", names.join(", "), args.output.display(), Size(bytes).short());

@@ -1,7 +1,9 @@
 //! Commands and families of commands, one file each.
 
+mod annotations;
 mod base;
 pub(crate) mod copy;
+pub(crate) mod demo;
 pub(crate) mod events;
 pub(crate) mod exec;
 pub(crate) mod explore;
@@ -12,6 +14,7 @@ pub(crate) mod mcp;
 pub(crate) mod model;
 pub(crate) mod network;
 pub(crate) mod node;
+pub(crate) mod open;
 mod pull_bar;
 pub(crate) mod quarantine;
 pub(crate) mod rag;
@@ -26,10 +29,12 @@ pub(crate) mod shell;
 pub(crate) mod states;
 pub(crate) mod storage;
 pub(crate) mod store;
+pub(crate) mod templates;
 pub(crate) mod tenants;
 pub(crate) mod terminal;
 pub(crate) mod top;
 pub(crate) mod trajectory;
+mod transfer;
 pub(crate) mod usage;
 pub(crate) mod vm;
 pub(crate) mod volumes;

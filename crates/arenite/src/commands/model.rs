@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use crate::cli::{ModelCommand, ModelLsArgs, ModelRmArgs, ModelSetArgs, ModelShowArgs, PriceOf};
 use crate::client::{Client, read_answer};
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
+use crate::output::{Entries, Form, View};
 use crate::{output, wire};
 
 const MODELS: &str = "/api/v2/models";
@@ -49,31 +50,30 @@ async fn set(args: ModelSetArgs) -> Outcome {
 
 async fn list(args: ModelLsArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
-    if args.format.json {
-        output::json(&client.get_all::<Value>(MODELS, "models").await?);
-        return Ok(ExitCode::SUCCESS);
-    }
-    let list: wire::ModelRoutes = client.get_all(MODELS, "models").await?;
+    let fetch = async || client.get_all(MODELS, "models").await;
+    args.output.form().show(Entries::named("models"), fetch, view).await
+}
+
+fn view(answer: Value) -> Result<View, Failure> {
+    let list: wire::ModelRoutes = read_answer(answer)?;
     if list.models.is_empty() {
-        eprintln!("there are no model routes; add one with: arenite model set NAME --upstream URL");
-        return Ok(ExitCode::SUCCESS);
+        return Ok(View::empty("there are no model routes; add one with: arenite model set NAME --upstream URL"));
     }
-    let mut rows = output::table(&["name", "dialect", "upstream", "secret", "models"]);
+    let mut rows = output::table(&["name", "dialect", "upstream", "secret", "models"]).long(&["upstream", "models"]);
     for route in list.models {
         let models = if route.models.is_empty() { "all".to_owned() } else { output::harmless(&route.models.join(", ")) };
         let secret = route.secret.unwrap_or_else(|| "none".to_owned());
         rows.add_row(vec![route.name, route.dialect, output::harmless(&route.upstream), secret, models]);
     }
-    output::rows(&rows);
-    Ok(ExitCode::SUCCESS)
+    Ok(rows.into())
 }
 
 async fn show(args: ModelShowArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
     let shown: Value = client.get(&format!("{MODELS}/{}", args.name)).await?;
-    if args.format.json {
-        output::json(&shown);
-        return Ok(ExitCode::SUCCESS);
+    let form = args.output.form();
+    if form != Form::Table {
+        return form.show_objects(vec![shown], "name");
     }
     let route: wire::ModelRoute = read_answer(shown)?;
     output::line(format!("upstream   {} ({})", output::harmless(&route.upstream), route.dialect));

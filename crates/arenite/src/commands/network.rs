@@ -9,6 +9,7 @@ use crate::cli::{Network, NetworkCommand, NetworkSetArgs, NetworkShowArgs, Netwo
 use crate::client::Client;
 use crate::failure::{Failure, Outcome};
 use crate::output;
+use crate::output::Form;
 
 const SANDBOXES: &str = "/api/v2/sandboxes";
 
@@ -42,9 +43,9 @@ pub(super) fn request(mode: Option<Network>, allow: &[String], deny: &[String]) 
 async fn show(args: NetworkShowArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
     let answer: Value = client.get(&format!("{SANDBOXES}/{}/network", args.sandbox)).await?;
-    if args.format.json {
-        output::json(&answer);
-        return Ok(ExitCode::SUCCESS);
+    let form = args.output.form();
+    if form != Form::Table {
+        return form.show_objects(vec![answer], "mode");
     }
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     output::line(format!("mode: {}", text(&answer["mode"])));
@@ -60,7 +61,8 @@ async fn show(args: NetworkShowArgs) -> Outcome {
         }
     }
     let now = Timestamp::now();
-    let mut rows = output::table(&["when", "", "protocol", "name", "address", "count", "why"]);
+    let columns = ["when", "", "protocol", "name", "address", "count", "why", "process"];
+    let mut rows = output::table(&columns).leave_out(&["protocol", "process"]);
     let events = answer["events"].as_array().into_iter().flatten();
     for event in events.filter(|event| event["kind"] == "decision" && !(args.refused && event["allowed"] == true)) {
         let when = event["time"].as_str().and_then(|time| time.parse::<Timestamp>().ok());
@@ -70,14 +72,33 @@ async fn show(args: NetworkShowArgs) -> Outcome {
             if event["allowed"] == true { "allowed" } else { "refused" }.to_owned(),
             text(&event["protocol"]),
             output::harmless(event["name"].as_str().unwrap_or("-")),
-            format!("{address}:{}", event["port"]),
+            // A login by SSH may have neither.
+            if event["port"] == 0 { address.to_owned() } else { format!("{address}:{}", event["port"]) },
             event["count"].to_string(),
-            output::harmless(event["rule"].as_str().or(event["reason"].as_str()).unwrap_or_default()),
+            output::harmless(&why(event)),
+            process(&event["process"]),
         ]);
     }
     output::rows(&rows);
     eprintln!("{} allowed and {} refused since the server started", answer["allowed"], answer["refused"]);
     Ok(ExitCode::SUCCESS)
+}
+
+/// The rule or the reason, and for SSH who logs in with which secret.
+fn why(event: &Value) -> String {
+    let why = event["rule"].as_str().or(event["reason"].as_str()).unwrap_or_default();
+    match (event["ssh"]["user"].as_str(), event["ssh"]["secret"].as_str()) {
+        (Some(user), Some(secret)) => format!("{why}: {user} with {secret}"),
+        (None, Some(secret)) => format!("{why}: {secret}"),
+        _ => why.to_owned(),
+    }
+}
+
+fn process(process: &Value) -> String {
+    match (process["name"].as_str(), process["pid"].as_u64()) {
+        (Some(name), Some(pid)) => output::harmless(&format!("{name} ({pid})")),
+        _ => "-".to_owned(),
+    }
 }
 
 async fn set(args: NetworkSetArgs) -> Outcome {

@@ -7,9 +7,10 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::cli::{NodeCommand, NodeDrainArgs, NodeLsArgs, NodeUncordonArgs};
-use crate::client::Client;
+use crate::client::{Client, read_answer};
 use crate::config::values::Size;
 use crate::failure::{Failure, Outcome};
+use crate::output::{Entries, View};
 use crate::{output, wire};
 
 const NODES: &str = "/api/v2/nodes";
@@ -26,14 +27,14 @@ pub(crate) async fn run(command: NodeCommand) -> Outcome {
 
 async fn ls(args: NodeLsArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
-    if args.format.json {
-        output::json(&client.get_all::<Value>(NODES, "nodes").await?);
-        return Ok(ExitCode::SUCCESS);
-    }
-    let list: wire::Nodes = client.get_all(NODES, "nodes").await?;
+    let fetch = async || client.get_all(NODES, "nodes").await;
+    args.output.form().show(Entries::named("nodes"), fetch, view).await
+}
+
+fn view(answer: Value) -> Result<View, Failure> {
+    let list: wire::Nodes = read_answer(answer)?;
     if list.nodes.is_empty() {
-        eprintln!("the server is not a node of a cluster");
-        return Ok(ExitCode::SUCCESS);
+        return Ok(View::empty("the server is not a node of a cluster"));
     }
     let now = Timestamp::now();
     let mut rows = output::table(&["name", "state", "sandboxes", "free memory", "free disk", "started", "renewed", "version"]);
@@ -49,8 +50,7 @@ async fn ls(args: NodeLsArgs) -> Outcome {
             output::harmless(&node.version),
         ]);
     }
-    output::rows(&rows);
-    Ok(ExitCode::SUCCESS)
+    Ok(rows.into())
 }
 
 /// Its state for people, with its drain.

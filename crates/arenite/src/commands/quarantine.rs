@@ -6,9 +6,10 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::cli::{QuarantineAdoptArgs, QuarantineCommand, QuarantineLsArgs, QuarantineRmArgs};
-use crate::client::Client;
+use crate::client::{Client, read_answer};
 use crate::config::values::Size;
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
+use crate::output::{Entries, View};
 use crate::{output, wire};
 
 const QUARANTINE: &str = "/api/v2/quarantine";
@@ -23,14 +24,14 @@ pub(crate) async fn run(command: QuarantineCommand) -> Outcome {
 
 async fn ls(args: QuarantineLsArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
-    if args.format.json {
-        output::json(&client.get_all::<Value>(QUARANTINE, "quarantine").await?);
-        return Ok(ExitCode::SUCCESS);
-    }
-    let list: wire::Quarantine = client.get_all(QUARANTINE, "quarantine").await?;
+    let fetch = async || client.get_all(QUARANTINE, "quarantine").await;
+    args.output.form().show(Entries { list: "quarantine", names: &["id"] }, fetch, view).await
+}
+
+fn view(answer: Value) -> Result<View, Failure> {
+    let list: wire::Quarantine = read_answer(answer)?;
     if list.quarantine.is_empty() {
-        eprintln!("no sandbox is in quarantine");
-        return Ok(ExitCode::SUCCESS);
+        return Ok(View::empty("no sandbox is in quarantine"));
     }
     let now = Timestamp::now();
     let mut rows = output::table(&["id", "name", "since", "processes", "disk", "adopted it is"]);
@@ -49,11 +50,8 @@ async fn ls(args: QuarantineLsArgs) -> Outcome {
             if item.has_record { "as it was" } else { "lost, with its disk" }.to_owned(),
         ]);
     }
-    output::rows(&rows);
-    for item in &list.quarantine {
-        output::line(format_args!("{}: {}", item.id, output::harmless(&item.reason)));
-    }
-    Ok(ExitCode::SUCCESS)
+    let reason = |item: &wire::Quarantined| format!("{}: {}", item.id, output::harmless(&item.reason));
+    Ok(View { lines: list.quarantine.iter().map(reason).collect(), ..rows.into() })
 }
 
 async fn adopt(args: QuarantineAdoptArgs) -> Outcome {

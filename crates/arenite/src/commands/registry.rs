@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use arenite_image::{Image, ImageError, PullEvent, PullRequest, PushEvent, Reference, RegistryOptions, docker_config_file};
 use arenite_model::ImageName;
-use indicatif::{ProgressBar, ProgressStyle};
 
-use super::image::{Prepared, interrupted, must_be_root, open, refused};
+use super::image::{Prepared, interrupted, must_be_root, open, refused, refused_by};
+use super::transfer::Transfer;
 use crate::cli::{ImagePullArgs, ImagePushArgs, RegistryArgs};
 use crate::config::values::Size;
 use crate::failure::{Attempt, Failure, Outcome};
@@ -38,26 +38,22 @@ fn pull_with_bar(
     options: &RegistryOptions,
 ) -> Result<Image, Failure> {
     let pulled = until_interrupted("pull", |cancel| {
-        let bar = ProgressBar::no_length();
-        bar.set_style(
-            ProgressStyle::with_template("{spinner} {bytes}/{total_bytes} {bytes_per_sec} {wide_bar}")
-                .expect("the template is valid"),
-        );
+        let transfer = Transfer::new(format!("pulling {reference}"), false);
         let request = PullRequest { reference, name, owner: None, options, cancel };
         let pulled = arenite_image::pull(prepared.images(), &request, &mut |event| match event {
             PullEvent::Resolved { digest, layers, missing, bytes } => {
-                bar.suspend(|| eprintln!("{digest}: {layers} layers, {missing} to download, {}", Size(bytes).short()));
-                bar.set_length(bytes);
-                bar.enable_steady_tick(Duration::from_millis(120));
+                transfer.say(&format!("{digest}: {layers} layers, {missing} to download, {}", Size(bytes).short()));
+                transfer.expect(bytes);
+                transfer.tick();
             }
-            PullEvent::Downloaded { bytes } => bar.inc(bytes),
+            PullEvent::Downloaded { bytes } => transfer.add(bytes),
             PullEvent::Unpacking => {
-                bar.finish_and_clear();
+                transfer.end();
                 eprintln!("unpacking");
             }
             PullEvent::Unpacked => {}
         });
-        bar.finish_and_clear();
+        transfer.end();
         pulled
     })?;
     eprintln!("image {} is pulled: {}, {}", pulled.name, Size(pulled.size_bytes).short(), &pulled.digest[..12]);
@@ -71,6 +67,7 @@ pub(crate) fn push(args: &ImagePushArgs) -> Outcome {
     let missing = || refused(&ImageError::NotFound { name: args.image.clone() });
     let store = open(&args.data_dir.data_dir)?.ok_or_else(missing)?;
     let name = args.image.clone();
+    store.get(&name).map_err(|error| refused_by(&store, &error))?;
     let digest = until_interrupted("push", |cancel| {
         arenite_image::push(&store, &name, args.guest.program(), &reference, &options, cancel, &mut |event| {
             let PushEvent::Layer { number, of, bytes, was_there } = event;

@@ -1,5 +1,6 @@
-//! `create`, `ls`, `set`, `rm`, `pause`, `resume`, `start`: the life of sandboxes.
+//! `create`, `ls`, `inspect`, `set`, `rm`, `pause`, `resume`, `start`: the life of sandboxes.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
@@ -9,9 +10,10 @@ use serde_json::{Value, json};
 
 use super::environment;
 use super::pull_bar::PullBar;
-use crate::cli::{CreateArgs, Idle, LsArgs, NamesArgs, Pause, PauseArgs, RmArgs, Server, SetArgs};
+use crate::cli::{CreateArgs, Idle, LsArgs, NamesArgs, Pause, PauseArgs, RmArgs, SandboxInspectArgs, Server, SetArgs};
 use crate::client::{Client, read_answer};
 use crate::failure::{Failure, Outcome};
+use crate::output::{Cell, Entries, Form, View};
 use crate::{output, wire};
 
 pub(super) const SANDBOXES: &str = "/api/v2/sandboxes";
@@ -25,6 +27,7 @@ pub(crate) async fn create(args: CreateArgs) -> Outcome {
         snapshot: args.snapshot.map(String::from),
         restart_processes: args.restart_processes.then_some(true),
         env: environment(&args.env)?,
+        secrets: args.secret.into_iter().map(String::from).collect(),
         args: args.args,
         image_command: args.image_command,
         workdir: args.workdir,
@@ -173,30 +176,44 @@ pub(crate) async fn ls(args: LsArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
     let query = args.query();
     let path = if query.is_empty() { SANDBOXES.to_owned() } else { format!("{SANDBOXES}?{query}") };
-    if args.format.json {
-        output::json(&client.get_all::<Value>(&path, "sandboxes").await?);
-        return Ok(ExitCode::SUCCESS);
-    }
-    let list: wire::Sandboxes = client.get_all(&path, "sandboxes").await?;
-    if args.quiet {
-        for sandbox in &list.sandboxes {
-            output::line(&sandbox.name);
+    let fetch = async || {
+        let mut list: Value = client.get_all(&path, "sandboxes").await?;
+        if let (Some(sandboxes), false) = (list["sandboxes"].as_array_mut(), args.newest) {
+            sort(sandboxes);
         }
-        return Ok(ExitCode::SUCCESS);
+        Ok(list)
+    };
+    let mut form = args.output.form();
+    if args.quiet {
+        form.form = Form::Name;
     }
-    if list.sandboxes.is_empty() && query.is_empty() {
-        eprintln!("there are no sandboxes; make one with: arenite create NAME");
-        return Ok(ExitCode::SUCCESS);
-    }
+    let empty = if query.is_empty() {
+        "there are no sandboxes; make one with: arenite create NAME"
+    } else {
+        "there are no such sandboxes"
+    };
+    form.show(Entries::named("sandboxes"), fetch, |answer| view(empty, answer)).await
+}
+
+/// The running ones first, and of each state the newest.
+fn sort(sandboxes: &mut [Value]) {
+    const ORDER: [&str; 4] = ["running", "creating", "paused", "deleting"];
+    let place = |sandbox: &Value| ORDER.iter().position(|state| sandbox["state"] == *state).unwrap_or(ORDER.len());
+    let created = |sandbox: &Value| sandbox["created_at"].as_str().and_then(|at| at.parse::<Timestamp>().ok());
+    sandboxes.sort_by_cached_key(|sandbox| (place(sandbox), Reverse(created(sandbox))));
+}
+
+fn view(empty: &str, answer: Value) -> Result<View, Failure> {
+    let list: wire::Sandboxes = read_answer(answer)?;
     if list.sandboxes.is_empty() {
-        eprintln!("there are no such sandboxes");
-        return Ok(ExitCode::SUCCESS);
+        return Ok(View::empty(empty));
     }
     let now = Timestamp::now();
-    let mut rows = output::table(&["name", "state", "image", "tier", "created", "used", "ends in", "id"]);
+    let header = ["name", "state", "image", "tier", "created", "used", "ends in", "id"];
+    let mut rows = output::table(&header).long(&["image"]).leave_out(&["id", "tier", "used"]);
     for sandbox in &list.sandboxes {
         let ago = |at: Timestamp| format!("{} ago", output::distance(at, now));
-        rows.add_row(vec![
+        rows.add_row::<Cell>(vec![
             sandbox.name.clone().into(),
             output::state(sandbox.state_and_kind()),
             sandbox.spec.image.clone().into(),
@@ -207,14 +224,21 @@ pub(crate) async fn ls(args: LsArgs) -> Outcome {
             sandbox.id.clone().into(),
         ]);
     }
-    output::rows(&rows);
-    for sandbox in &list.sandboxes {
-        if let Some(reason) = &sandbox.reason {
-            let kind = sandbox.died.as_ref().map_or_else(String::new, |died| format!(" ({})", output::harmless(&died.reason)));
-            output::line(format_args!("{}: {}{kind}", sandbox.name, output::harmless(reason)));
-        }
+    let reason = |sandbox: &wire::Sandbox| {
+        let reason = output::harmless(sandbox.reason.as_ref()?);
+        let kind = sandbox.died.as_ref().map_or_else(String::new, |died| format!(" ({})", output::harmless(&died.reason)));
+        Some(format!("{}: {reason}{kind}", sandbox.name))
+    };
+    Ok(View { lines: list.sandboxes.iter().filter_map(reason).collect(), ..rows.into() })
+}
+
+pub(crate) async fn inspect(args: SandboxInspectArgs) -> Outcome {
+    let client = Client::connect_to(&args.server)?;
+    let mut found = Vec::with_capacity(args.sandboxes.len());
+    for name in &args.sandboxes {
+        found.push(client.get::<Value>(&format!("{SANDBOXES}/{name}")).await?);
     }
-    Ok(ExitCode::SUCCESS)
+    args.output.selected().unwrap_or(Form::Json).show_objects(found, "name")
 }
 
 pub(crate) async fn rm(args: RmArgs) -> Outcome {

@@ -7,8 +7,9 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::cli::{SecretCommand, SecretLsArgs, SecretReencryptArgs, SecretRmArgs, SecretSetArgs};
-use crate::client::Client;
+use crate::client::{Client, read_answer};
 use crate::failure::{Attempt, Failure, Outcome};
+use crate::output::{Entries, View};
 use crate::{output, wire};
 
 const SECRETS: &str = "/api/v2/secrets";
@@ -33,7 +34,8 @@ async fn set(args: SecretSetArgs) -> Outcome {
     let value = if args.keep_value { None } else { Some(value(&args)?) };
     let given = |texts: Vec<String>| (!texts.is_empty()).then_some(texts);
     let places = args.place.iter().map(|place| place.as_str().to_owned()).collect();
-    let body = json!({ "value": value, "hosts": given(args.host), "places": given(places) });
+    let body =
+        json!({ "value": value, "hosts": given(args.host.clone()), "places": given(places), "host_keys": host_keys(&args)? });
     let set: Value = client.put(&format!("{SECRETS}/{}", args.name), &body).await?;
     if args.format.json {
         output::json(&set);
@@ -41,6 +43,14 @@ async fn set(args: SecretSetArgs) -> Outcome {
         output::line(args.name);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The lines of a file, without comments.
+fn host_keys(args: &SecretSetArgs) -> Result<Option<Vec<String>>, Failure> {
+    let Some(path) = &args.host_keys else { return Ok(None) };
+    let text = std::fs::read_to_string(path).attempt(|| format!("could not read {}", path.display()))?;
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    Ok(Some(lines.map(str::to_owned).collect()))
 }
 
 /// From a variable, a file, or standard input. A line break at the end does not belong to it.
@@ -67,17 +77,17 @@ fn value(args: &SecretSetArgs) -> Result<String, Failure> {
 
 async fn list(args: SecretLsArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
-    if args.format.json {
-        output::json(&client.get_all::<Value>(SECRETS, "secrets").await?);
-        return Ok(ExitCode::SUCCESS);
-    }
-    let list: wire::Secrets = client.get_all(SECRETS, "secrets").await?;
+    let fetch = async || client.get_all(SECRETS, "secrets").await;
+    args.output.form().show(Entries::named("secrets"), fetch, view).await
+}
+
+fn view(answer: Value) -> Result<View, Failure> {
+    let list: wire::Secrets = read_answer(answer)?;
     if list.secrets.is_empty() {
-        eprintln!("there are no secrets");
-        return Ok(ExitCode::SUCCESS);
+        return Ok(View::empty("there are no secrets; set one with: arenite secret set NAME --host HOST"));
     }
     let now = Timestamp::now();
-    let mut rows = output::table(&["name", "hosts", "in", "value set"]);
+    let mut rows = output::table(&["name", "hosts", "in", "value set"]).long(&["hosts"]);
     for secret in &list.secrets {
         rows.add_row(vec![
             secret.name.clone(),
@@ -86,8 +96,7 @@ async fn list(args: SecretLsArgs) -> Outcome {
             format!("{} ago", output::distance(secret.rotated_at, now)),
         ]);
     }
-    output::rows(&rows);
-    Ok(ExitCode::SUCCESS)
+    Ok(rows.into())
 }
 
 async fn remove(args: SecretRmArgs) -> Outcome {

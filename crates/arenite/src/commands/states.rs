@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
+use arenite_model::SandboxName;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use jiff::Timestamp;
@@ -13,13 +14,15 @@ use tokio_util::io::ReaderStream;
 use super::copy::write_file;
 use super::environment;
 use super::sandbox::{SANDBOXES, each, labels, show_several};
+use super::transfer::Transfer;
 use crate::cli::{
     CheckpointArgs, DiffArgs, ForkArgs, HistoryArgs, RollbackArgs, SnapshotCommand, SnapshotCpArgs, SnapshotCreateArgs,
     SnapshotExportArgs, SnapshotFilesArgs, SnapshotImportArgs, SnapshotInspectArgs, SnapshotLsArgs, SnapshotRmArgs,
 };
 use crate::client::{Client, encoded, read_answer};
 use crate::config::values::Size;
-use crate::failure::{Attempt, Outcome};
+use crate::failure::{Attempt, Failure, Outcome};
+use crate::output::{Entries, Form, View};
 use crate::{output, wire};
 
 const SNAPSHOTS: &str = "/api/v2/snapshots";
@@ -54,18 +57,20 @@ pub(crate) async fn checkpoint(args: CheckpointArgs) -> Outcome {
 
 pub(crate) async fn history(args: HistoryArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
-    let answer: Value = client.get_all(&format!("{SANDBOXES}/{}/history", args.sandbox), "checkpoints").await?;
-    if args.format.json {
-        output::json(&answer);
-        return Ok(ExitCode::SUCCESS);
-    }
+    let path = format!("{SANDBOXES}/{}/history", args.sandbox);
+    let fetch = async || client.get_all(&path, "checkpoints").await;
+    let entries = Entries { list: "checkpoints", names: &["number"] };
+    args.output.form().show(entries, fetch, |answer| history_view(&args.sandbox, answer)).await
+}
+
+fn history_view(sandbox: &SandboxName, answer: Value) -> Result<View, Failure> {
     let history: wire::History = read_answer(answer)?;
     if history.checkpoints.is_empty() {
-        eprintln!("it has no checkpoints; seal one with: arenite checkpoint {}", args.sandbox);
-        return Ok(ExitCode::SUCCESS);
+        return Ok(View::empty(format!("it has no checkpoints; seal one with: arenite checkpoint {sandbox}")));
     }
     let now = Timestamp::now();
-    let mut rows = output::table(&["", "checkpoint", "id", "from", "disk", "memory", "content", "created", "note"]);
+    let header = ["", "checkpoint", "id", "from", "disk", "memory", "content", "created", "note"];
+    let mut rows = output::table(&header).long(&["note"]).leave_out(&["content", "id", "memory", "from", "created"]);
     for checkpoint in &history.checkpoints {
         let number = |id: &String| history.checkpoints.iter().find(|other| other.id == *id).map(|other| other.number.to_string());
         let from =
@@ -82,8 +87,7 @@ pub(crate) async fn history(args: HistoryArgs) -> Outcome {
             if checkpoint.auto { "auto".to_owned() } else { output::harmless(checkpoint.note.as_deref().unwrap_or_default()) },
         ]);
     }
-    output::rows(&rows);
-    Ok(ExitCode::SUCCESS)
+    Ok(rows.into())
 }
 
 /// A size in a table; none: there is nothing of the kind.
@@ -103,7 +107,7 @@ pub(crate) async fn rollback(args: RollbackArgs) -> Outcome {
     show_return(args.format.json, &answer)
 }
 
-pub(crate) async fn reset(sandbox: &arenite_model::SandboxName, server: &crate::cli::Server) -> Outcome {
+pub(crate) async fn reset(sandbox: &SandboxName, server: &crate::cli::Server) -> Outcome {
     let client = Client::connect_to(server)?;
     let answer = client.post(&format!("{SANDBOXES}/{sandbox}/reset"), &json!({})).await?;
     show_return(false, &answer)
@@ -128,13 +132,12 @@ pub(crate) async fn diff(args: DiffArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
     let (before, after) = (encoded(&args.before), encoded(&args.after));
     let path = format!("{SANDBOXES}/{}/diff?before={before}&after={after}&limit={}", args.sandbox, args.limit);
-    let answer: Value = client.get(&path).await?;
-    if args.format.json {
-        output::json(&answer);
-        return Ok(ExitCode::SUCCESS);
-    }
+    args.output.form().show(client.get(&path).await?, Entries { list: "paths", names: &["path"] }, differences_view)
+}
+
+fn differences_view(answer: Value) -> Result<View, Failure> {
     let found: wire::Differences = read_answer(answer)?;
-    for path in &found.paths {
+    let line = |path: &wire::ChangedPath| {
         let mark = match path.change.as_str() {
             "added" => '+',
             "removed" => '-',
@@ -142,12 +145,10 @@ pub(crate) async fn diff(args: DiffArgs) -> Outcome {
             _ => '~',
         };
         let end = if path.kind == "directory" { "/" } else { "" };
-        output::line(format_args!("{mark} {}{end}", output::harmless(&path.path)));
-    }
-    if found.truncated {
-        eprintln!("there are more; see them with --limit");
-    }
-    Ok(ExitCode::SUCCESS)
+        format!("{mark} {}{end}", output::harmless(&path.path))
+    };
+    let note = found.truncated.then(|| "there are more; see them with --limit".to_owned());
+    Ok(View { lines: found.paths.iter().map(line).collect(), note, ..View::default() })
 }
 
 pub(crate) async fn fork(args: ForkArgs) -> Outcome {
@@ -206,18 +207,18 @@ async fn create(args: SnapshotCreateArgs) -> Outcome {
 
 async fn ls(args: SnapshotLsArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
-    let answer: Value = client.get_all(SNAPSHOTS, "snapshots").await?;
-    if args.format.json {
-        output::json(&answer);
-        return Ok(ExitCode::SUCCESS);
-    }
+    let fetch = async || client.get_all(SNAPSHOTS, "snapshots").await;
+    args.output.form().show(Entries::named("snapshots"), fetch, view).await
+}
+
+fn view(answer: Value) -> Result<View, Failure> {
     let list: wire::Snapshots = read_answer(answer)?;
     if list.snapshots.is_empty() {
-        eprintln!("there are no snapshots; create one with: arenite snapshot create SANDBOX NAME");
-        return Ok(ExitCode::SUCCESS);
+        return Ok(View::empty("there are no snapshots; create one with: arenite snapshot create SANDBOX NAME"));
     }
     let now = Timestamp::now();
-    let mut rows = output::table(&["name", "sandbox", "image", "disk", "memory", "created", "note"]);
+    let mut rows =
+        output::table(&["name", "sandbox", "image", "disk", "memory", "created", "note"]).long(&["note"]).leave_out(&["memory"]);
     for snapshot in &list.snapshots {
         rows.add_row(vec![
             snapshot.name.clone(),
@@ -229,24 +230,25 @@ async fn ls(args: SnapshotLsArgs) -> Outcome {
             output::harmless(snapshot.note.as_deref().unwrap_or_default()),
         ]);
     }
-    output::rows(&rows);
-    Ok(ExitCode::SUCCESS)
+    Ok(rows.into())
 }
 
 async fn inspect(args: SnapshotInspectArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
-    output::json(&client.get::<Value>(&format!("{SNAPSHOTS}/{}", args.name)).await?);
-    Ok(ExitCode::SUCCESS)
+    let mut found = Vec::with_capacity(args.names.len());
+    for name in &args.names {
+        found.push(client.get::<Value>(&format!("{SNAPSHOTS}/{name}")).await?);
+    }
+    args.output.selected().unwrap_or(Form::Json).show_objects(found, "name")
 }
 
 async fn files(args: SnapshotFilesArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
     let path = format!("{SNAPSHOTS}/{}/files?path={}", args.name, encoded(&args.path));
-    let answer: Value = client.get_all(&path, "files").await?;
-    if args.format.json {
-        output::json(&answer);
-        return Ok(ExitCode::SUCCESS);
-    }
+    args.output.form().show(client.get_all(&path, "files").await?, Entries::named("files"), files_view)
+}
+
+fn files_view(answer: Value) -> Result<View, Failure> {
     let list: wire::Files = read_answer(answer)?;
     let now = Timestamp::now();
     let mut rows = output::table(&["mode", "size", "modified", "name"]);
@@ -263,24 +265,32 @@ async fn files(args: SnapshotFilesArgs) -> Outcome {
             format!("{}{end}", output::harmless(&file.name)),
         ]);
     }
-    output::rows(&rows);
-    Ok(ExitCode::SUCCESS)
+    Ok(rows.into())
 }
 
 async fn copy_out(args: SnapshotCpArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
     let (name, path) = args.source;
-    let content = client.download(&format!("{SNAPSHOTS}/{name}/content?path={}", encoded(&path))).await?;
+    let (size, content) = client.download_sized(&format!("{SNAPSHOTS}/{name}/content?path={}", encoded(&path))).await?;
+    let transfer = Transfer::new("copying", false);
+    transfer.expect(size.unwrap_or_default());
+    let content = Box::pin(transfer.watch(content));
     let file = path.rsplit('/').next().unwrap_or_default();
     let target = if args.target.is_dir() { args.target.join(file) } else { args.target };
-    write_out(content, &target).await
+    let written = write_out(content, &target).await;
+    transfer.end();
+    written
 }
 
 async fn export(args: SnapshotExportArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
     let snapshot: wire::Snapshot = client.get(&format!("{SNAPSHOTS}/{}", args.name)).await?;
-    let content = client.download(&format!("{SNAPSHOTS}/{}/archive", args.name)).await?;
-    let written = write_out(content, &args.output).await?;
+    let (size, content) = client.download_sized(&format!("{SNAPSHOTS}/{}/archive", args.name)).await?;
+    let transfer = Transfer::new(format!("exporting {}", args.name), args.quiet);
+    transfer.expect(size.unwrap_or_default());
+    let written = write_out(Box::pin(transfer.watch(content)), &args.output).await;
+    transfer.end();
+    let written = written?;
     if snapshot.memory_bytes.is_some() {
         eprintln!("its processes are not in the file: sandboxes from it start the main command");
     }
@@ -305,8 +315,12 @@ async fn import(args: SnapshotImportArgs) -> Outcome {
     let file = tokio::fs::File::open(&args.file).await.attempt(unreadable)?;
     let size = file.metadata().await.attempt(unreadable)?.len();
     let name = args.name.as_ref().map_or_else(String::new, |name| format!("?name={name}"));
-    let content = ReaderStream::with_capacity(file, 256 << 10);
-    let answer: Value = client.post_file(&format!("{SNAPSHOTS}/import{name}"), size, content).await?;
+    let transfer = Transfer::new(format!("importing {}", args.file.display()), args.quiet);
+    transfer.expect(size);
+    let content = transfer.watch(ReaderStream::with_capacity(file, 256 << 10));
+    let answer = client.post_file(&format!("{SNAPSHOTS}/import{name}"), size, content).await;
+    transfer.end();
+    let answer: Value = answer?;
     if args.format.json {
         output::json(&answer);
         return Ok(ExitCode::SUCCESS);

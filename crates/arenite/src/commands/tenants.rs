@@ -14,6 +14,7 @@ use crate::cli::{
 use crate::client::{Client, encoded, read_answer};
 use crate::config::values::{MinTier, Size};
 use crate::failure::{Attempt, Failure, Outcome};
+use crate::output::{Entries, View};
 use crate::{output, wire};
 
 const TENANTS: &str = "/api/v2/tenants";
@@ -52,11 +53,12 @@ async fn create_tenant(args: TenantCreateArgs) -> Outcome {
 
 async fn list_tenants(args: TenantLsArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
-    if args.format.json {
-        output::json(&client.get_all::<Value>(TENANTS, "tenants").await?);
-        return Ok(ExitCode::SUCCESS);
-    }
-    let list: wire::Tenants = client.get_all(TENANTS, "tenants").await?;
+    let fetch = async || client.get_all(TENANTS, "tenants").await;
+    args.output.form().show(Entries::named("tenants"), fetch, tenants_view).await
+}
+
+fn tenants_view(answer: Value) -> Result<View, Failure> {
+    let list: wire::Tenants = read_answer(answer)?;
     let now = Timestamp::now();
     let mut rows = output::table(&["name", "created", "sandboxes", "cpu", "memory", "disk", "keys", "state"]);
     for tenant in &list.tenants {
@@ -71,8 +73,7 @@ async fn list_tenants(args: TenantLsArgs) -> Outcome {
             if tenant.disabled { "disabled" } else { "enabled" }.to_owned(),
         ]);
     }
-    output::rows(&rows);
-    Ok(ExitCode::SUCCESS)
+    Ok(rows.into())
 }
 
 /// What a tenant's sandboxes reserve, and its limit.
@@ -157,17 +158,17 @@ fn show_new_key(as_json: bool, created: Value) -> Outcome {
 async fn list_keys(args: KeyLsArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
     let path = args.tenant.map_or_else(|| KEYS.to_owned(), |tenant| format!("{KEYS}?tenant={tenant}"));
-    if args.format.json {
-        output::json(&client.get_all::<Value>(&path, "keys").await?);
-        return Ok(ExitCode::SUCCESS);
-    }
-    let list: wire::Keys = client.get_all(&path, "keys").await?;
+    let fetch = async || client.get_all(&path, "keys").await;
+    args.output.form().show(Entries { list: "keys", names: &["id"] }, fetch, keys_view).await
+}
+
+fn keys_view(answer: Value) -> Result<View, Failure> {
+    let list: wire::Keys = read_answer(answer)?;
     if list.keys.is_empty() {
-        eprintln!("there are no keys");
-        return Ok(ExitCode::SUCCESS);
+        return Ok(View::empty("there are no keys"));
     }
     let now = Timestamp::now();
-    let mut rows = output::table(&["id", "name", "role", "bound to", "created", "expires", "state"]);
+    let mut rows = output::table(&["id", "name", "role", "bound to", "created", "expires", "state"]).long(&["name", "bound to"]);
     for key in &list.keys {
         rows.add_row(vec![
             key.id.clone(),
@@ -179,8 +180,7 @@ async fn list_keys(args: KeyLsArgs) -> Outcome {
             key.state.clone(),
         ]);
     }
-    output::rows(&rows);
-    Ok(ExitCode::SUCCESS)
+    Ok(rows.into())
 }
 
 async fn rotate_key(args: KeyRotateArgs) -> Outcome {
@@ -218,18 +218,18 @@ pub(crate) async fn audit(args: AuditArgs) -> Outcome {
             path += &format!("&{name}={}", encoded(&value));
         }
     }
-    if args.format.json {
-        output::json(&client.get::<Value>(&path).await?);
-        return Ok(ExitCode::SUCCESS);
-    }
-    let audit: wire::Audit = client.get(&path).await?;
-    let mut rows = output::table(&["time", "tenant", "key", "action", "object", "client", "outcome"]);
+    args.output.form().show(client.get(&path).await?, Entries { list: "rows", names: &["object", "action"] }, audit_view)
+}
+
+fn audit_view(answer: Value) -> Result<View, Failure> {
+    let audit: wire::Audit = read_answer(answer)?;
+    let header = ["time", "tenant", "key", "action", "object", "client", "outcome"];
+    let mut rows = output::table(&header).long(&["object"]).leave_out(&["client", "tenant", "key"]);
     for row in audit.rows {
         let tenant = row.tenant.unwrap_or_else(|| "-".to_owned());
         let texts = [tenant, row.key, row.action, row.object, row.client, row.outcome];
         let cells = std::iter::once(row.time.to_string()).chain(texts.iter().map(|text| output::harmless(text)));
         rows.add_row(cells.collect::<Vec<_>>());
     }
-    output::rows(&rows);
-    Ok(ExitCode::SUCCESS)
+    Ok(rows.into())
 }

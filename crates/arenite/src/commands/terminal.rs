@@ -78,7 +78,8 @@ pub(crate) async fn attach(client: &Client, session: Session) -> Outcome {
     let (socket, _) = match tokio_tungstenite::client_async(request, client.dial().await?).await {
         Ok(connected) => connected,
         Err(tungstenite::Error::Http(answer)) => {
-            return Err(refusal(answer.status(), answer.body().as_deref().unwrap_or_default()));
+            let failure = refusal(answer.status(), answer.body().as_deref().unwrap_or_default());
+            return Err(client.suggest(failure, &session.path(size()), None).await);
         }
         Err(tungstenite::Error::Io(_)) => return Err(client.no_answer()),
         Err(error) => return Err(Failure::new(format!("the terminal could not be opened: {error}"))),

@@ -6,9 +6,7 @@ use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use comfy_table::{CellAlignment, Table};
 use jiff::Timestamp;
-use rustix::termios;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 
@@ -16,30 +14,33 @@ use crate::cli::TopArgs;
 use crate::client::Client;
 use crate::config::values::Size;
 use crate::failure::{Failure, Outcome};
-use crate::output;
+use crate::output::{self, Cell, Entries, Form, Table, View};
 use crate::wire;
 
 /// Time between refreshes.
 const REFRESH: Duration = Duration::from_secs(2);
 /// Time between the first two measurements: processor time is the difference of two.
 const FIRST: Duration = Duration::from_millis(500);
-/// Clears the terminal, and starts at its top.
-const CLEAR: &[u8] = b"\x1b[H\x1b[2J";
 
 pub(crate) async fn top(args: TopArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
+    let form = args.output.form();
     let mut before = Sample::take(&client).await?;
     let mut next = before.taken + FIRST;
     loop {
         sleep_until(next).await;
         let sample = Sample::take(&client).await?;
         let loads = loads(&before, &sample);
-        if args.format.json {
+        if form == Form::Table {
+            show(&loads, sample.left_out, args.once);
+        } else {
             let value = json!({ "sandboxes": loads.iter().map(Load::json).collect::<Vec<_>>(), "left_out": sample.left_out });
             // One line each, so that a reader of the stream needs no parser for more.
-            if args.once { output::json(&value) } else { output::line(value) }
-        } else {
-            show(&loads, sample.left_out, args.once);
+            if form == Form::Json && !args.once {
+                output::line(value);
+            } else {
+                form.show(value, Entries::named("sandboxes"), |_| Ok(View::default()))?;
+            }
         }
         if args.once {
             return Ok(ExitCode::SUCCESS);
@@ -93,41 +94,29 @@ fn loads<'a>(before: &Sample, now: &'a Sample) -> Vec<Load<'a>> {
 }
 
 fn show(loads: &[Load<'_>], left_out: u64, once: bool) {
-    let is_screen = !once && io::stdout().is_terminal();
-    // The header and the last line take two.
-    let height = match termios::tcgetwinsize(io::stdout()) {
-        Ok(size) if is_screen && size.ws_row > 3 => usize::from(size.ws_row) - 3,
-        _ => usize::MAX,
-    };
-    let shown = &loads[..loads.len().min(height)];
-    if is_screen {
-        output::bytes(CLEAR);
+    let more = (left_out > 0).then(|| format!("{left_out} more"));
+    let table = table(loads, Timestamp::now());
+    if !once && io::stdout().is_terminal() {
+        return output::redraw(&View { lines: more.into_iter().collect(), ..table.into() });
     }
-    output::rows(&table(shown, Timestamp::now()));
-    let hidden = (loads.len() - shown.len()) as u64 + left_out;
-    if hidden > 0 {
-        output::line(format_args!("{hidden} more"));
-    }
-    if !once && !is_screen {
+    output::rows(&table);
+    more.iter().for_each(output::line);
+    if !once {
         output::line("");
     }
 }
 
 fn table(loads: &[Load<'_>], now: Timestamp) -> Table {
-    let mut table = output::table(&["name", "state", "cpu", "memory", "disk", "calls", "age", "image"]);
-    for number in 2..6 {
-        if let Some(column) = table.column_mut(number) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
+    let header = ["name", "state", "cpu", "memory", "disk", "calls", "age", "image"];
+    let mut table = output::table(&header).right(&["cpu", "memory", "disk", "calls"]);
     for Load { of, cores } in loads {
-        table.add_row(vec![
+        table.add_row::<Cell>(vec![
             of.name.clone().into(),
             output::state(&of.state),
             cores.map_or("-".to_owned(), |cores| format!("{:.1}%", cores * 100.0)).into(),
             Size(of.usage.memory_bytes).short().into(),
             of.usage.disk_bytes.map_or("-".to_owned(), |bytes| Size(bytes).short()).into(),
-            of.calls.into(),
+            of.calls.to_string().into(),
             output::distance(of.created_at, now).into(),
             of.image.clone().into(),
         ]);
@@ -158,7 +147,7 @@ mod tests {
         let loads = loads(&before, &now);
         let found: Vec<_> = loads.iter().map(|load| (load.of.name.as_str(), load.cores)).collect();
         assert_eq!(found, [("busy", Some(1.5)), ("idle", Some(0.0)), ("restarted", None), ("new", None)]);
-        let text = table(&loads, "2026-11-25T17:05:00Z".parse().unwrap()).to_string();
+        let text = format!("{:?}", table(&loads, "2026-11-25T17:05:00Z".parse().unwrap()));
         assert!(text.contains("150.0%") && text.contains("5m"), "{text}");
         assert_eq!(loads[0].json()["cpu_cores"], 1.5);
         assert_eq!(loads[0].json()["usage"]["disk_bytes"], Value::Null);

@@ -9,13 +9,18 @@ use arenite_trajectory::{FailureClass, StepResult, Verification};
 use futures_util::StreamExt;
 use serde_json::Value;
 
-use crate::cli::{TrajectoryCommand, TrajectoryExportArgs, TrajectoryLsArgs, TrajectoryShowArgs, TrajectoryVerifyArgs};
-use crate::client::{Client, encoded};
+use super::annotations;
+use crate::cli::{
+    Annotated, TrajectoryCommand, TrajectoryExportArgs, TrajectoryLsArgs, TrajectoryShowArgs, TrajectoryVerifyArgs,
+};
+use crate::client::{Client, encoded, read_answer};
 use crate::config::values::Size;
-use crate::failure::{Attempt, Failure, Outcome};
+use crate::failure::{Attempt, Failure, NOT_FOUND, Outcome};
+use crate::names::nearest;
+use crate::output::{Entries, View};
 use crate::{output, wire};
 
-const TRAJECTORIES: &str = "/api/v1/trajectories";
+pub(super) const TRAJECTORIES: &str = "/api/v1/trajectories";
 
 pub(crate) async fn run(command: TrajectoryCommand) -> Outcome {
     match command {
@@ -23,6 +28,9 @@ pub(crate) async fn run(command: TrajectoryCommand) -> Outcome {
         TrajectoryCommand::Show(args) => show(args).await,
         TrajectoryCommand::Export(args) => export(args).await,
         TrajectoryCommand::Verify(args) => verify(args).await,
+        TrajectoryCommand::Annotate(args) => annotations::annotate(args).await,
+        TrajectoryCommand::Annotations(args) => annotations::list(args).await,
+        TrajectoryCommand::Unannotate(args) => annotations::remove(args).await,
         TrajectoryCommand::Replay(args) => super::replay::replay(args).await,
     }
 }
@@ -30,30 +38,39 @@ pub(crate) async fn run(command: TrajectoryCommand) -> Outcome {
 async fn ls(args: TrajectoryLsArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
     let wanted = [("worker", &args.worker), ("task", &args.task)];
-    let query: Vec<String> =
-        wanted.iter().filter_map(|(key, value)| Some(format!("{key}={}", encoded(value.as_deref()?)))).collect();
+    let wanted = wanted.iter().filter_map(|(key, value)| Some(format!("{key}={}", encoded(value.as_deref()?))));
+    let failed = args.failed.then(|| "failed=true".to_owned());
+    let query: Vec<String> = wanted.chain(failed).chain(args.annotated.query()).collect();
     let path = format!("{TRAJECTORIES}?{}", query.join("&"));
-    if args.format.json {
-        output::json(&client.get_all::<Value>(&path, "trajectories").await?);
-        return Ok(ExitCode::SUCCESS);
-    }
-    let mut list = list(&client, &path).await?;
-    if list.trajectories.is_empty() && !query.is_empty() {
-        eprintln!("nothing was recorded of that worker and task");
-        return Ok(ExitCode::SUCCESS);
-    }
+    let fetch = async || client.get_all(&path, "trajectories").await;
+    let entries = Entries { list: "trajectories", names: &["trajectory"] };
+    let empty = if query.is_empty() { "nothing has been recorded yet" } else { "no trajectory fits" };
+    args.output.form().show(entries, fetch, |answer| view(empty, answer)).await
+}
+
+fn view(empty: &str, answer: Value) -> Result<View, Failure> {
+    let mut list: wire::Trajectories = read_answer(answer)?;
+    let warnings: Vec<String> = list.warnings.iter().map(|warning| format!("warning: {}", output::harmless(warning))).collect();
+    let note = (!warnings.is_empty()).then(|| warnings.join("\n"));
     if list.trajectories.is_empty() {
-        eprintln!("nothing has been recorded yet");
-        return Ok(ExitCode::SUCCESS);
+        return Ok(View::empty(note.map_or_else(|| empty.to_owned(), |note| format!("{note}\n{empty}"))));
     }
     list.trajectories.sort_by_key(|item| Reverse(item.last_at));
     let now = jiff::Timestamp::now();
     let workers = list.trajectories.iter().any(|item| item.worker.is_some());
     let mut head = vec!["trajectory", "sandbox", "steps", "size", "first", "last", ""];
+    let failed = list.trajectories.iter().any(|item| item.failures.is_some_and(|failures| failures.steps > 0));
+    if failed {
+        head.insert(3, "failed");
+    }
     if workers {
         head.splice(2..2, ["worker", "task"]);
     }
-    let mut rows = output::table(&head);
+    let annotated = list.trajectories.iter().any(|item| item.annotations.is_some());
+    if annotated {
+        head.splice(head.len() - 1..head.len() - 1, ["rating", "labels"]);
+    }
+    let mut rows = output::table(&head).leave_out(&["first", "size"]);
     for item in &list.trajectories {
         let mut row = vec![
             item.trajectory.clone(),
@@ -68,14 +85,19 @@ async fn ls(args: TrajectoryLsArgs) -> Outcome {
                 (false, false) => String::new(),
             },
         ];
+        if failed {
+            row.insert(3, item.failures.map_or_else(String::new, |failures| failures.steps.to_string()));
+        }
         if workers {
             let told = [&item.worker, &item.task].map(|text| output::harmless(text.as_deref().unwrap_or_default()));
             row.splice(2..2, told);
         }
+        if annotated {
+            row.splice(row.len() - 1..row.len() - 1, annotations::cells(item.annotations.as_ref()));
+        }
         rows.add_row(row);
     }
-    output::rows(&rows);
-    Ok(ExitCode::SUCCESS)
+    Ok(View { note, ..rows.into() })
 }
 
 async fn show(args: TrajectoryShowArgs) -> Outcome {
@@ -83,13 +105,16 @@ async fn show(args: TrajectoryShowArgs) -> Outcome {
     let id = find(&client, &args.trajectory).await?;
     let chosen = chosen(args.chosen.origin.as_deref(), args.result.as_deref(), args.class.as_deref());
     let path = format!("{TRAJECTORIES}/{}?after={}&limit={}{chosen}", encoded(&id), args.after, args.limit);
-    if args.format.json {
-        output::json(&client.get::<Value>(&path).await?);
-        return Ok(ExitCode::SUCCESS);
-    }
-    let page: wire::Steps = client.get(&path).await?;
-    let mut rows =
-        output::table(&["step", "at (UTC)", "origin", "action", "arguments", "outcome", "status", "result", "class", "ms"]);
+    let entries = Entries { list: "steps", names: &["step"] };
+    args.output.form().show(client.get(&path).await?, entries, |answer| steps_view(&args.trajectory, answer))
+}
+
+pub(super) fn steps_view(trajectory: &str, answer: Value) -> Result<View, Failure> {
+    let page: wire::Steps = read_answer(answer)?;
+    let header = ["step", "at (UTC)", "origin", "action", "arguments", "outcome", "status", "result", "class", "ms"];
+    let mut rows = output::table(&header)
+        .long(&["action", "arguments", "result"])
+        .leave_out(&["class", "status", "at (UTC)", "origin", "ms", "outcome"]);
     for step in &page.steps {
         rows.add_row(vec![
             step.step.to_string().into(),
@@ -104,11 +129,8 @@ async fn show(args: TrajectoryShowArgs) -> Outcome {
             step.duration_ms.map_or("-".to_owned(), |ms| format!("{ms:.1}")).into(),
         ]);
     }
-    output::rows(&rows);
-    if let Some(next) = page.next_after {
-        eprintln!("there is more: arenite trajectory show {} --after {next}", args.trajectory);
-    }
-    Ok(ExitCode::SUCCESS)
+    let note = page.next_after.map(|next| format!("there is more: arenite trajectory show {trajectory} --after {next}"));
+    Ok(View { note, ..rows.into() })
 }
 
 /// The query parameters that select steps.
@@ -193,12 +215,20 @@ fn gist(arguments: Option<&Value>) -> String {
 
 async fn export(args: TrajectoryExportArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
-    if args.all && args.format.extension() != "jsonl" {
-        return Err(Failure::new(format!("{} is one file for each trajectory, so not for all", args.format.name()))
+    if args.trajectory.is_none() && args.format.extension() != "jsonl" {
+        return Err(Failure::new(format!("{} is one file for each trajectory, so not for several", args.format.name()))
             .hint("name a trajectory; see what there is with: arenite trajectory ls")
             .exit_code(2));
     }
-    let ids = ids(&client, args.trajectory.as_deref()).await?;
+    let ids = match &args.trajectory {
+        Some(_) => ids(&client, args.trajectory.as_deref()).await?,
+        None => selected(&client, &args.annotated).await?,
+    };
+    let annotations = match (args.annotations, args.no_annotations) {
+        (true, _) => "&annotations=true",
+        (_, true) => "&annotations=false",
+        _ => "",
+    };
     let mut file = match &args.output {
         Some(path) => {
             Some(std::io::BufWriter::new(std::fs::File::create(path).attempt(|| format!("could not write {}", path.display()))?))
@@ -207,7 +237,7 @@ async fn export(args: TrajectoryExportArgs) -> Outcome {
     };
     for id in ids {
         let chosen = chosen(args.chosen.origin.as_deref(), args.result.as_deref(), args.class.as_deref());
-        let path = format!("{TRAJECTORIES}/{}/export?format={}{chosen}", encoded(&id), args.format.name());
+        let path = format!("{TRAJECTORIES}/{}/export?format={}{chosen}{annotations}", encoded(&id), args.format.name());
         let mut lines = client.download(&path).await?;
         while let Some(piece) = lines.next().await {
             let piece = piece.attempt(|| "the export broke off".into())?;
@@ -232,6 +262,12 @@ async fn list(client: &Client, path: &str) -> Result<wire::Trajectories, Failure
     Ok(list)
 }
 
+/// The ids of trajectories that are selected by their annotations, or of all.
+async fn selected(client: &Client, annotated: &Annotated) -> Result<Vec<String>, Failure> {
+    let list = list(client, &format!("{TRAJECTORIES}?{}", annotated.query().join("&"))).await?;
+    Ok(list.trajectories.into_iter().map(|item| item.trajectory).collect())
+}
+
 /// The id of the wanted trajectory, or those of all.
 async fn ids(client: &Client, wanted: Option<&str>) -> Result<Vec<String>, Failure> {
     if let Some(wanted) = wanted {
@@ -246,13 +282,19 @@ pub(super) async fn find(client: &Client, wanted: &str) -> Result<String, Failur
     let list = list(client, TRAJECTORIES).await?;
     match found(&list.trajectories, wanted)[..] {
         [id] => Ok(id.to_owned()),
-        [] => Err(Failure::new(format!(
-            "nothing was recorded for {wanted:?}: it is neither a trajectory's id nor the name of a sandbox or a worker with steps"
-        ))
-        .hint("see what there is with: arenite trajectory ls")),
+        [] => {
+            let meant = nearest(wanted, names(&list.trajectories));
+            let meant = meant.map_or_else(String::new, |meant| format!("did you mean \"{meant}\"? "));
+            Err(Failure::new(format!(
+                "nothing was recorded for {wanted:?}: it is neither a trajectory's id nor the name of a sandbox or a worker with steps"
+            ))
+            .hint(format!("{meant}see what there is with: arenite trajectory ls"))
+            .exit_code(NOT_FOUND))
+        }
         ref several => {
             let first = several.iter().take(4).copied().collect::<Vec<_>>().join(", ");
-            Err(Failure::new(format!("{wanted:?} is the beginning of {} trajectories: {first}", several.len())).hint("write more of it"))
+            Err(Failure::new(format!("{wanted:?} is the beginning of {} trajectories: {first}", several.len()))
+                .hint("write more of it"))
         }
     }
 }
@@ -275,10 +317,14 @@ fn found<'a>(list: &'a [wire::Summary], wanted: &str) -> Vec<&'a str> {
     if let Some(id) = exactly(wanted) {
         return vec![id];
     }
-    let names = list.iter().flat_map(|item| [Some(&*item.trajectory), Some(&*item.sandbox_name), item.worker.as_deref()]);
-    let names: BTreeSet<&str> = names.flatten().filter(|name| name.starts_with(wanted)).collect();
+    let names: BTreeSet<&str> = names(list).filter(|name| name.starts_with(wanted)).collect();
     let ids: BTreeSet<&str> = names.into_iter().filter_map(exactly).collect();
     ids.into_iter().collect()
+}
+
+/// The names that trajectories are found by.
+fn names(list: &[wire::Summary]) -> impl Iterator<Item = &str> {
+    list.iter().flat_map(|item| [Some(&*item.trajectory), Some(&*item.sandbox_name), item.worker.as_deref()]).flatten()
 }
 
 #[cfg(test)]

@@ -6,10 +6,27 @@ use futures_util::StreamExt;
 use serde_json::Value;
 
 use crate::cli::UsageArgs;
-use crate::client::{Client, encoded};
+use crate::client::{Client, encoded, read_answer};
 use crate::config::values::Size;
-use crate::failure::{Attempt, Outcome};
+use crate::failure::{Attempt, Failure, Outcome};
+use crate::output::{Entries, View};
 use crate::{output, wire};
+
+/// The columns. All but the first two are numbers.
+const COLUMNS: [&str; 12] = [
+    "tenant",
+    "of",
+    "core hours",
+    "GiB hours",
+    "disk GiB hours",
+    "sent",
+    "received",
+    "calls",
+    "model calls",
+    "tokens in",
+    "tokens out",
+    "model cost",
+];
 
 pub(crate) async fn usage(args: UsageArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
@@ -28,12 +45,13 @@ pub(crate) async fn usage(args: UsageArgs) -> Outcome {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    if args.format.json {
-        output::json(&client.get::<Value>(&path).await?);
-        return Ok(ExitCode::SUCCESS);
-    }
-    let report: wire::UsageReport = client.get(&path).await?;
-    let mut rows = output::table(&["tenant", "of", "core hours", "GiB hours", "disk GiB hours", "sent", "received", "calls"]);
+    let entries = Entries { list: "rows", names: &["hour", "name", "template", "tenant"] };
+    args.output.form().show(client.get(&path).await?, entries, view)
+}
+
+fn view(answer: Value) -> Result<View, Failure> {
+    let report: wire::UsageReport = read_answer(answer)?;
+    let mut rows = output::table(&COLUMNS).right(&COLUMNS[2..]).leave_out(&["tokens in", "tokens out"]);
     for row in &report.rows {
         let of = row.hour.as_ref().or(row.name.as_ref()).or(row.template.as_ref()).filter(|text| !text.is_empty());
         rows.add_row(vec![
@@ -45,11 +63,12 @@ pub(crate) async fn usage(args: UsageArgs) -> Outcome {
             Size(row.egress_bytes).short(),
             Size(row.ingress_bytes).short(),
             row.tool_calls.to_string(),
+            row.model_calls.to_string(),
+            row.model_input_tokens.to_string(),
+            row.model_output_tokens.to_string(),
+            format!("${:.4}", row.model_cost_usd),
         ]);
     }
-    output::rows(&rows);
-    if report.truncated {
-        eprintln!("there are more rows: name a shorter range with --since and --until, or another --group");
-    }
-    Ok(ExitCode::SUCCESS)
+    let note = "there are more rows: name a shorter range with --since and --until, or another --group";
+    Ok(View { note: report.truncated.then(|| note.to_owned()), ..rows.into() })
 }

@@ -22,6 +22,7 @@ use super::{base, image};
 use crate::cli::{VmBuildArgs, VmCommand, VmImportArgs, VmListArgs, VmProbeArgs, VmSettings};
 use crate::config::values::Size;
 use crate::failure::{Attempt, Failure, Outcome};
+use crate::output::{Entries, Form, View};
 use crate::{output, serve};
 
 /// Seconds in which a VM must boot with KVM to count as working. Without KVM it takes a minute or two.
@@ -317,10 +318,10 @@ fn list(args: &VmListArgs) -> Outcome {
         None => Vec::new(),
     };
     let vms: Vec<&Image> = images.iter().filter(|image| image.config.labels.contains_key(VM_LABEL)).collect();
-    if args.format.json {
+    let form = args.output.form();
+    if form != Form::Table {
         let value = serde_json::to_value(&vms).attempt(|| "could not write the list".into())?;
-        output::json(&json!({ "vms": value }));
-        return Ok(ExitCode::SUCCESS);
+        return form.show(json!({ "vms": value }), Entries { list: "vms", names: &["name"] }, |_| Ok(View::default()));
     }
     if vms.is_empty() {
         eprintln!("no VM image is built here; build one with: arenite vm build");

@@ -10,7 +10,8 @@ use super::sandbox::{each, labels};
 use crate::cli::{VolumeCommand, VolumeCpArgs, VolumeCreateArgs, VolumeInspectArgs, VolumeLsArgs, VolumeRmArgs, VolumeSetArgs};
 use crate::client::{Client, read_answer};
 use crate::config::values::Size;
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
+use crate::output::{Entries, Form, View};
 use crate::{output, wire};
 
 const VOLUMES: &str = "/api/v2/volumes";
@@ -66,14 +67,14 @@ fn show(as_json: bool, volume: Value) -> Outcome {
 
 async fn ls(args: VolumeLsArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
-    if args.format.json {
-        output::json(&client.get_all::<Value>(VOLUMES, "volumes").await?);
-        return Ok(ExitCode::SUCCESS);
-    }
-    let list: wire::Volumes = client.get_all(VOLUMES, "volumes").await?;
+    let fetch = async || client.get_all(VOLUMES, "volumes").await;
+    args.output.form().show(Entries::named("volumes"), fetch, view).await
+}
+
+fn view(answer: Value) -> Result<View, Failure> {
+    let list: wire::Volumes = read_answer(answer)?;
     if list.volumes.is_empty() {
-        eprintln!("there are no volumes; create one with: arenite volume create NAME");
-        return Ok(ExitCode::SUCCESS);
+        return Ok(View::empty("there are no volumes; create one with: arenite volume create NAME"));
     }
     let now = Timestamp::now();
     let mut rows = output::table(&["name", "state", "bucket", "used", "size", "sandboxes", "node", "created"]);
@@ -94,8 +95,7 @@ async fn ls(args: VolumeLsArgs) -> Outcome {
             format!("{} ago", output::distance(volume.created_at, now)),
         ]);
     }
-    output::rows(&rows);
-    Ok(ExitCode::SUCCESS)
+    Ok(rows.into())
 }
 
 async fn inspect(args: VolumeInspectArgs) -> Outcome {
@@ -104,12 +104,7 @@ async fn inspect(args: VolumeInspectArgs) -> Outcome {
     for name in &args.names {
         found.push(client.get::<Value>(&format!("{VOLUMES}/{name}")).await?);
     }
-    // One volume is the usual case, and easier to select from.
-    match found.len() {
-        1 => output::json(&found[0]),
-        _ => output::json(&Value::Array(found)),
-    }
-    Ok(ExitCode::SUCCESS)
+    args.output.selected().unwrap_or(Form::Json).show_objects(found, "name")
 }
 
 async fn rm(args: VolumeRmArgs) -> Outcome {

@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 use crate::cli::{
     WebhookCommand, WebhookCreateArgs, WebhookDeliveriesArgs, WebhookLsArgs, WebhookRedeliverArgs, WebhookRmArgs, WebhookTestArgs,
 };
-use crate::client::Client;
+use crate::client::{Client, read_answer};
 use crate::failure::{Failure, Outcome};
+use crate::output::{Entries, View};
 use crate::{output, wire};
 
 const WEBHOOKS: &str = "/api/v2/webhooks";
@@ -41,17 +42,17 @@ async fn create(args: WebhookCreateArgs) -> Outcome {
 
 async fn list(args: WebhookLsArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
-    if args.format.json {
-        output::json(&client.get_all::<Value>(WEBHOOKS, "webhooks").await?);
-        return Ok(ExitCode::SUCCESS);
-    }
-    let list: wire::Webhooks = client.get_all(WEBHOOKS, "webhooks").await?;
+    let fetch = async || client.get_all(WEBHOOKS, "webhooks").await;
+    args.output.form().show(Entries { list: "webhooks", names: &["id"] }, fetch, view).await
+}
+
+fn view(answer: Value) -> Result<View, Failure> {
+    let list: wire::Webhooks = read_answer(answer)?;
     if list.webhooks.is_empty() {
-        eprintln!("there are no webhooks");
-        return Ok(ExitCode::SUCCESS);
+        return Ok(View::empty("there are no webhooks; create one with: arenite webhook create URL"));
     }
     let now = Timestamp::now();
-    let mut rows = output::table(&["id", "url", "types", "created"]);
+    let mut rows = output::table(&["id", "url", "types", "created"]).long(&["url", "types"]);
     for hook in &list.webhooks {
         rows.add_row(vec![
             hook.id.clone(),
@@ -60,8 +61,7 @@ async fn list(args: WebhookLsArgs) -> Outcome {
             format!("{} ago", output::distance(hook.created_at, now)),
         ]);
     }
-    output::rows(&rows);
-    Ok(ExitCode::SUCCESS)
+    Ok(rows.into())
 }
 
 async fn remove(args: WebhookRmArgs) -> Outcome {
@@ -96,12 +96,14 @@ async fn deliveries(args: WebhookDeliveriesArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
     let state = args.state.map_or_else(String::new, |state| format!("&state={}", state.as_str()));
     let path = format!("{WEBHOOKS}/{}/deliveries?limit={}{state}", args.id, args.limit);
-    if args.format.json {
-        output::json(&client.get::<Value>(&path).await?);
-        return Ok(ExitCode::SUCCESS);
-    }
-    let page: wire::Deliveries = client.get(&path).await?;
-    let mut rows = output::table(&["number", "type", "sandbox", "state", "attempts", "created", "result"]);
+    let fetch = async || client.get(&path).await;
+    args.output.form().show(Entries { list: "deliveries", names: &["number"] }, fetch, deliveries_view).await
+}
+
+fn deliveries_view(answer: Value) -> Result<View, Failure> {
+    let page: wire::Deliveries = read_answer(answer)?;
+    let header = ["number", "type", "sandbox", "state", "attempts", "created", "result"];
+    let mut rows = output::table(&header).long(&["result"]).leave_out(&["created", "attempts"]);
     for delivery in &page.deliveries {
         let sandbox = delivery.body.pointer("/sandbox/name").and_then(Value::as_str).unwrap_or("-");
         let status = delivery.status.map_or_else(|| "-".to_owned(), |status| status.to_string());
@@ -115,8 +117,7 @@ async fn deliveries(args: WebhookDeliveriesArgs) -> Outcome {
             delivery.error.as_deref().map_or(status, output::harmless),
         ]);
     }
-    output::rows(&rows);
-    Ok(ExitCode::SUCCESS)
+    Ok(rows.into())
 }
 
 async fn redeliver(args: WebhookRedeliverArgs) -> Outcome {

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::cli::DoctorArgs;
 use crate::failure::{Attempt, Outcome};
-use crate::output;
+use crate::output::{self, Cell, Entries, Form, View};
 
 /// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -76,22 +76,23 @@ struct Report {
 pub(crate) fn run(args: &DoctorArgs) -> Outcome {
     let checks = checks::all(&host::Host::here(&args.data_dir.data_dir));
     let report = Report { ok: checks.iter().all(|c| c.status != Status::Missing), checks };
-    if args.format.json {
-        output::json(&serde_json::to_value(&report).attempt(|| "could not write the report".into())?);
-    } else {
+    let form = args.output.form();
+    if form == Form::Table {
         print(&report);
+    } else {
+        let value = serde_json::to_value(&report).attempt(|| "could not write the report".into())?;
+        form.show(value, Entries::named("checks"), |_| Ok(View::default()))?;
     }
     Ok(if report.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn print(report: &Report) {
-    let mut rows = output::table(&["check", "", "found"]);
+    let mut rows = output::table(&["check", "", "found"]).whole();
     for check in &report.checks {
-        let mut found = check.detail.clone();
+        rows.add_row::<Cell>([check.name.into(), output::state(check.status.word()), check.detail.clone().into()]);
         if let Some(fix) = &check.fix {
-            found += &format!("\nto fix: {fix}");
+            rows.add_row::<Cell>(["".into(), "".into(), format!("to fix: {fix}").into()]);
         }
-        rows.add_row(vec![check.name.into(), output::state(check.status.word()), found.into()]);
     }
     output::rows(&rows);
     let count = |status| report.checks.iter().filter(|c| c.status == status).count();

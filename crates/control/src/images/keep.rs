@@ -64,6 +64,9 @@ impl Control {
                     Err(error) => tracing::warn!(%error, "the names of configured images could not be noted"),
                 }
             }
+            if let Err(error) = self.drop_stale_copies().await {
+                tracing::warn!(%error, "copies of removed snapshots could not be removed");
+            }
             match self.remove_unused_images(names).await {
                 Ok(done) => {
                     for image in done.images {

@@ -36,7 +36,7 @@ use utoipa::ToSchema;
 use crate::registry::Claim;
 use crate::{Control, ControlError};
 
-pub use arenite_image::{BuildContext, BuildEnv, BuildOptions, BuildRunner, Image, Removed};
+pub use arenite_image::{BuildContext, BuildEnv, BuildOptions, BuildRunner, Image, Layer, Removed};
 pub(crate) use builds::Builds;
 pub use builds::{BuildError, BuildFailure, BuildImage, BuildPermit, BuildUpdate, StepSandboxes};
 pub use keep::configured_images;

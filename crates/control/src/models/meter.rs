@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use arenite_model::{SandboxId, TenantId};
 use serde::{Deserialize, Serialize};
 use tokio::sync::OwnedRwLockReadGuard;
 use tokio::time::Instant;
@@ -65,6 +66,8 @@ pub struct ModelCall<'a> {
     pub model: &'a str,
     /// The sandbox or the worker with the budget; none: only the route's applies.
     pub subject: Option<ModelSubject<'a>>,
+    /// The sandbox that the call belongs to. Its use is that of this sandbox in reports.
+    pub sandbox: Option<&'a SandboxId>,
     /// What it may use, as far as that can be said before.
     pub expected: ModelUse,
 }
@@ -161,6 +164,8 @@ impl ModelMeters {
 /// The right to make a call. Dropping it counts what was expected.
 pub struct ModelPermit {
     control: Arc<Control>,
+    tenant: TenantId,
+    sandbox: Option<SandboxId>,
     keys: Vec<RecordId>,
     expected: ModelUse,
     is_settled: bool,
@@ -181,6 +186,7 @@ impl ModelPermit {
         if std::mem::replace(&mut self.is_settled, true) {
             return;
         }
+        self.control.count_model_use(&self.tenant, self.sandbox.as_ref(), used);
         let models = &self.control.models;
         let counted = &mut models.counted();
         for key in &self.keys {
@@ -225,7 +231,7 @@ impl Control {
     /// [`ControlError::ModelNotAllowed`], [`ControlError::NoModelPrice`], [`ControlError::ModelRate`], or
     /// [`ControlError::ModelBudget`].
     pub async fn admit_model_call(&self, call: ModelCall<'_>) -> Result<ModelPermit, ControlError> {
-        let ModelCall { route, model, subject, mut expected } = call;
+        let ModelCall { route, model, subject, sandbox, mut expected } = call;
         let spec = &route.spec;
         let named = || (route.name.clone(), model.chars().take(200).collect());
         if !spec.allows(model) {
@@ -262,7 +268,8 @@ impl Control {
             counted.meters.entry(key.clone()).or_default().reserve(&expected);
         }
         drop(counted);
-        Ok(ModelPermit { control: self.shared(), keys, expected, is_settled: false })
+        let (tenant, sandbox) = (route.tenant.clone(), sandbox.cloned());
+        Ok(ModelPermit { control: self.shared(), tenant, sandbox, keys, expected, is_settled: false })
     }
 
     /// What a route used in all.

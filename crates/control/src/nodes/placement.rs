@@ -4,7 +4,7 @@
 //! room by their own limits. Where none fits, the chosen node refuses the create with its own reason. Of the nodes that fit, it is
 //! the one with fewer sandboxes of two random ones.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,16 +16,19 @@ use sha2::{Digest, Sha256};
 use super::{Cluster, Node, NodeState, NodeStore};
 use crate::images::owner_of;
 use crate::store::to_json;
-use crate::{Control, ControlError, CreateRequest};
+use crate::{Control, ControlError, CreateRequest, Snapshot};
 
 /// A node with more images does not say which.
 const MAX_IMAGES: usize = 500;
 
-/// A node pulls an image that others have when they have this many more sandboxes.
+/// A node pulls an image, or copies a snapshot, that others have when they have this many more sandboxes.
 const PULL_WORTH: u64 = 16;
 
 /// Maximum age of what a renewal says when another node reads it: both happen every two seconds.
 const RENEWAL_AGE: Duration = Duration::from_secs(4);
+
+/// A create that has no sandbox after this time is taken to have failed.
+const PLACED_AGE: Duration = Duration::from_secs(30);
 
 /// The images of a node, by owner and name.
 type ImageNames = HashSet<(Option<TenantId>, ImageName)>;
@@ -67,6 +70,8 @@ pub struct PlacementWish {
     image: Option<ImageName>,
     /// Whether a node may pull the image.
     may_pull: bool,
+    /// Instead of the image: the nodes that have the snapshot's disk. Others can copy it.
+    holders: Option<Vec<NodeName>>,
     tier: Option<Tier>,
     /// Labels that the node must have.
     pub selector: BTreeMap<String, String>,
@@ -90,13 +95,29 @@ impl Control {
         }
     }
 
+    /// What a create from a snapshot needs, which these nodes have.
+    pub fn snapshot_wish(&self, tenant: &TenantId, snapshot: &Snapshot, holders: Vec<NodeName>) -> PlacementWish {
+        PlacementWish {
+            tenant: Some(tenant.clone()),
+            may_pull: true,
+            holders: Some(holders),
+            tier: Some(snapshot.tier),
+            ..PlacementWish::default()
+        }
+    }
+
+    /// What a fork on another node than its parent's needs.
+    pub fn fork_wish(&self, tenant: &TenantId, spec: &SandboxSpec) -> PlacementWish {
+        PlacementWish { tenant: Some(tenant.clone()), tier: spec.tier, ..PlacementWish::default() }
+    }
+
     /// The other node that shall create a sandbox, except some. None: this one.
     ///
     /// # Errors
     /// [`ControlError::NoNodeFits`] if no node takes it.
     pub fn place(&self, wish: &PlacementWish, except: &[NodeName]) -> Result<Option<NodeName>, ControlError> {
         let Some(store) = self.nodes_store() else { return Ok(None) };
-        self.cluster.place(&store.claim().name, self.own_sandboxes(), wish, except)
+        self.cluster.place(&store.claim().name, || self.own_sandboxes(), wish, except)
     }
 
     /// The number of sandboxes on this node, for [`Self::count_sandboxes`] of others.
@@ -185,26 +206,52 @@ impl Control {
     }
 }
 
-/// How full another node is, where more is known than its last renewal says.
-#[derive(Debug, Default)]
+/// How full a node is, where more is known than its last renewal says.
+#[derive(Debug)]
 pub(super) struct Fill {
-    /// Its sandboxes by its last answer, and when that came.
-    counted: Option<(u64, Instant)>,
-    /// Creates placed there since then, or since the last renewal.
-    placed: u64,
+    /// Its sandboxes when they were last counted.
+    sandboxes: u64,
+    counted_at: Instant,
+    /// When creates were placed there that have no sandbox yet, as far as that is known. The oldest is the first.
+    placed: VecDeque<Instant>,
 }
 
 impl Fill {
-    /// Whether it says more than a renewal that was read just now.
-    pub(super) fn is_recent(&self) -> bool {
-        self.counted.is_some_and(|(_, at)| at.elapsed() < RENEWAL_AGE)
+    fn new(sandboxes: u64) -> Self {
+        Self { sandboxes, counted_at: Instant::now(), placed: VecDeque::new() }
+    }
+
+    /// Sandboxes that have been added were placed before.
+    fn count(&mut self, sandboxes: u64) {
+        let added = usize::try_from(sandboxes.saturating_sub(self.sandboxes)).unwrap_or(usize::MAX);
+        self.placed.drain(..added.min(self.placed.len()));
+        (self.sandboxes, self.counted_at) = (sandboxes, Instant::now());
+    }
+
+    /// With those that are on their way.
+    fn total(&self) -> u64 {
+        self.sandboxes + self.placed.len() as u64
+    }
+
+    /// Takes over what a renewal says if that is newer. Returns whether more is known than the renewal says.
+    pub(super) fn renew(&mut self, sandboxes: Option<u64>) -> bool {
+        while self.placed.front().is_some_and(|at| at.elapsed() >= PLACED_AGE) {
+            self.placed.pop_front();
+        }
+        if self.counted_at.elapsed() < RENEWAL_AGE {
+            return true;
+        }
+        if let Some(sandboxes) = sandboxes {
+            self.count(sandboxes);
+        }
+        !self.placed.is_empty()
     }
 }
 
 impl Cluster {
     fn count(&self, node: &NodeName, sandboxes: u64) {
-        let fill = Fill { counted: Some((sandboxes, Instant::now())), placed: 0 };
-        self.fill.lock().unwrap_or_else(PoisonError::into_inner).insert(node.clone(), fill);
+        let mut fill = self.fill.lock().unwrap_or_else(PoisonError::into_inner);
+        fill.entry(node.clone()).or_insert_with(|| Fill::new(sandboxes)).count(sandboxes);
     }
 
     fn images(&self) -> Arc<KnownImages> {
@@ -215,7 +262,7 @@ impl Cluster {
     pub(super) fn place(
         &self,
         name: &NodeName,
-        own: u64,
+        own: impl FnOnce() -> u64,
         wish: &PlacementWish,
         except: &[NodeName],
     ) -> Result<Option<NodeName>, ControlError> {
@@ -242,17 +289,19 @@ impl Cluster {
         }
         let images = self.images();
         let mut fill = self.fill.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = |node: &Node| match fill.get(&node.name) {
-            _ if node.name == *name => own,
-            Some(fill) => fill.counted.map_or(node.facts.sandboxes, |(sandboxes, _)| sandboxes) + fill.placed,
-            None => node.facts.sandboxes,
-        };
+        // Under the lock: an earlier number would seem to be a deletion.
+        let own = own();
+        fill.entry(name.clone()).or_insert_with(|| Fill::new(own)).count(own);
+        let count = |node: &Node| fill.get(&node.name).map_or(node.facts.sandboxes, Fill::total);
         let since = |node: &Node| count(node).saturating_sub(node.facts.sandboxes);
         let has_tier = |node: &Node| match (wish.tier, &node.facts.tiers) {
             (Some(tier), Some(tiers)) => tiers.contains(&tier),
             _ => true,
         };
         let has_image = |node: &Node| {
+            if let Some(holders) = &wish.holders {
+                return holders.contains(&node.name);
+            }
             let (Some(tenant), Some(image)) = (&wish.tenant, &wish.image) else { return true };
             let Some(names) = images.get(&node.images) else { return true };
             names.contains(&(None, image.clone())) || names.contains(&(owner_of(tenant), image.clone()))
@@ -278,7 +327,8 @@ impl Cluster {
             }
         };
         let Some(chosen) = chosen else { return Ok(None) };
-        fill.entry(chosen.name.clone()).or_default().placed += 1;
+        let there = fill.entry(chosen.name.clone()).or_insert_with(|| Fill::new(chosen.facts.sandboxes));
+        there.placed.push_back(Instant::now());
         Ok((chosen.name != *name).then(|| chosen.name.clone()))
     }
 }
@@ -321,6 +371,8 @@ fn weight(key: &str, node: &NodeName) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::super::tests::node;
     use super::*;
 
@@ -342,7 +394,7 @@ mod tests {
     /// Where 30 creates are placed, in order of the names.
     fn places(cluster: &Cluster, wish: &PlacementWish) -> Vec<String> {
         let mut found: Vec<String> = (0..30)
-            .map(|_| cluster.place(&name("a"), 0, wish, &[]).unwrap().map_or("a".to_owned(), |node| node.to_string()))
+            .map(|_| cluster.place(&name("a"), || 0, wish, &[]).unwrap().map_or("a".to_owned(), |node| node.to_string()))
             .collect();
         found.sort();
         found.dedup();
@@ -350,19 +402,37 @@ mod tests {
     }
 
     #[test]
+    fn a_burst_is_spread_before_this_node_has_a_sandbox_of_it() {
+        let cluster = cluster(up(&["a", "b", "c"]));
+        let mut others: HashMap<NodeName, u64> = HashMap::new();
+        for number in 0..60 {
+            if let Some(node) = cluster.place(&name("a"), || 0, &PlacementWish::default(), &[]).unwrap() {
+                let there = others.entry(node.clone()).or_default();
+                *there += 1;
+                cluster.count(&node, *there);
+            }
+            if number % 10 == 0 {
+                cluster.learn(up(&["a", "b", "c"]));
+            }
+        }
+        let here = 60 - others.values().sum::<u64>();
+        assert!((15..=25).contains(&here), "{here}");
+    }
+
+    #[test]
     fn creates_are_spread_evenly() {
         let wish = PlacementWish::default();
         let cluster = cluster(Vec::new());
-        assert_eq!(cluster.place(&name("a"), 0, &wish, &[]).unwrap(), None, "it knows no nodes yet");
+        assert_eq!(cluster.place(&name("a"), || 0, &wish, &[]).unwrap(), None, "it knows no nodes yet");
         cluster.learn(up(&["a", "b", "c"]));
         let mut counts: HashMap<Option<NodeName>, u64> = HashMap::new();
         for _ in 0..600 {
             let here = counts.get(&None).copied().unwrap_or(0);
-            *counts.entry(cluster.place(&name("a"), here, &wish, &[]).unwrap()).or_default() += 1;
+            *counts.entry(cluster.place(&name("a"), || here, &wish, &[]).unwrap()).or_default() += 1;
         }
         assert!(counts.len() == 3 && counts.values().all(|count| (180..=220).contains(count)), "{counts:?}");
         cluster.learn(vec![node("a", NodeState::Up, 1, 0), node("b", NodeState::Lost, 1, 0)]);
-        assert_eq!(cluster.place(&name("a"), 0, &wish, &[]).unwrap(), None);
+        assert_eq!(cluster.place(&name("a"), || 0, &wish, &[]).unwrap(), None);
     }
 
     #[test]
@@ -372,7 +442,7 @@ mod tests {
         let mut counts: HashMap<NodeName, u64> = HashMap::new();
         for number in 0..150 {
             let here = counts.get(&name("a")).copied().unwrap_or(0);
-            let node = cluster.place(&name("a"), here, &wish, &[]).unwrap().unwrap_or(name("a"));
+            let node = cluster.place(&name("a"), || here, &wish, &[]).unwrap().unwrap_or(name("a"));
             let count = counts.entry(node.clone()).or_default();
             *count += 1;
             cluster.count(&node, *count);
@@ -387,7 +457,7 @@ mod tests {
     fn creates_with_a_key_move_only_from_a_node_that_is_gone() {
         let cluster = cluster(up(&["a", "b", "c"]));
         let keyed = |key: u32| PlacementWish { key: Some(format!("key-{key}")), ..PlacementWish::default() };
-        let all = || (0..60).map(|key| cluster.place(&name("a"), 0, &keyed(key), &[]).unwrap()).collect::<Vec<_>>();
+        let all = || (0..60).map(|key| cluster.place(&name("a"), || 0, &keyed(key), &[]).unwrap()).collect::<Vec<_>>();
         let before = all();
         assert_eq!(before, all());
         assert!([None, Some(name("b")), Some(name("c"))].iter().all(|node| before.contains(node)), "{before:?}");
@@ -408,13 +478,13 @@ mod tests {
         let [a, b, c] = <[Node; 3]>::try_from(up(&["a", "b", "c"])).unwrap();
         let cluster = cluster(vec![a.clone(), drained(b.clone()), c.clone()]);
         assert_eq!(places(&cluster, &wish), ["a", "c"]);
-        assert_eq!(cluster.place(&name("a"), 0, &wish, &[name("c")]).unwrap(), None);
+        assert_eq!(cluster.place(&name("a"), || 0, &wish, &[name("c")]).unwrap(), None);
         cluster.learn(vec![drained(a.clone()), drained(b.clone()), c.clone()]);
         assert_eq!(places(&cluster, &wish), ["c"]);
-        let error = cluster.place(&name("a"), 0, &wish, &[name("c")]).unwrap_err();
+        let error = cluster.place(&name("a"), || 0, &wish, &[name("c")]).unwrap_err();
         assert!(error.is_unavailable() && error.hint().unwrap().contains("uncordon"), "{error}");
         cluster.learn(vec![drained(a.clone())]);
-        assert!(cluster.place(&name("a"), 0, &wish, &[]).is_err(), "the only node drains");
+        assert!(cluster.place(&name("a"), || 0, &wish, &[]).is_err(), "the only node drains");
 
         // This node stops: others get its creates.
         cluster.learn(vec![a, b, drained(c)]);
@@ -460,7 +530,7 @@ mod tests {
         selecting.selector = b.facts.labels.clone();
         assert_eq!(places(&cluster, &selecting), ["b"]);
         selecting.selector = BTreeMap::from([("zone".to_owned(), "west".to_owned())]);
-        let error = cluster.place(&name("a"), 0, &selecting, &[]).unwrap_err();
+        let error = cluster.place(&name("a"), || 0, &selecting, &[]).unwrap_err();
         assert!(error.to_string().contains("zone=west"), "{error}");
     }
 
@@ -476,8 +546,32 @@ mod tests {
         ]));
         let tenant = Some("acme".parse().unwrap());
         let wish = PlacementWish { tenant, image: Some(image), may_pull: true, ..PlacementWish::default() };
-        assert_eq!(cluster.place(&name("a"), PULL_WORTH, &wish, &[]).unwrap(), None);
-        assert_eq!(cluster.place(&name("a"), PULL_WORTH + 1, &wish, &[]).unwrap(), Some(name("b")));
+        assert_eq!(cluster.place(&name("a"), || PULL_WORTH, &wish, &[]).unwrap(), None);
+        assert_eq!(cluster.place(&name("a"), || PULL_WORTH + 1, &wish, &[]).unwrap(), Some(name("b")));
+    }
+
+    #[test]
+    fn a_create_from_a_snapshot_goes_where_its_disk_is() {
+        let wish = |holders: &[&str]| PlacementWish {
+            may_pull: true,
+            holders: Some(holders.iter().map(|one| name(one)).collect()),
+            ..PlacementWish::default()
+        };
+        // Each time the first create: many at a place of the disk would be worth a copy.
+        let first = |nodes: [&Node; 3], wish: &PlacementWish| {
+            let one = || cluster(nodes.map(Node::clone).to_vec()).place(&name("a"), || 0, wish, &[]).unwrap();
+            let found: BTreeSet<String> = (0..30).map(|_| one().map_or("a".to_owned(), |node| node.to_string())).collect();
+            found.into_iter().collect::<Vec<_>>()
+        };
+        let [a, mut b, c] = <[Node; 3]>::try_from(up(&["a", "b", "c"])).unwrap();
+        assert_eq!(first([&a, &b, &c], &wish(&["b"])), ["b"]);
+        assert_eq!(first([&a, &b, &c], &wish(&["a", "c"])), ["a", "c"]);
+        // Where there is no room for it, it is copied.
+        b.facts.room = Some(0);
+        assert_eq!(first([&a, &b, &c], &wish(&["b"])), ["a", "c"]);
+        b.facts.labels = BTreeMap::from([("zone".to_owned(), "east".to_owned())]);
+        let selected = PlacementWish { selector: b.facts.labels.clone(), ..wish(&["a"]) };
+        assert_eq!(first([&a, &b, &c], &selected), ["b"]);
     }
 
     #[test]
@@ -486,7 +580,7 @@ mod tests {
         (b.facts.sandboxes, b.facts.room) = (7, Some(5));
         let cluster = cluster(vec![a, b]);
         // By number, it would be `b` each time.
-        let on_b = (0..20).filter_map(|_| cluster.place(&name("a"), 100, &PlacementWish::default(), &[]).unwrap()).count();
+        let on_b = (0..20).filter_map(|_| cluster.place(&name("a"), || 100, &PlacementWish::default(), &[]).unwrap()).count();
         assert_eq!(on_b, 5);
     }
 

@@ -7,10 +7,12 @@
 //!                  └──── in a request ────► egress proxy: puts the value in
 //! ```
 //!
-//! Values are encrypted in the store, in memory only in the egress proxy and on their way there, and can't be read again. Each change
+//! Values are encrypted in the store, in memory only in the egress proxy and on their way there, and can't be read again. SSH keys never
+//! go there: this server signs with them. Each change
 //! is in effect in running sandboxes when it returns, on this node; other nodes follow with their next renewal.
 
 mod keys;
+mod ssh;
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -26,6 +28,8 @@ use serde::{Deserialize, Serialize};
 
 use self::keys::{Keys, Sealed};
 pub use self::keys::{SecretKeySource, new_key};
+pub(crate) use self::ssh::add_socket;
+use self::ssh::{check_env, check_host_keys, check_key, check_places, is_ssh};
 use crate::registry::Entry;
 use crate::store::{Record, RecordId, RecordKind};
 use crate::{Control, ControlError};
@@ -53,6 +57,8 @@ pub struct Secret {
     /// The servers that get it: names, with `*.` for those below, and perhaps ports. Empty: none; this server alone uses it.
     pub hosts: Vec<String>,
     pub places: Vec<SecretPlace>,
+    /// For SSH: lines with the keys of the servers. With one or more, only logins to servers with these keys are signed.
+    pub host_keys: Vec<String>,
     pub created_at: Timestamp,
     /// When its value was set.
     pub rotated_at: Timestamp,
@@ -64,6 +70,7 @@ pub struct SetSecret {
     pub value: Option<SecretText>,
     pub hosts: Option<Vec<String>>,
     pub places: Option<Vec<SecretPlace>>,
+    pub host_keys: Option<Vec<String>>,
 }
 
 /// The value of a record.
@@ -74,6 +81,8 @@ struct Stored {
     bytes: usize,
     hosts: Vec<String>,
     places: Vec<SecretPlace>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    host_keys: Vec<String>,
     created_at: Timestamp,
     rotated_at: Timestamp,
 }
@@ -88,8 +97,8 @@ pub(crate) struct Secrets {
 
 impl Stored {
     fn shown(self, name: SecretName) -> Secret {
-        let Self { hosts, places, created_at, rotated_at, .. } = self;
-        Secret { name, hosts, places, created_at, rotated_at }
+        let Self { hosts, places, host_keys, created_at, rotated_at, .. } = self;
+        Secret { name, hosts, places, host_keys, created_at, rotated_at }
     }
 }
 
@@ -106,9 +115,12 @@ fn invalid(reason: impl Into<String>) -> ControlError {
     ControlError::InvalidSecret { reason: reason.into() }
 }
 
-fn check_value(value: &str) -> Result<(), ControlError> {
+fn check_value(value: &str, places: &[SecretPlace]) -> Result<(), ControlError> {
     if !VALUE_BYTES.contains(&value.len()) {
         return Err(invalid(format!("a value has {} to {} bytes", VALUE_BYTES.start(), VALUE_BYTES.end())));
+    }
+    if is_ssh(places) {
+        return check_key(value);
     }
     if value.contains(char::is_control) {
         return Err(invalid("a value has no control characters and no line breaks, since it is put into headers"));
@@ -154,19 +166,19 @@ impl Control {
     /// A secret's value, for a request that this server makes for the tenant.
     pub async fn secret_value(&self, tenant: &TenantId, name: &SecretName) -> Result<SecretText, ControlError> {
         let stored = self.stored_secret(tenant, name).await?;
+        if is_ssh(&stored.places) {
+            return Err(invalid(format!("the secret {name} is an SSH key, which is never sent")));
+        }
         self.open_secret(&record_id(tenant, name), &stored).await
     }
 
     /// Creates a secret, or changes it. A new value is in effect when this returns: the next request of each sandbox has it.
     pub async fn set_secret(&self, tenant: &TenantId, name: SecretName, set: SetSecret) -> Result<Secret, ControlError> {
-        if let Some(value) = &set.value {
-            check_value(value.as_str())?;
-        }
         if let Some(hosts) = &set.hosts {
             check_hosts(hosts)?;
         }
         if set.places.as_ref().is_some_and(Vec::is_empty) {
-            return Err(invalid("give at least one place: header, query, or body"));
+            return Err(invalid("give at least one place: header, query, body, postgres, or ssh"));
         }
         let tenant = tenant.clone();
         self.detached(self.operation()?, |control| async move {
@@ -191,6 +203,10 @@ impl Control {
             };
             places.sort();
             places.dedup();
+            check_places(&places, known.as_ref().map(|known| &*known.places))?;
+            if let Some(value) = &set.value {
+                check_value(value.as_str(), &places)?;
+            }
             let (sealed, bytes, rotated_at) = match (&set.value, &known) {
                 (Some(value), _) => {
                     let bytes = value.as_str().len();
@@ -203,8 +219,10 @@ impl Control {
             };
             let hosts = set.hosts.or_else(|| known.as_ref().map(|known| known.hosts.clone()));
             let hosts = hosts.unwrap_or_default();
+            let host_keys = set.host_keys.or_else(|| known.as_ref().map(|known| known.host_keys.clone())).unwrap_or_default();
+            check_host_keys(&host_keys, &hosts, &places)?;
             let created_at = known.map_or(now, |known| known.created_at);
-            let stored = Stored { sealed, bytes, hosts, places, created_at, rotated_at };
+            let stored = Stored { sealed, bytes, hosts, places, host_keys, created_at, rotated_at };
             let value = crate::store::to_json(&stored).map_err(&failed)?;
             control.store.put_record(Record { id, value, expires_at: None }).await.map_err(&failed)?;
             control.renew_secret(&tenant, &name, None).await?;
@@ -323,9 +341,11 @@ impl Control {
         spec: &mut SandboxSpec,
     ) -> Result<(), ControlError> {
         let mut wanted: BTreeSet<SecretName> = spec.secrets.iter().map(|binding| binding.name.clone()).collect();
+        let mut referred = BTreeSet::new();
         for value in spec.env.values() {
-            wanted.extend(references(value)?);
+            referred.extend(references(value)?);
         }
+        wanted.extend(referred.iter().cloned());
         if wanted.is_empty() {
             return Ok(());
         }
@@ -337,7 +357,7 @@ impl Control {
             return refuse("a sandbox without a network has no use for secrets".to_owned());
         }
         let entry = parent.and_then(|id| self.registry().by_id(id).cloned());
-        let mut bytes = 0;
+        let (mut bytes, mut ssh) = (0, BTreeSet::new());
         let passed_on = entry.map(|entry| entry.sandbox().spec.secrets.clone());
         for name in &wanted {
             if parent.is_some() && !passed_on.iter().flatten().any(|binding| binding.name == *name) {
@@ -346,6 +366,14 @@ impl Control {
             }
             let stored = self.stored_secret(tenant, name).await?;
             bytes += stored.bytes;
+            if is_ssh(&stored.places) {
+                if referred.contains(name) {
+                    return refuse(format!(
+                        "the secret {name} is an SSH key, which no variable can have; name it in secrets, and programs use it by the agent"
+                    ));
+                }
+                ssh.insert(name.clone());
+            }
             if stored.hosts.is_empty() {
                 return refuse(format!("the secret {name} has no hosts; set them with: arenite secret set {name} --host HOST"));
             }
@@ -356,11 +384,13 @@ impl Control {
             ));
         }
         let bindings = std::mem::take(&mut spec.secrets);
-        spec.secrets = wanted.into_iter().map(|name| bind(name, &bindings)).collect();
+        let bind = |name| if ssh.contains(&name) { bind_ssh(name) } else { bind(name, &bindings) };
+        spec.secrets = wanted.into_iter().map(bind).collect();
+        check_env(spec)?;
         observe_for_secrets(spec);
         self.check_network_policy(spec)?;
         for value in spec.env.values_mut() {
-            for binding in &spec.secrets {
+            for binding in spec.secrets.iter().filter(|binding| !binding.ssh) {
                 *value = value.replace(&format!("{OPEN}{}{CLOSE}", binding.name), &binding.placeholder);
                 for inherited in &binding.inherited {
                     *value = value.replace(inherited, &binding.placeholder);
@@ -387,9 +417,10 @@ impl Control {
         removed: Option<(&SecretName, &Stored)>,
     ) -> Result<(), ControlError> {
         let mut bound = Vec::with_capacity(spec.secrets.len());
-        for binding in &spec.secrets {
+        for binding in spec.secrets.iter().filter(|binding| !binding.ssh) {
             let stored = match self.stored_secret(&entry.tenant, &binding.name).await {
-                Ok(stored) => Some(stored),
+                // The name may be that of another secret now.
+                Ok(stored) => Some(stored).filter(|stored| !is_ssh(&stored.places)),
                 Err(ControlError::NoSecret { .. }) => None,
                 Err(error) => return Err(error),
             };
@@ -472,7 +503,11 @@ fn bind(name: SecretName, of_parent: &[SecretBinding]) -> SecretBinding {
     inherited.drain(..inherited.len().saturating_sub(MAX_INHERITED));
     let mut random = [0; 16];
     getrandom::fill(&mut random).expect("the kernel's random source answers");
-    SecretBinding { name, placeholder: format!("{PLACEHOLDER}{}", hex::encode(random)), inherited }
+    SecretBinding { name, placeholder: format!("{PLACEHOLDER}{}", hex::encode(random)), inherited, ssh: false }
+}
+
+fn bind_ssh(name: SecretName) -> SecretBinding {
+    SecretBinding { name, placeholder: String::new(), inherited: Vec::new(), ssh: true }
 }
 
 #[cfg(test)]
@@ -505,6 +540,7 @@ mod tests {
 
     #[test]
     fn values_fit_into_headers() {
+        let check_value = |value: &str| check_value(value, &[SecretPlace::Header]);
         check_value("sk-0123456789").unwrap();
         for bad in ["", "short", "line\nbreak-and-more", "a\0-and-more-text", &"x".repeat((8 << 10) + 1)] {
             assert!(check_value(bad).is_err(), "{bad:?}");

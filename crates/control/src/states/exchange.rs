@@ -16,23 +16,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use arenite_engine::{EngineError, HeldState, ImportedState};
+use arenite_engine::{EngineError, HeldState, ImportedState, StagedState};
 use arenite_image::{Image, ImageError, SNAPSHOT_IMAGE, SnapshotArchive, SnapshotReader};
 use arenite_model::{ErrorCode, ImageName, SandboxName, SnapshotName, SpecError, TenantId, Tier};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::{Named, Snapshot, check_note};
+use super::{LocalSnapshot, Named, Snapshot, check_note};
 use crate::admission::refuse;
 use crate::images::owner_of;
 use crate::{Control, ControlError, check_labels};
 
-/// Exports and imports at once.
+/// Exports and imports of clients at once, and states that are sent to other nodes at once, and received from them.
 const AT_ONCE: usize = 2;
+/// How long a state on its way between nodes waits for a place.
+const WAIT: Duration = Duration::from_secs(60);
 /// When a client may try again for one of these places.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
 /// The largest archive, and the largest layer of a snapshot, in bytes.
-const MAX_ARCHIVE_BYTES: u64 = 64 << 30;
+pub(super) const MAX_ARCHIVE_BYTES: u64 = 64 << 30;
 
 /// Annotations of an archive.
 const NAME: &str = "dev.arenite.snapshot.name";
@@ -43,21 +45,45 @@ const NOTE: &str = "dev.arenite.snapshot.note";
 const LABELS: &str = "dev.arenite.snapshot.labels";
 const CREATED: &str = "dev.arenite.snapshot.created";
 
-/// The places for exports and imports.
-pub(crate) struct Exchanges(Arc<Semaphore>);
+/// The places for exports and imports of clients, and those for states on their way from and to other nodes.
+pub(crate) struct Exchanges {
+    of_clients: Arc<Semaphore>,
+    to_nodes: Arc<Semaphore>,
+    /// Apart from those to nodes, so that nodes which send to each other never wait for each other.
+    from_nodes: Arc<Semaphore>,
+}
 
 impl Default for Exchanges {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(AT_ONCE)))
+        let places = || Arc::new(Semaphore::new(AT_ONCE));
+        Self { of_clients: places(), to_nodes: places(), from_nodes: places() }
     }
 }
 
 impl Exchanges {
     fn begin(&self) -> Result<OwnedSemaphorePermit, ControlError> {
-        match Arc::clone(&self.0).try_acquire_owned() {
+        match Arc::clone(&self.of_clients).try_acquire_owned() {
             Ok(place) => Ok(place),
             Err(_) => refuse(format!("{AT_ONCE} snapshots are exported or imported already, which is the most"), RETRY_AFTER),
         }
+    }
+
+    async fn wait(places: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, ControlError> {
+        match tokio::time::timeout(WAIT, Arc::clone(places).acquire_owned()).await {
+            Ok(Ok(place)) => Ok(place),
+            _ => {
+                let waited = WAIT.as_secs();
+                refuse(format!("{AT_ONCE} states are on their way between nodes, and none ended within {waited} s"), RETRY_AFTER)
+            }
+        }
+    }
+
+    pub(super) async fn wait_to_send(&self) -> Result<OwnedSemaphorePermit, ControlError> {
+        Self::wait(&self.to_nodes).await
+    }
+
+    pub(super) async fn wait_to_receive(&self) -> Result<OwnedSemaphorePermit, ControlError> {
+        Self::wait(&self.from_nodes).await
     }
 }
 
@@ -87,7 +113,7 @@ impl SnapshotImport {
 }
 
 /// Tells a thread to end when nobody waits for it any more.
-struct CancelOnDrop(Arc<AtomicBool>);
+pub(super) struct CancelOnDrop(pub(super) Arc<AtomicBool>);
 
 impl Drop for CancelOnDrop {
     fn drop(&mut self) {
@@ -95,8 +121,19 @@ impl Drop for CancelOnDrop {
     }
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, ControlError> + Send + 'static) -> Result<T, ControlError> {
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ControlError> + Send + 'static,
+) -> Result<T, ControlError> {
     tokio::task::spawn_blocking(work).await.unwrap_or(Err(ControlError::Stopping))
+}
+
+/// Refuses an archive that is too large.
+pub(super) fn check_size(bytes: u64) -> Result<(), ControlError> {
+    if bytes > MAX_ARCHIVE_BYTES {
+        let reason = format!("an archive has at most {MAX_ARCHIVE_BYTES} bytes");
+        return Err(SpecError::Invalid { field: "archive", reason }.into());
+    }
+    Ok(())
 }
 
 /// What an archive says about its snapshot.
@@ -152,18 +189,18 @@ impl Control {
     /// # Errors
     /// [`ControlError::Exhausted`] if others are exported; [`ImageError::Unpackable`].
     pub async fn export_snapshot(&self, tenant: &TenantId, name: &SnapshotName) -> Result<SnapshotExport, ControlError> {
-        let snapshot = self.snapshot(tenant, name)?;
+        let LocalSnapshot { snapshot, state, image } = self.snapshot_here(tenant, name).await?;
         let store = self.images()?.store().clone();
         let place = self.exchanges.begin()?;
-        let held = self.engine.hold_state(&snapshot.state).await?;
-        let owner = self.engine.state(&snapshot.state).and_then(|state| state.image_owner);
+        let held = self.engine.hold_state(&state).await?;
+        let owner = self.engine.state(&state).and_then(|state| state.image_owner);
         let cancel = Arc::new(AtomicBool::new(false));
         let _cancel = CancelOnDrop(Arc::clone(&cancel));
         blocking(move || {
-            let config = store.get_of(owner.as_ref(), &snapshot.image)?.config;
+            let config = store.get_of(owner.as_ref(), &image)?.config;
             let title: ImageName = match format!("snapshot:{}", snapshot.name).parse() {
                 Ok(title) => title,
-                Err(_) => snapshot.image.clone(),
+                Err(_) => image,
             };
             let annotations = About::annotations(&snapshot)?;
             let archive = SnapshotArchive::plan(&title, &config, &held.layers, annotations, &cancel)?;
@@ -184,12 +221,15 @@ impl Control {
     ) -> Result<SnapshotImport, ControlError> {
         self.engine.check_states()?;
         self.images()?;
-        if bytes > MAX_ARCHIVE_BYTES {
-            let reason = format!("an archive has at most {MAX_ARCHIVE_BYTES} bytes");
-            return Err(SpecError::Invalid { field: "archive", reason }.into());
-        }
+        check_size(bytes)?;
         let place = self.exchanges.begin()?;
         self.check_new_snapshot(tenant, name.as_ref()).await?;
+        let file = self.file_for_archive(bytes).await?;
+        Ok(SnapshotImport { tenant: tenant.clone(), name, file, _place: place })
+    }
+
+    /// A file without a name for an archive of this size, if the disk has room for it.
+    pub(super) async fn file_for_archive(&self, bytes: u64) -> Result<File, ControlError> {
         // The archive itself, and what is unpacked from it.
         let wanted = bytes.saturating_mul(2).saturating_add(self.config.limits.disk_reserve_bytes);
         let capacity = self.engine.capacity().await?;
@@ -202,7 +242,7 @@ impl Control {
         let failed =
             |source: rustix::io::Errno| EngineError::Host { what: "a file for an import".to_owned(), source: source.into() };
         let file: OwnedFd = opened.map_err(failed)?;
-        Ok(SnapshotImport { tenant: tenant.clone(), name, file: file.into(), _place: place })
+        Ok(file.into())
     }
 
     /// Adds the snapshot of a complete archive.
@@ -239,13 +279,7 @@ impl Control {
         image: Image,
     ) -> Result<Snapshot, ControlError> {
         let About { name, sandbox, tier, note, labels } = about;
-        let layers: Vec<PathBuf> = image.layers.iter().map(|layer| layer.dir.clone()).collect();
-        let staged = self.engine.stage_state(MAX_ARCHIVE_BYTES).await?;
-        let (staged, layers) = blocking(move || {
-            reader.unpack_own(&layers, &staged.files)?;
-            Ok((staged, layers))
-        })
-        .await?;
+        let (staged, layers) = self.unpack_own_layer(reader, &image).await?;
         let _change = self.snapshots.change.lock().await;
         self.check_new_snapshot(tenant, Some(&name)).await?;
         let image_owner = owner_of(tenant);
@@ -259,10 +293,26 @@ impl Control {
         self.remember_snapshot(named, state).await
     }
 
+    /// Unpacks the snapshot's own layer. Returns it with the directories below it.
+    pub(super) async fn unpack_own_layer(
+        &self,
+        reader: SnapshotReader,
+        image: &Image,
+    ) -> Result<(StagedState, Vec<PathBuf>), ControlError> {
+        let layers: Vec<PathBuf> = image.layers.iter().map(|layer| layer.dir.clone()).collect();
+        let staged = self.engine.stage_state(MAX_ARCHIVE_BYTES).await?;
+        blocking(move || {
+            reader.unpack_own(&layers, &staged.files)?;
+            Ok((staged, layers))
+        })
+        .await
+    }
+
     /// Removes an image that came with a snapshot, unless something uses it. The caller holds the lock of snapshots.
     pub(super) async fn forget_snapshot_image(&self, tenant: &TenantId, image: &ImageName) {
         let is_used = || {
-            let of_snapshots = self.snapshots.map().values().any(|other| other.tenant == *tenant && other.image == *image);
+            let of_snapshots =
+                self.snapshots.map().values().any(|other| other.snapshot.tenant == *tenant && other.image == *image);
             of_snapshots || self.list_all().iter().any(|sandbox| sandbox.tenant == *tenant && sandbox.spec.image == *image)
         };
         if !image.as_str().starts_with(SNAPSHOT_IMAGE) || is_used() {

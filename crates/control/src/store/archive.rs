@@ -2,7 +2,7 @@
 //!
 //! The first line is the header, each further line one row, and the last line holds the number of sandboxes and the SHA-256
 //! of all bytes before it, as `head -n -1 FILE | sha256sum` prints it. Archives of version 1 have sandboxes only, and those of
-//! version 2 no records and no webhooks.
+//! version 2 no records and no webhooks. Those of version 3 have no annotations.
 
 use std::io::{self, BufRead, Read, Write};
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-use super::{Contents, Record, TenantContents, TenantRow, UsageContents};
+use super::{AnnotationRow, Contents, Record, TenantContents, TenantRow, UsageContents};
 use crate::Sandbox;
 use crate::tenants::{ApiKey, AuditRow};
 use crate::usage::{Meter, UsageHour};
@@ -18,7 +18,8 @@ use crate::webhooks::Webhook;
 
 const FORMAT: &str = "arenite-store";
 /// The newest version, and earlier ones.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
+const WITHOUT_ANNOTATIONS: u32 = 3;
 const WITHOUT_RECORDS: u32 = 2;
 const SANDBOXES_ONLY: u32 = 1;
 /// Maximum length of a line, in bytes.
@@ -60,15 +61,19 @@ enum Line {
     Meter(Meter),
     Record(Record),
     Webhook(Box<Webhook>),
+    Annotation(Box<AnnotationRow>),
     End { sandboxes: usize, sha256: String },
 }
 
 /// Writes rows as an archive.
 pub fn write(contents: Contents, out: &mut dyn Write) -> Result<(), ArchiveError> {
     let sandboxes = contents.sandboxes.len();
-    let is_known =
-        [contents.tenants.is_some(), contents.usage.is_some(), contents.records.is_some(), contents.webhooks.is_some()];
-    let version = if is_known.contains(&true) { VERSION } else { SANDBOXES_ONLY };
+    let is_known = contents.tenants.is_some()
+        || contents.usage.is_some()
+        || contents.records.is_some()
+        || contents.webhooks.is_some()
+        || contents.annotations.is_some();
+    let version = if is_known { VERSION } else { SANDBOXES_ONLY };
     let TenantContents { tenants, keys, audit } = contents.tenants.unwrap_or_default();
     let UsageContents { hours, meters } = contents.usage.unwrap_or_default();
     let lines = contents.sandboxes.into_iter().map(|row| Line::Sandbox(Box::new(row)));
@@ -79,6 +84,8 @@ pub fn write(contents: Contents, out: &mut dyn Write) -> Result<(), ArchiveError
     let lines = lines.chain(meters.into_iter().map(Line::Meter));
     let lines = lines.chain(contents.records.into_iter().flatten().map(Line::Record));
     let lines = lines.chain(contents.webhooks.into_iter().flatten().map(|hook| Line::Webhook(Box::new(hook))));
+    let annotations = contents.annotations.into_iter().flatten();
+    let lines = lines.chain(annotations.map(|row| Line::Annotation(Box::new(row))));
     let mut digest = Sha256::new();
     let mut write = |text: serde_json::Result<String>, digest: &mut Sha256| {
         let mut text = text.map_err(|error| ArchiveError::Write(error.into()))?;
@@ -115,11 +122,12 @@ pub fn read(mut input: impl BufRead) -> Result<Contents, ArchiveError> {
             }
             match header.version {
                 SANDBOXES_ONLY => {}
-                version @ (WITHOUT_RECORDS | VERSION) => {
+                version @ (WITHOUT_RECORDS | WITHOUT_ANNOTATIONS | VERSION) => {
                     found.tenants = Some(TenantContents::default());
                     found.usage = Some(UsageContents::default());
-                    found.records = (version == VERSION).then(Vec::new);
-                    found.webhooks = (version == VERSION).then(Vec::new);
+                    found.records = (version > WITHOUT_RECORDS).then(Vec::new);
+                    found.webhooks = (version > WITHOUT_RECORDS).then(Vec::new);
+                    found.annotations = (version > WITHOUT_ANNOTATIONS).then(Vec::new);
                 }
                 version => return Err(ArchiveError::Version { found: version }),
             }
@@ -133,6 +141,7 @@ pub fn read(mut input: impl BufRead) -> Result<Contents, ArchiveError> {
                 Line::Meter(meter) => found.usage.get_or_insert_default().meters.push(meter),
                 Line::Record(record) => found.records.get_or_insert_default().push(record),
                 Line::Webhook(hook) => found.webhooks.get_or_insert_default().push(*hook),
+                Line::Annotation(row) => found.annotations.get_or_insert_default().push(*row),
                 Line::End { sandboxes, .. } if sandboxes != found.sandboxes.len() => {
                     return Err(ArchiveError::Count { expected: sandboxes, found: found.sandboxes.len() });
                 }

@@ -1,7 +1,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::Record;
+use super::{AnnotationRow, Record};
 use crate::Sandbox;
 use crate::tenants::{ApiKey, AuditRow, Tenant};
 use crate::usage::{Meter, UsageHour};
@@ -19,6 +19,8 @@ pub struct Contents {
     pub records: Option<Vec<Record>>,
     /// Without their deliveries. None: unknown, likewise.
     pub webhooks: Option<Vec<Webhook>>,
+    /// Of trajectories. None: unknown, as in archives before version 4.
+    pub annotations: Option<Vec<AnnotationRow>>,
 }
 
 /// What was metered, and where the meters of sandboxes stand.

@@ -8,14 +8,15 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 
 use super::{
-    Answer, Contents, Op, Record, RecordId, RecordKind, Store, StoreError, TenantStore, UsageStore, VolumeRow, WebhookStore,
+    AnnotationStore, Answer, Contents, Op, Record, RecordId, RecordKind, Store, StoreError, TenantStore, UsageStore, VolumeRow,
+    WebhookStore,
 };
 use crate::Sandbox;
 use crate::nodes::NodeStore;
 use crate::tenants::TenantLimits;
 
 /// A database with all tables, behind a queue of operations.
-pub(super) trait Database: TenantStore + UsageStore + WebhookStore {
+pub(super) trait Database: TenantStore + UsageStore + WebhookStore + AnnotationStore {
     /// Carries out an operation.
     fn ask(&self, op: Op) -> impl Future<Output = Answer> + Send;
     /// See [`Store::node_store`].
@@ -104,6 +105,10 @@ impl<D: Database> Store for D {
     }
 
     fn webhook_store(self: Arc<Self>) -> Option<Arc<dyn WebhookStore>> {
+        Some(self)
+    }
+
+    fn annotation_store(self: Arc<Self>) -> Option<Arc<dyn AnnotationStore>> {
         Some(self)
     }
 

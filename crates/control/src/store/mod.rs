@@ -1,5 +1,6 @@
 //! The persistent store of sandboxes: SQLite in the data directory, or a Postgres database.
 
+mod annotations;
 pub mod archive;
 mod contents;
 mod database;
@@ -8,6 +9,7 @@ mod postgres;
 mod record;
 mod reserve;
 mod sqlite;
+mod sqlite_annotations;
 mod sqlite_tenants;
 mod sqlite_usage;
 mod sqlite_webhooks;
@@ -26,6 +28,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use thiserror::Error;
 
+pub use annotations::{AnnotationRow, AnnotationStore, MostAnnotations};
 pub use contents::{Contents, TenantContents, TenantRow, UsageContents};
 pub use memory::MemoryStore;
 pub use postgres::{AddressError, PostgresAddress, PostgresStore};
@@ -236,6 +239,10 @@ pub trait Store: Send + Sync + 'static {
     }
     /// The same store for webhooks; none if it keeps only sandboxes.
     fn webhook_store(self: Arc<Self>) -> Option<Arc<dyn WebhookStore>> {
+        None
+    }
+    /// The same store for annotations; none if it keeps only sandboxes.
+    fn annotation_store(self: Arc<Self>) -> Option<Arc<dyn AnnotationStore>> {
         None
     }
     /// The same store for usage; none if it keeps none.

@@ -21,6 +21,10 @@ pub enum RecordKind {
     Registry,
     /// A named state of a sandbox's disk: `states::Snapshot`.
     Snapshot,
+    /// A snapshot's copy on another node: `states::copies::Copied`.
+    SnapshotCopy,
+    /// A snapshot that was removed while its node did not run: `states::copies::Removal`.
+    SnapshotRemoval,
     /// A volume: `volumes::Stored`.
     Volume,
     /// A tenant's encrypted secret: `secrets::Stored`.
@@ -34,11 +38,13 @@ pub enum RecordKind {
 }
 
 impl RecordKind {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Idempotency,
         Self::Group,
         Self::Registry,
         Self::Snapshot,
+        Self::SnapshotCopy,
+        Self::SnapshotRemoval,
         Self::Volume,
         Self::Secret,
         Self::ModelRoute,
@@ -52,6 +58,8 @@ impl RecordKind {
             Self::Group => "group",
             Self::Registry => "registry",
             Self::Snapshot => "snapshot",
+            Self::SnapshotCopy => "snapshot_copy",
+            Self::SnapshotRemoval => "snapshot_removal",
             Self::Volume => "volume",
             Self::Secret => "secret",
             Self::ModelRoute => "model_route",

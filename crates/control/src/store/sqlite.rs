@@ -15,7 +15,8 @@ use super::database::Database;
 use super::writer::Writer;
 use super::{
     Answer, Contents, DEAD_RESERVE_NOTHING, Op, PAUSE_KINDS, Record, RecordId, RecordKind, Rows, StoreError, VolumeRow,
-    check_version, number, sqlite_tenants, sqlite_usage, sqlite_webhooks, to_json, unreadable, usage, waits,
+    annotations, check_version, number, sqlite_annotations, sqlite_tenants, sqlite_usage, sqlite_webhooks, to_json, unreadable,
+    usage, waits,
 };
 use crate::tenants::{Reserved, TenantLimits};
 use crate::{ControlError, Sandbox};
@@ -26,7 +27,7 @@ const QUEUE: usize = 256;
 const LOCKED: Duration = Duration::from_millis(700);
 
 /// Each migrates the schema from its index to the next. Released ones are never edited; append new ones.
-const MIGRATIONS: [&str; 9] = [
+const MIGRATIONS: [&str; 11] = [
     "
     CREATE TABLE sandboxes (
         id           TEXT PRIMARY KEY,
@@ -77,6 +78,8 @@ const MIGRATIONS: [&str; 9] = [
 ",
     DEAD_RESERVE_NOTHING,
     PAUSE_KINDS,
+    usage::MODELS,
+    annotations::SCHEMA,
 ];
 
 /// Sandboxes in a SQLite file.
@@ -237,6 +240,7 @@ pub(super) fn read(path: &Path) -> Result<Contents, ControlError> {
             usage: Some(sqlite_usage::load(&snapshot)?),
             records: Some(all_records(&snapshot)?),
             webhooks: Some(sqlite_webhooks::load(&snapshot)?),
+            annotations: Some(sqlite_annotations::load(&snapshot)?),
         })
     };
     read().map_err(failed)
@@ -360,6 +364,9 @@ pub(super) fn apply(db: &Connection, op: &Op) -> Answer {
             }
             if let Some(webhooks) = &contents.webhooks {
                 sqlite_webhooks::import(db, webhooks, *replace)?;
+            }
+            if let Some(annotations) = &contents.annotations {
+                sqlite_annotations::import(db, annotations)?;
             }
         }
         Op::Remove(id) => {

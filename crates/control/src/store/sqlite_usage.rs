@@ -43,8 +43,12 @@ fn append(db: &Connection, sample: &UsageSample) -> Result<(), StoreError> {
         egress,
         ingress,
         calls,
+        number(used.model_calls),
+        number(used.model_input_tokens),
+        number(used.model_output_tokens),
+        used.model_cost_usd,
     ])?;
-    set_meter(db, meter)
+    sample.kept_meter().map_or(Ok(()), |meter| set_meter(db, meter))
 }
 
 /// The columns of a sum of hours, with its amounts from the sixth on.
@@ -64,6 +68,10 @@ fn read_sum(row: &Row<'_>, [tenant, hour, sandbox, name, template]: [usize; 5]) 
         egress_bytes: count(8)?,
         ingress_bytes: count(9)?,
         tool_calls: count(10)?,
+        model_calls: count(11)?,
+        model_input_tokens: count(12)?,
+        model_output_tokens: count(13)?,
+        model_cost_usd: row.get(14)?,
     };
     Ok((key, used))
 }
@@ -97,6 +105,10 @@ pub(super) fn import(db: &Connection, contents: &UsageContents) -> Result<(), St
             egress,
             ingress,
             calls,
+            number(used.model_calls),
+            number(used.model_input_tokens),
+            number(used.model_output_tokens),
+            used.model_cost_usd,
         ])?;
     }
     contents.meters.iter().try_for_each(|meter| set_meter(db, meter))

@@ -68,11 +68,25 @@ pub(super) const SCHEMA: &str = "
     );
 ";
 
+/// Calls of models.
+pub(super) const MODELS: &str = "
+    ALTER TABLE usage ADD COLUMN model_calls BIGINT NOT NULL DEFAULT 0;
+    ALTER TABLE usage ADD COLUMN model_input_tokens BIGINT NOT NULL DEFAULT 0;
+    ALTER TABLE usage ADD COLUMN model_output_tokens BIGINT NOT NULL DEFAULT 0;
+    ALTER TABLE usage ADD COLUMN model_cost_usd DOUBLE PRECISION NOT NULL DEFAULT 0;
+    ALTER TABLE usage_hours ADD COLUMN model_calls BIGINT NOT NULL DEFAULT 0;
+    ALTER TABLE usage_hours ADD COLUMN model_input_tokens BIGINT NOT NULL DEFAULT 0;
+    ALTER TABLE usage_hours ADD COLUMN model_output_tokens BIGINT NOT NULL DEFAULT 0;
+    ALTER TABLE usage_hours ADD COLUMN model_cost_usd DOUBLE PRECISION NOT NULL DEFAULT 0;
+";
+
 pub(super) const CLEAR: &str = "DELETE FROM usage; DELETE FROM usage_hours; DELETE FROM meters";
 
-const AMOUNTS: &str = "core_seconds, memory_gib_seconds, disk_gib_hours, egress_bytes, ingress_bytes, tool_calls";
+const AMOUNTS: &str = "core_seconds, memory_gib_seconds, disk_gib_hours, egress_bytes, ingress_bytes, tool_calls, model_calls,
+    model_input_tokens, model_output_tokens, model_cost_usd";
 const SUMS: &str = "sum(core_seconds), sum(memory_gib_seconds), sum(disk_gib_hours), CAST(sum(egress_bytes) AS BIGINT),
-    CAST(sum(ingress_bytes) AS BIGINT), CAST(sum(tool_calls) AS BIGINT)";
+    CAST(sum(ingress_bytes) AS BIGINT), CAST(sum(tool_calls) AS BIGINT), CAST(sum(model_calls) AS BIGINT),
+    CAST(sum(model_input_tokens) AS BIGINT), CAST(sum(model_output_tokens) AS BIGINT), sum(model_cost_usd)";
 
 pub(super) const METERS: &str = "SELECT sandbox, at, cpu_nanoseconds, sent_bytes, received_bytes FROM meters ORDER BY sandbox";
 
@@ -84,14 +98,14 @@ pub(super) const SET_METER: &str = "
 pub(super) fn append() -> String {
     format!(
         "INSERT INTO usage (sandbox, at, tenant, name, template, {AMOUNTS})
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT DO NOTHING"
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) ON CONFLICT DO NOTHING"
     )
 }
 
 pub(super) fn insert_hour() -> String {
     format!(
         "INSERT INTO usage_hours (hour, tenant, sandbox, name, template, {AMOUNTS})
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)"
     )
 }
 
@@ -108,9 +122,8 @@ pub(super) fn all_hours() -> String {
 
 /// The statements of [`UsageStore::roll_up`], in order.
 pub(super) fn roll_up(now: Timestamp) -> String {
-    let add = ["core_seconds", "memory_gib_seconds", "disk_gib_hours", "egress_bytes", "ingress_bytes", "tool_calls"]
-        .map(|amount| format!("{amount} = usage_hours.{amount} + excluded.{amount}"))
-        .join(", ");
+    let add = AMOUNTS.split(',').map(str::trim).map(|amount| format!("{amount} = usage_hours.{amount} + excluded.{amount}"));
+    let add = add.collect::<Vec<_>>().join(", ");
     let insert = format!("INSERT INTO usage_hours (hour, tenant, sandbox, name, template, {AMOUNTS})");
     let add = format!("ON CONFLICT (hour, tenant, sandbox, template) DO UPDATE SET {add}");
     let before = |keep: Duration| now.as_microsecond() - i64::try_from(keep.as_micros()).unwrap_or(i64::MAX);
@@ -167,7 +180,7 @@ impl Key {
         let (sandbox, volume) = match is_one.then(|| self.sandbox.parse()).transpose()? {
             Some(Metered::Sandbox(id)) => (Some(id), None),
             Some(Metered::Volume(id)) => (None, Some(id)),
-            None => (None, None),
+            Some(Metered::Models) | None => (None, None),
         };
         Ok(UsageRow {
             tenant: self.tenant.parse()?,

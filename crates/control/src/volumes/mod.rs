@@ -214,7 +214,8 @@ impl Control {
         Ok(self.find_volume(tenant, name).await?.and_then(|volume| volume.node).filter(|node| *node != own))
     }
 
-    pub(crate) fn own_node(&self) -> Option<NodeName> {
+    /// The node that this server is; none: it is in no cluster.
+    pub fn own_node(&self) -> Option<NodeName> {
         self.nodes_store().map(|store| store.claim().name.clone())
     }
 

@@ -15,7 +15,7 @@ mod resolvers;
 mod server;
 mod upstream;
 
-pub(crate) use self::load::{Bound, Load};
+pub(crate) use self::load::{Bound, Load, Slot};
 pub(crate) use self::lookup::{Lookup, LookupError, Resolved};
 pub use self::message::{Query, Rcode};
 pub(crate) use self::policed::PolicedAnswers;

@@ -18,6 +18,7 @@ use std::time::Instant;
 use super::message::{Query, Rcode, TYPE_A};
 use super::{Answers, Lookup, LookupError, Transport};
 use crate::events::{Draft, Events, Protocol};
+use crate::owner::{Owners, SocketTransport};
 use crate::policy::{Decision, Reason};
 use crate::sandbox::{Sandbox, Sandboxes};
 
@@ -31,6 +32,7 @@ pub(crate) struct PolicedAnswers {
     pub(crate) sandboxes: Arc<Sandboxes>,
     pub(crate) lookup: Arc<Lookup>,
     pub(crate) events: Arc<Events>,
+    pub(crate) owners: Arc<Owners>,
 }
 
 impl Answers for PolicedAnswers {
@@ -38,7 +40,7 @@ impl Answers for PolicedAnswers {
         self.sandboxes.find(client.ip()).is_some()
     }
 
-    async fn answer(&self, client: SocketAddr, query: &Query, _transport: Transport) -> Vec<u8> {
+    async fn answer(&self, client: SocketAddr, query: &Query, transport: Transport) -> Vec<u8> {
         let Some(sandbox) = self.sandboxes.find(client.ip()) else {
             return query.failure(Rcode::Refused);
         };
@@ -55,7 +57,18 @@ impl Answers for PolicedAnswers {
         // Programs ask for both kinds of addresses at once; that is one event.
         let is_second = query.kind() == TYPE_AAAA || UNANSWERED.contains(&query.kind());
         if !decision.allowed {
-            self.note(&sandbox, &name, None, &decision, is_second);
+            let transport = match transport {
+                Transport::Udp => SocketTransport::Udp,
+                Transport::Tcp => SocketTransport::Tcp,
+            };
+            let owner = self.owners.ask(&sandbox, transport, client, None);
+            let draft = Draft { name: Some(&name), owner: Some(&owner), ..Draft::new(sandbox.id(), Protocol::Dns, PORT) };
+            if is_second {
+                self.events.refused_again(&draft, &decision);
+            } else {
+                self.events.decided(&draft, &decision);
+            }
+            owner.settle().await;
             return query.failure(Rcode::NoSuchName);
         }
         if is_second {
@@ -64,7 +77,7 @@ impl Answers for PolicedAnswers {
         if query.kind() == TYPE_A {
             return self.addresses(&sandbox, query, &name, decision).await;
         }
-        self.note(&sandbox, &name, None, &decision, false);
+        self.note(&sandbox, &name, None, &decision);
         self.lookup.records(query).await.unwrap_or_else(|| query.failure(Rcode::ServerFailure))
     }
 }
@@ -78,12 +91,12 @@ impl PolicedAnswers {
                     LookupError::NoSuchName => (Reason::NoAddress, Rcode::NoSuchName),
                     LookupError::Failed => (Reason::NotResolved, Rcode::ServerFailure),
                 };
-                self.note(sandbox, name, None, &Decision { allowed: false, reason, ..decision }, false);
+                self.note(sandbox, name, None, &Decision { allowed: false, reason, ..decision });
                 return query.failure(rcode);
             }
         };
         if let Some(denied) = resolved.aliases.iter().find_map(|alias| sandbox.policy().denies_name(alias)) {
-            self.note(sandbox, name, None, &denied, false);
+            self.note(sandbox, name, None, &denied);
             return query.failure(Rcode::NoSuchName);
         }
         sandbox.remember(name, &resolved, Instant::now());
@@ -92,16 +105,12 @@ impl PolicedAnswers {
             (None, Some(closed)) => (Some(closed), Decision { allowed: false, reason: Reason::ClosedAddress, ..decision }),
             (None, None) => (None, decision),
         };
-        self.note(sandbox, name, address, &decision, false);
+        self.note(sandbox, name, address, &decision);
         query.answer_addresses(&resolved.addresses, resolved.ttl)
     }
 
-    fn note(&self, sandbox: &Sandbox, name: &str, address: Option<Ipv4Addr>, decision: &Decision, is_second: bool) {
+    fn note(&self, sandbox: &Sandbox, name: &str, address: Option<Ipv4Addr>, decision: &Decision) {
         let draft = Draft { name: Some(name), address: address.map(IpAddr::V4), ..Draft::new(sandbox.id(), Protocol::Dns, PORT) };
-        if is_second {
-            self.events.refused_again(&draft, decision);
-        } else {
-            self.events.decided(&draft, decision);
-        }
+        self.events.decided(&draft, decision);
     }
 }

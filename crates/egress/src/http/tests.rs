@@ -10,6 +10,7 @@ use crate::dial::Dialer;
 use crate::dns::{Lookup, Resolvers};
 use crate::events::Events;
 use crate::metered::Meter;
+use crate::owner::{Owners, SocketTransport};
 use crate::policy::CompiledPolicy;
 use crate::sandbox::Sandboxes;
 use crate::secrets::WholeBodies;
@@ -24,10 +25,13 @@ fn connect() -> DuplexStream {
     let open = Arc::new(sandboxes.find(address).unwrap().open().unwrap());
     let destinations = Arc::new(|stream: &TcpStream| stream.local_addr());
     let (dialer, events) = (Dialer::new(lookup), Events::channel().0);
+    let (owners, _) = Owners::channel(events.clone());
     let (roots, whole_bodies) = (Roots::new(Vec::new()), WholeBodies::default());
-    let shared = Arc::new(Shared { sandboxes, dialer, events, destinations, roots, whole_bodies });
+    let shared = Arc::new(Shared { sandboxes, dialer, events, owners, destinations, roots, whole_bodies });
     let destination = "192.0.2.1:80".parse().unwrap();
-    let connection = Connection { shared, open, destination, meter: Meter::new() };
+    let client = "10.209.0.7:40000".parse().unwrap();
+    let owner = shared.owners.ask(&open.sandbox, SocketTransport::Tcp, client, Some(destination));
+    let connection = Connection { shared, open, destination, meter: Meter::new(), owner };
     let (client, stream) = tokio::io::duplex(1 << 16);
     tokio::spawn(HttpConnection::new(connection).serve(stream, Vec::new()));
     client

@@ -46,6 +46,8 @@ pub enum Seen<'a> {
         method: &'a str,
         path: &'a str,
     },
+    /// Postgres, of which the proxy does the login. The server proves its name by TLS.
+    Postgres,
     /// Something else, or not known yet.
     Tcp,
     Udp,
@@ -104,8 +106,22 @@ pub enum Reason {
     SecretLeak,
     /// The server's certificate is not valid.
     InvalidCertificate,
+    /// The server of a secret offers no TLS.
+    ServerWithoutTls,
+    /// The connection does not start as Postgres' protocol does.
+    MalformedPostgres,
+    /// The Postgres server asks for an authentication without a password, or answers in another way than its protocol says.
+    ServerLogin,
     /// The server encoded its answer, so that it can't be searched for values of secrets.
     EncodedAnswer,
+    /// A key of the sandbox's secrets signed the login.
+    Signed,
+    /// What was to be signed is no login by this key.
+    NoLogin,
+    /// The client did not prove that it logs in to a server of the secret.
+    WrongHost,
+    /// Another host asked for the signature, over a forwarded connection to the agent.
+    Forwarded,
 }
 
 impl Reason {
@@ -136,7 +152,14 @@ impl Reason {
             Self::SecretRevoked => "a secret was revoked",
             Self::SecretLeak => "it has the value of a secret that is not for it",
             Self::InvalidCertificate => "the server's certificate is not valid",
+            Self::ServerWithoutTls => "the server offers no TLS",
+            Self::MalformedPostgres => "the connection does not start as Postgres' protocol does",
+            Self::ServerLogin => "the server asks for a login that is not supported",
             Self::EncodedAnswer => "the server's answer is encoded, although this was not asked for",
+            Self::Signed => "a key of a secret signed the login",
+            Self::NoLogin => "what was to be signed is no login by this key",
+            Self::WrongHost => "the client did not prove that the server is one of the secret",
+            Self::Forwarded => "another host asked for the signature",
         }
     }
 }
@@ -193,6 +216,8 @@ pub struct CompiledPolicy {
     deny: RuleIndex,
     /// Ports of rules that have a name and the protocol `tcp`, without overlaps.
     named_tcp: Box<[(u16, u16)]>,
+    /// The same for `udp`.
+    named_udp: Box<[(u16, u16)]>,
     /// Another policy that has to allow everything, too.
     floor: Option<Box<Self>>,
 }
@@ -209,8 +234,18 @@ impl CompiledPolicy {
             Ok::<_, EgressError>(RuleIndex::new(parsed))
         };
         let allow = index(&policy.allow, false)?;
-        let named_tcp = allow.named_tcp();
-        Ok(Self { mode: policy.mode, allow, deny: index(&policy.deny, true)?, named_tcp, floor: None })
+        let [named_tcp, named_udp] = [RuleProtocol::Tcp, RuleProtocol::Udp].map(|protocol| allow.named_ports(protocol));
+        Ok(Self { mode: policy.mode, allow, deny: index(&policy.deny, true)?, named_tcp, named_udp, floor: None })
+    }
+
+    /// Refuses rules that can be compiled and would allow nothing.
+    pub fn check(&self) -> Result<(), EgressError> {
+        self.allow.rules.iter().try_for_each(Rule::check_udp)
+    }
+
+    /// Whether queries to other resolvers than the sandbox's own may pass. Then those that don't are refused, not answered.
+    pub fn allows_other_dns(&self) -> bool {
+        self.mode == PolicyMode::Allowlist && self.allow.rules.iter().any(Rule::allows_other_dns)
     }
 
     /// The same policy, which allows nothing that the floor refuses.
@@ -230,12 +265,16 @@ impl CompiledPolicy {
 
     /// Whether a connection or request is allowed.
     pub fn decide(&self, target: Target<'_>, port: u16, seen: Seen<'_>) -> Decision {
-        let own = self.decide_alone(target, port, seen);
-        own.under(self.floor().map(|floor| floor.decide(target, port, seen)))
+        let mut own = self.decide_alone(target, port, seen);
+        // A policy that observes does so over TCP. As a floor, it leaves UDP to the policy above it.
+        if seen == Seen::Udp && own.reason == Reason::Observe {
+            own = Decision::refused(Reason::NoRule);
+        }
+        own.under(self.floor().map(|floor| floor.decide_alone(target, port, seen)))
     }
 
     fn decide_alone(&self, target: Target<'_>, port: u16, seen: Seen<'_>) -> Decision {
-        let matches = |rule: &&Rule| rule.has_port(port) && rule.has_protocol(seen);
+        let matches = |rule: &&Rule| rule.has_port(port, seen) && rule.has_protocol(seen);
         if let Some(rule) = self.deny.find(target, matches) {
             return Decision::by_rule(false, rule);
         }
@@ -270,7 +309,7 @@ impl CompiledPolicy {
     /// The refusal of an address, to which an allowed name leads.
     pub(crate) fn denies_address(&self, address: IpAddr, port: u16, seen: Seen<'_>) -> Option<Decision> {
         let of_floor = self.floor().and_then(|floor| floor.denies_address(address, port, seen));
-        let own = self.deny.find(Target::Address(address), |rule| rule.has_port(port) && rule.has_protocol(seen));
+        let own = self.deny.find(Target::Address(address), |rule| rule.has_port(port, seen) && rule.has_protocol(seen));
         Self::denial(own, of_floor)
     }
 
@@ -284,9 +323,14 @@ impl CompiledPolicy {
         self.named_tcp.iter().any(|(first, last)| (*first..=*last).contains(&port))
     }
 
+    /// Whether a rule for UDP on this port has a name.
+    pub(crate) fn has_named_udp(&self, port: u16) -> bool {
+        self.named_udp.iter().any(|(first, last)| (*first..=*last).contains(&port))
+    }
+
     /// Whether rules for this name depend on paths, so that an ambiguous path can't be decided.
     pub(crate) fn compares_paths(&self, target: Target<'_>, port: u16) -> bool {
-        let compares = |index: &&RuleIndex| index.find(target, |rule| rule.has_port(port) && rule.has_paths()).is_some();
+        let compares = |index: &&RuleIndex| index.find(target, |rule| rule.has_any_port(port) && rule.has_paths()).is_some();
         [&self.allow, &self.deny].iter().any(compares) || self.floor().is_some_and(|floor| floor.compares_paths(target, port))
     }
 
@@ -334,8 +378,8 @@ impl RuleIndex {
         index
     }
 
-    fn named_tcp(&self) -> Box<[(u16, u16)]> {
-        let is_named = |rule: &&Rule| !matches!(rule.target, RuleTarget::Net(_)) && rule.protocol == Some(RuleProtocol::Tcp);
+    fn named_ports(&self, protocol: RuleProtocol) -> Box<[(u16, u16)]> {
+        let is_named = |rule: &&Rule| !matches!(rule.target, RuleTarget::Net(_)) && rule.protocol == Some(protocol);
         let mut ranges: Vec<(u16, u16)> = self.rules.iter().filter(is_named).flat_map(Rule::ports).collect();
         ranges.sort_unstable();
         ranges.dedup_by(|next, merged| {

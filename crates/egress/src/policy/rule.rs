@@ -12,6 +12,9 @@ use super::path::PathPattern;
 use crate::EgressError;
 use crate::name::normalize_written;
 
+/// Ports of UDP that a rule has to name: DNS, and QUIC.
+const SPECIAL_UDP: [u16; 2] = [53, QUIC];
+const QUIC: u16 = 443;
 pub(super) const MAX_PORTS: usize = 64;
 const MAX_METHODS: usize = 16;
 const MAX_PATHS: usize = 64;
@@ -53,6 +56,11 @@ impl Ports {
             Self::Ranges(ranges) => ranges.iter().any(|(first, last)| (*first..=*last).contains(&port)),
         }
     }
+
+    /// Whether the port is named by itself.
+    fn names(&self, port: u16) -> bool {
+        matches!(self, Self::Ranges(ranges) if ranges.contains(&(port, port)))
+    }
 }
 
 #[derive(Debug)]
@@ -86,8 +94,45 @@ impl Rule {
         }
     }
 
-    pub(super) fn has_port(&self, port: u16) -> bool {
+    pub(super) fn has_port(&self, port: u16, seen: Seen<'_>) -> bool {
+        if seen == Seen::Udp && !self.is_deny { self.has_udp_port(port) } else { self.ports.contains(port) }
+    }
+
+    /// For any protocol.
+    pub(super) fn has_any_port(&self, port: u16) -> bool {
         self.ports.contains(port)
+    }
+
+    fn has_udp_port(&self, port: u16) -> bool {
+        match &self.ports {
+            Ports::Web => false,
+            // What QUIC says of its server is encrypted, so a name can't be compared.
+            _ if port == QUIC && self.has_name() => false,
+            ports if SPECIAL_UDP.contains(&port) => ports.names(port),
+            ports => ports.contains(port),
+        }
+    }
+
+    fn has_name(&self) -> bool {
+        !matches!(self.target, RuleTarget::Net(_))
+    }
+
+    /// Whether it lets DNS of other resolvers pass.
+    pub(super) fn allows_other_dns(&self) -> bool {
+        self.protocol == Some(RuleProtocol::Udp) && self.has_udp_port(53)
+    }
+
+    /// Refuses a rule for UDP that would allow nothing.
+    pub(super) fn check_udp(&self) -> Result<(), EgressError> {
+        let reason = match (self.protocol, &self.ports) {
+            (Some(RuleProtocol::Udp), _) if self.is_deny => return Ok(()),
+            (Some(RuleProtocol::Udp), Ports::Web) => "rules for udp need ports, as in time.example.com:123/udp",
+            (Some(RuleProtocol::Udp), ports) if ports.names(QUIC) && self.has_name() => {
+                "in QUIC (UDP on port 443), no name is seen: write the server's address, or leave the rule out, and programs use TCP"
+            }
+            _ => return Ok(()),
+        };
+        Err(EgressError::Rule { rule: self.text.to_string(), reason: reason.to_owned() })
     }
 
     pub(super) fn has_protocol(&self, seen: Seen<'_>) -> bool {
@@ -96,7 +141,7 @@ impl Rule {
             // Without a protocol, a name is allowed where it can be seen. A denied one is denied everywhere.
             (None, Seen::Tcp) => is_net || self.is_deny,
             (None, Seen::Udp) => self.is_deny,
-            (None, Seen::Tls | Seen::EndedTls | Seen::Http { .. } | Seen::Https { .. }) => true,
+            (None, Seen::Tls | Seen::EndedTls | Seen::Http { .. } | Seen::Https { .. } | Seen::Postgres) => true,
             (Some(RuleProtocol::Tcp), seen) => !matches!(seen, Seen::Udp),
             (Some(RuleProtocol::Udp), seen) => matches!(seen, Seen::Udp),
             (Some(RuleProtocol::Http), seen) => matches!(seen, Seen::Http { .. }),
@@ -136,12 +181,17 @@ pub(crate) struct HostPattern {
 
 impl HostPattern {
     /// `HOST[:PORTS]`. The error says what is wrong.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str, default_port: u16) -> Result<Self, String> {
         let Parsed { target, ports, protocol, .. } = parse_text(text)?;
         if protocol.is_some() || !matches!(target, RuleTarget::Name(_) | RuleTarget::Below(_)) {
-            return Err("write a name, or *. and a name, with ports after a colon where they are not 443".to_owned());
+            return Err(format!("write a name, or *. and a name, with ports after a colon where they are not {default_port}"));
         }
-        Ok(Self { target, ports: ports.unwrap_or_else(|| Ports::Ranges([(443, 443)].into())) })
+        let default = || Ports::Ranges([(default_port, default_port)].into());
+        Ok(Self { target, ports: ports.unwrap_or_else(default) })
+    }
+
+    pub(crate) fn has_port(&self, port: u16) -> bool {
+        self.ports.contains(port)
     }
 
     pub(crate) fn contains(&self, name: &str, port: u16) -> bool {

@@ -25,11 +25,14 @@ pub fn suggest(observed: &[Observed]) -> Vec<NetworkRule> {
         let Some((host, is_name)) = host(seen) else { continue };
         let ports = hosts.entry(host).or_default();
         match seen.protocol {
-            Protocol::Dns => continue,
+            // Neither reaches anything itself.
+            Protocol::Dns | Protocol::Ssh => continue,
             Protocol::Udp => ports.udp.insert(seen.port),
             // The rule for a name without a protocol allows only what shows the name.
             Protocol::Tcp if is_name => ports.tcp.insert(seen.port),
-            Protocol::Tcp | Protocol::Tls | Protocol::Http | Protocol::Https => ports.plain.insert(seen.port),
+            Protocol::Tcp | Protocol::Tls | Protocol::Http | Protocol::Https | Protocol::Postgres => {
+                ports.plain.insert(seen.port)
+            }
         };
     }
     let mut rules = Vec::new();

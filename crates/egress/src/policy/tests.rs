@@ -98,7 +98,7 @@ fn the_examples_of_the_documentation_are_rules() {
     let (_, table) = rest.split_once("| text | allows |\n| --- | --- |\n").unwrap();
     let rules: Vec<NetworkRule> =
         table.lines().map_while(|line| line.strip_prefix("| `")?.split('`').next()).map(NetworkRule::from).collect();
-    assert_eq!(rules.len(), 9);
+    assert_eq!(rules.len(), 11);
     CompiledPolicy::compile(&NetworkPolicy { allow: rules, ..NetworkPolicy::default() }).unwrap();
 }
 
@@ -241,7 +241,13 @@ fn naive_match(rule: &str, is_deny: bool, host: &str, port: u16, seen: Seen<'_>)
         Some("http") => matches!(seen, Seen::Http { .. }),
         Some(_) => seen == Seen::Tls,
     };
-    has_port && has_host && has_protocol
+    // DNS and QUIC pass only where a rule names their ports, and QUIC only by address.
+    let has_udp_port = match port {
+        443 if net.is_none() => false,
+        53 | 443 => ports.split(',').any(|p| p == port.to_string()) && rest.contains(':'),
+        _ => rest.contains(':'),
+    };
+    has_port && has_host && has_protocol && (seen != Seen::Udp || is_deny || has_udp_port)
 }
 
 #[test]
@@ -273,6 +279,53 @@ fn compiled_policies_agree_with_a_plain_reading() {
         }
     }
     assert!((1_000..19_000).contains(&allowed), "both answers have to occur: {allowed}");
+}
+
+#[test]
+fn udp_needs_a_rule_with_its_port() {
+    check(
+        r#""192.0.2.0/24:123/udp""#,
+        &[("192.0.2.9", 123, Seen::Udp, true), ("192.0.2.9", 124, Seen::Udp, false), ("192.0.2.9", 123, Seen::Tcp, false)],
+    );
+    check(r#"{"cidr": "192.0.2.9", "ports": [3478], "protocol": "udp"}"#, &[("192.0.2.9", 3478, Seen::Udp, true)]);
+    for all in [r#""192.0.2.9:*/udp""#, r#""192.0.2.9:1-65535/udp""#, r#""*:*/udp""#] {
+        let host = if all.starts_with("\"*") { "a.example" } else { "192.0.2.9" };
+        check(all, &[(host, 123, Seen::Udp, true), (host, 53, Seen::Udp, false), (host, 443, Seen::Udp, false)]);
+    }
+    check(r#""192.0.2.9:53,443/udp""#, &[("192.0.2.9", 53, Seen::Udp, true), ("192.0.2.9", 443, Seen::Udp, true)]);
+    check(r#""a.example:53,443/udp""#, &[("a.example", 53, Seen::Udp, true), ("a.example", 443, Seen::Udp, false)]);
+    assert!(compile(r#"{"allow": ["192.0.2.9:53/udp"]}"#).allows_other_dns());
+    assert!(!compile(r#"{"allow": ["192.0.2.9:*/udp", "192.0.2.9:53"]}"#).allows_other_dns());
+    for rule in ["a.example/udp", "192.0.2.9/udp", "a.example:443/udp", "*:123,443/udp"] {
+        let policy = compile(&format!(r#"{{"allow": ["{rule}"]}}"#));
+        assert!(matches!(policy.check(), Err(EgressError::Rule { .. })), "{rule}");
+        compile(&format!(r#"{{"deny": ["{rule}"]}}"#)).check().unwrap();
+    }
+    for rule in ["a.example:123/udp", "a.example:400-500/udp", "192.0.2.9:443/udp"] {
+        compile(&format!(r#"{{"allow": ["{rule}"]}}"#)).check().unwrap();
+    }
+}
+
+#[test]
+fn udp_is_denied_as_tcp_is_and_not_observed() {
+    let policy = compile(r#"{"allow": ["192.0.2.0/24:*/udp", "a.example:123/udp"], "deny": ["192.0.2.7", "192.0.2.8:123/udp"]}"#);
+    for (address, port, allowed) in [("192.0.2.7", 123, false), ("192.0.2.8", 123, false), ("192.0.2.8", 124, true)] {
+        assert_eq!(policy.decide(target(address), port, Seen::Udp).allowed, allowed, "{address}:{port}");
+    }
+    assert!(policy.denies_address("192.0.2.7".parse().unwrap(), 123, Seen::Udp).is_some());
+    assert!(policy.has_named_udp(123) && !policy.has_named_udp(124) && !policy.has_named_tcp(123));
+    let observe = compile(r#"{"mode": "observe"}"#);
+    assert_eq!(observe.decide(target("192.0.2.9"), 123, Seen::Udp), Decision::refused(Reason::NoRule));
+    let udp = r#"{"allow": ["192.0.2.0/24:123/udp"]}"#;
+    let floors = [
+        (r#"{"mode": "observe"}"#, true),
+        (r#"{"mode": "observe", "deny": ["192.0.2.9"]}"#, false),
+        (r#"{"allow": ["192.0.2.9:123/udp"]}"#, true),
+        (r#"{"allow": ["192.0.2.9:123"]}"#, false),
+    ];
+    for (floor, allowed) in floors {
+        assert_eq!(under(udp, floor).decide(target("192.0.2.9"), 123, Seen::Udp).allowed, allowed, "{floor}");
+    }
 }
 
 fn under(policy: &str, floor: &str) -> CompiledPolicy {
@@ -384,6 +437,25 @@ fn the_suggestion_allows_what_was_seen_and_no_more() {
 }
 
 #[test]
+fn postgres_with_a_secret_needs_a_rule_for_its_port() {
+    for (rule, allowed) in [
+        ("db.example:5432", true),
+        ("db.example:5432/tcp", true),
+        ("*.example:*", true),
+        ("db.example", false),
+        ("db.example:5432/https", false),
+        ("db.example:5432/http", false),
+        ("192.0.2.0/24:5432", false),
+    ] {
+        check(&format!("{rule:?}"), &[("db.example", 5432, Seen::Postgres, allowed)]);
+    }
+    for (denied, allowed) in [("db.example", false), ("db.example:5432/tcp", false), ("db.example:443", true)] {
+        let policy = compile(&format!(r#"{{"allow": ["*:*"], "deny": [{denied:?}]}}"#));
+        assert_eq!(policy.decide(target("db.example"), 5432, Seen::Postgres).allowed, allowed, "{denied}");
+    }
+}
+
+#[test]
 fn hosts_of_secrets_are_names_with_ports() {
     for (text, name, port, expected) in [
         ("A.example", "a.example", 443, true),
@@ -397,12 +469,12 @@ fn hosts_of_secrets_are_names_with_ports() {
         ("*.a.example:*", "x.a.example", 1, true),
         ("b\u{fc}cher.example", "xn--bcher-kva.example", 443, true),
     ] {
-        assert_eq!(HostPattern::parse(text).unwrap().contains(name, port), expected, "{text} {name}:{port}");
+        assert_eq!(HostPattern::parse(text, 443).unwrap().contains(name, port), expected, "{text} {name}:{port}");
     }
     for text in
         ["", "*", "*:443", "192.0.2.1", "10.0.0.0/8", "[::1]:443", "a.example/tcp", "https://a.example", "a.example:0", "a b"]
     {
-        assert!(HostPattern::parse(text).is_err(), "{text}");
+        assert!(HostPattern::parse(text, 443).is_err(), "{text}");
     }
 }
 

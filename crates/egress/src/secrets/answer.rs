@@ -25,6 +25,12 @@ impl SandboxSecrets {
         Some(Replacer::new(values.patterns.clone(), values.masks.clone()))
     }
 
+    /// Masks values in a message. None if it has none.
+    pub(crate) fn mask_bytes(&self, bytes: &[u8]) -> Option<Vec<u8>> {
+        let values = self.values.as_ref()?;
+        values.patterns.is_in(bytes).then(|| values.mask(bytes))
+    }
+
     /// The text as events may have it.
     pub(crate) fn show<'a>(&self, text: &'a str) -> Cow<'a, str> {
         match &self.values {

@@ -11,6 +11,7 @@
 mod answer;
 mod body;
 mod forms;
+mod login;
 mod replace;
 mod request;
 
@@ -18,9 +19,11 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
+use arenite_model::SecretPlace;
 use bytes::Bytes;
 
 pub(crate) use self::body::{PassedBody, RefusedBody, WholeBodies, WholeBodyError};
+pub(crate) use self::login::Password;
 use self::replace::{Action, Patterns};
 pub(crate) use self::request::Destination;
 use crate::EgressError;
@@ -39,6 +42,9 @@ const MAX_VALUE: usize = 8 << 10;
 const MAX_VALUES: usize = 32 << 10;
 const MIN_PLACEHOLDER: usize = 8;
 const MAX_PLACEHOLDER: usize = 256;
+/// The ports of hosts without one.
+const HTTPS_PORT: u16 = 443;
+const POSTGRES_PORT: u16 = 5432;
 /// Shorter values are not looked for, because they are part of too much else.
 const MIN_RECOGNISED: usize = 8;
 
@@ -130,10 +136,11 @@ impl SandboxSecrets {
         })))
     }
 
-    /// The authority, if TLS to this host is to be ended.
+    /// The authority, if TLS to this host is to be ended for HTTP.
     pub(crate) fn ends_tls(&self, name: &str, port: u16) -> Option<Arc<Authority>> {
         let authority = self.authority.as_ref()?;
-        self.secrets.iter().any(|secret| secret.is_for(name, port)).then(|| authority.clone())
+        let is_for = |secret: &Secret| secret.is_for(name, port) && !secret.is_for_postgres_alone();
+        self.secrets.iter().any(is_for).then(|| authority.clone())
     }
 
     /// Whether a value is in a name, also encoded.
@@ -161,13 +168,22 @@ impl Secret {
                 "it needs placeholders of {MIN_PLACEHOLDER} to {MAX_PLACEHOLDER} letters, digits, and underscores"
             ));
         }
-        let parse = |host: &String| HostPattern::parse(host).map_err(|reason| format!("invalid host {host:?}: {reason}"));
+        let port = if is_for_postgres_alone(&secret.places) { POSTGRES_PORT } else { HTTPS_PORT };
+        let parse = |host: &String| HostPattern::parse(host, port).map_err(|reason| format!("invalid host {host:?}: {reason}"));
         Ok(Self { bound: secret.clone(), hosts: hosts.iter().map(parse).collect::<Result<_, _>>()? })
     }
 
     fn is_for(&self, name: &str, port: u16) -> bool {
         self.hosts.iter().any(|host| host.contains(name, port))
     }
+
+    fn is_for_postgres_alone(&self) -> bool {
+        is_for_postgres_alone(&self.bound.places)
+    }
+}
+
+fn is_for_postgres_alone(places: &[SecretPlace]) -> bool {
+    !places.is_empty() && places.iter().all(|place| *place == SecretPlace::Postgres)
 }
 
 impl Values {

@@ -151,7 +151,7 @@ impl SandboxSecrets {
     }
 
     /// The value of a secret, if it may be there.
-    fn value(&self, number: usize, place: SecretPlace, to: Destination<'_>) -> Result<&str, SecretRefusal> {
+    pub(super) fn value(&self, number: usize, place: SecretPlace, to: Destination<'_>) -> Result<&str, SecretRefusal> {
         let secret = &self.secrets[number];
         if secret.bound.value.as_str().is_empty() {
             let text = format!("{} was revoked", secret.title());
@@ -159,23 +159,29 @@ impl SandboxSecrets {
         }
         match to {
             Destination::Plain => Err(secret.misplaced("in a request without TLS")),
-            Destination::Tls(name, port) if !secret.is_for(name, port) => Err(secret.misplaced("in a request to this host")),
+            Destination::Tls(name, port) if !secret.is_for(name, port) => Err(secret.misplaced(match place {
+                SecretPlace::Postgres => "in a password for this host",
+                SecretPlace::Header | SecretPlace::Query | SecretPlace::Body | SecretPlace::Ssh => "in a request to this host",
+            })),
             Destination::Tls(..) if secret.bound.places.contains(&place) => Ok(secret.bound.value.as_str()),
             Destination::Tls(..) => Err(secret.misplaced(match place {
                 SecretPlace::Header => "in a header",
                 SecretPlace::Query => "in the query",
                 SecretPlace::Body => "in the body",
+                SecretPlace::Postgres => "in the password of Postgres",
+                // Nothing is put there.
+                SecretPlace::Ssh => "in a login by SSH",
             })),
         }
     }
 }
 
 impl Secret {
-    fn title(&self) -> String {
+    pub(super) fn title(&self) -> String {
         format!("the secret {}", self.bound.name)
     }
 
-    fn misplaced(&self, location: &str) -> SecretRefusal {
+    pub(super) fn misplaced(&self, location: &str) -> SecretRefusal {
         let places: Vec<String> = self.bound.places.iter().map(|place| format!("{place:?}").to_lowercase()).collect();
         let (title, places, hosts) = (self.title(), places.join(", "), self.bound.hosts.join(", "));
         let text = format!("{title} may not be {location}: it is for these places: {places}; and for these hosts: {hosts}");

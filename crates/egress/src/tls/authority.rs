@@ -33,7 +33,24 @@ const LEAF_DAYS: i32 = 7;
 const MAX_NAMES: usize = 64;
 /// Sessions that clients can resume, of each name, and that the proxy can resume with servers, of a sandbox.
 const SESSIONS: usize = 32;
-const HTTP_1: &[u8] = b"http/1.1";
+
+/// What is spoken in TLS. Both sides agree on it by ALPN where they know that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Application {
+    Http,
+    Postgres,
+}
+
+impl Application {
+    const COUNT: usize = 2;
+
+    pub(crate) fn alpn(self) -> &'static str {
+        match self {
+            Self::Http => "http/1.1",
+            Self::Postgres => "postgresql",
+        }
+    }
+}
 
 /// The certificate and the key of a sandbox's certificate authority.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,9 +85,9 @@ pub(crate) struct Authority {
     /// Of all certificates that it signs.
     leaf_key: KeyPair,
     provider: Arc<CryptoProvider>,
-    configs: Mutex<Configs>,
+    configs: Mutex<[Configs; Application::COUNT]>,
     /// For connections to servers. Their sessions are of this sandbox alone.
-    client: OnceLock<Arc<ClientConfig>>,
+    clients: [OnceLock<Arc<ClientConfig>>; Application::COUNT],
 }
 
 impl Authority {
@@ -86,7 +103,7 @@ impl Authority {
             leaf_key: KeyPair::generate().map_err(failed)?,
             provider: default_provider().into(),
             configs: Mutex::default(),
-            client: OnceLock::new(),
+            clients: Default::default(),
         })
     }
 
@@ -95,9 +112,10 @@ impl Authority {
     }
 
     /// How the proxy answers clients as this host. Made once a day for each name, with the sessions that clients can resume.
-    pub(crate) fn server_config(&self, name: &str) -> Result<Arc<ServerConfig>, EgressError> {
+    pub(crate) fn server_config(&self, name: &str, application: Application) -> Result<Arc<ServerConfig>, EgressError> {
         let today = today();
         let mut configs = self.configs.lock().unwrap_or_else(PoisonError::into_inner);
+        let configs = &mut configs[application as usize];
         if let Some((_, config)) = configs.get(name).filter(|(day, _)| *day == today) {
             return Ok(config.clone());
         }
@@ -107,12 +125,12 @@ impl Authority {
         {
             configs.remove(&oldest);
         }
-        let config = self.make_config(name, today)?;
+        let config = self.make_config(name, application, today)?;
         configs.insert(name.into(), (today, config.clone()));
         Ok(config)
     }
 
-    fn make_config(&self, name: &str, today: Date) -> Result<Arc<ServerConfig>, EgressError> {
+    fn make_config(&self, name: &str, application: Application, today: Date) -> Result<Arc<ServerConfig>, EgressError> {
         let mut params = CertificateParams::new([name.to_owned()]).map_err(failed)?;
         // The name is in the list of names, as it may be too long to be a common name.
         params.distinguished_name = DistinguishedName::new();
@@ -127,22 +145,27 @@ impl Authority {
         let builder = ServerConfig::builder_with_provider(self.provider.clone());
         let builder = builder.with_safe_default_protocol_versions().map_err(failed)?.with_no_client_auth();
         let mut config = builder.with_single_cert(vec![leaf.der().clone()], key).map_err(failed)?;
-        config.alpn_protocols = vec![HTTP_1.to_vec()];
+        config.alpn_protocols = vec![application.alpn().into()];
         config.session_storage = ServerSessionMemoryCache::new(SESSIONS);
         Ok(config.into())
     }
 
     /// How the proxy connects to servers, which the verifier checks.
-    pub(crate) fn client_config(&self, verifier: Arc<WebPkiServerVerifier>) -> Result<Arc<ClientConfig>, EgressError> {
-        if let Some(config) = self.client.get() {
+    pub(crate) fn client_config(
+        &self,
+        verifier: Arc<WebPkiServerVerifier>,
+        application: Application,
+    ) -> Result<Arc<ClientConfig>, EgressError> {
+        let known = &self.clients[application as usize];
+        if let Some(config) = known.get() {
             return Ok(config.clone());
         }
         let builder = ClientConfig::builder_with_provider(self.provider.clone());
         let builder = builder.with_safe_default_protocol_versions().map_err(failed)?.with_webpki_verifier(verifier);
         let mut config = builder.with_no_client_auth();
-        config.alpn_protocols = vec![HTTP_1.to_vec()];
+        config.alpn_protocols = vec![application.alpn().into()];
         config.resumption = Resumption::in_memory_sessions(SESSIONS);
-        Ok(self.client.get_or_init(|| config.into()).clone())
+        Ok(known.get_or_init(|| config.into()).clone())
     }
 }
 
@@ -203,12 +226,14 @@ mod tests {
         let der = CertificateDer::from_pem_slice(keys.certificate.as_bytes()).unwrap();
         assert_eq!(common_name(&der).as_deref(), Some("Arenite sandbox 0123456789abcdef"));
         let authority = Authority::new(&keys).unwrap();
-        let config = authority.server_config("a.example").unwrap();
-        assert!(Arc::ptr_eq(&config, &authority.server_config("a.example").unwrap()), "it is made once");
+        let config = |name: &str, application| authority.server_config(name, application).unwrap();
+        let first = config("a.example", Application::Http);
+        assert!(Arc::ptr_eq(&first, &config("a.example", Application::Http)), "it is made once");
+        assert_eq!(config("a.example", Application::Postgres).alpn_protocols, [b"postgresql"]);
         for n in 0..MAX_NAMES {
-            authority.server_config(&format!("{n}.example")).unwrap();
+            config(&format!("{n}.example"), Application::Http);
         }
-        assert_eq!(authority.configs.lock().unwrap().len(), MAX_NAMES);
+        assert_eq!(authority.configs.lock().unwrap()[0].len(), MAX_NAMES);
         let long = AuthorityKeys::generate(&"x".repeat(200)).unwrap();
         assert!(Authority::new(&long).is_ok());
     }

@@ -4,8 +4,8 @@ mod authority;
 mod ended;
 mod roots;
 
-pub(crate) use self::authority::Authority;
 pub use self::authority::AuthorityKeys;
-pub(crate) use self::ended::EndedTls;
+pub(crate) use self::authority::{Application, Authority};
+pub(crate) use self::ended::{EndedTls, HANDSHAKE};
 pub(crate) use self::roots::Roots;
 pub use self::roots::certificates_in;

@@ -1,7 +1,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use arenite_egress::{Protocol, Reason};
+use arenite_egress::{EventKind, Protocol, Reason};
 use tokio::io::AsyncWriteExt;
 
 use crate::harness::{CLOSED, OTHER_SERVER, Proxy, SANDBOX, SERVER, is_reset, read_exactly, read_text};
@@ -150,7 +150,7 @@ async fn rules_with_addresses_may_be_for_one_protocol() {
         client.write_all(&hello).await.unwrap();
         if is_allowed {
             assert_eq!(read_exactly(&mut client, hello.len()).await, hello);
-            let noted = proxy.event(|event| event.allowed).await.name;
+            let noted = proxy.event(|event| event.allowed && event.kind == EventKind::Decision).await.name;
             assert_eq!(noted.is_some(), name == "any.test");
         } else {
             assert!(is_reset(&mut client).await);

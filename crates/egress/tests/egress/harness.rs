@@ -4,7 +4,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use arenite_egress::{ClosedRanges, EgressConfig, EgressError, EgressEvent, EventKind, OriginalDestination, ToServer, serve};
+use arenite_egress::{
+    ClosedRanges, EgressConfig, EgressError, EgressEvent, EventKind, OriginalDestination, OwnerQuestion, ToServer, UdpConfig,
+    serve,
+};
 use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream, WriteHalf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -54,6 +57,14 @@ impl Proxy {
     }
 
     pub(crate) async fn start_with(lookup: Arc<dyn OriginalDestination>, roots: Vec<CertificateDer<'static>>) -> Self {
+        Self::start_with_udp(lookup, roots, None).await
+    }
+
+    pub(crate) async fn start_with_udp(
+        lookup: Arc<dyn OriginalDestination>,
+        roots: Vec<CertificateDer<'static>>,
+        udp: Option<UdpConfig>,
+    ) -> Self {
         let resolver = FakeResolver::start().await;
         let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = tcp.local_addr().unwrap();
@@ -64,6 +75,7 @@ impl Proxy {
             tcp,
             dns_udp,
             dns_tcp,
+            udp,
             closed: ClosedRanges {
                 denied: nets(&["127.0.0.0/8", "10.0.0.0/8", "169.254.0.0/16", "192.168.0.0/16", "::/0"]),
                 allowed: nets(&["127.1.0.0/16"]),
@@ -132,6 +144,7 @@ impl Proxy {
             match self.message().await {
                 ToServer::Ready(ready) if ready == number => return,
                 ToServer::Event(event) => self.seen.push(event),
+                ToServer::Owner(_) => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -142,6 +155,7 @@ impl Proxy {
         loop {
             match self.message().await {
                 ToServer::Event(event) => self.seen.push(event),
+                ToServer::Owner(_) => {}
                 other => return other,
             }
         }
@@ -161,6 +175,17 @@ impl Proxy {
                 && fits(&event)
             {
                 return event;
+            }
+        }
+    }
+
+    /// The next question about a socket's owner; events before it are kept.
+    pub(crate) async fn question(&mut self) -> OwnerQuestion {
+        loop {
+            match self.message().await {
+                ToServer::Owner(question) => return question,
+                ToServer::Event(event) => self.seen.push(event),
+                other => panic!("{other:?}"),
             }
         }
     }

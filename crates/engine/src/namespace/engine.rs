@@ -24,7 +24,7 @@ use super::automatic::Disks;
 use super::buckets::Buckets;
 use super::data_dir::write_shared_file;
 use super::host::failed_storage;
-use super::network::{EffectivePolicy, Network};
+use super::network::{EffectivePolicy, Network, SandboxProcesses};
 use super::record::{Record, boot_id};
 use super::recovery::Occupied;
 use super::reset::failed_network;
@@ -118,16 +118,19 @@ impl NamespaceEngine {
         let host = Arc::new(Host::open(config, Role::Server(lock)).await?);
         let states = States::open(&host.config.data_dir).map_err(|e| at("states", e))?;
         let (ended, _) = broadcast::channel(256);
-        Ok(Self {
-            shared: Arc::new(EngineShared {
-                host,
-                states,
-                disks: Disks::default(),
-                state: Mutex::default(),
-                ended,
-                taken: Notify::new(),
-            }),
-        })
+        let shared = Arc::new(EngineShared {
+            host,
+            states,
+            disks: Disks::default(),
+            state: Mutex::default(),
+            ended,
+            taken: Notify::new(),
+        });
+        if let Ok(network) = shared.host.network() {
+            let known = Arc::downgrade(&shared);
+            network.locate_processes_by(Box::new(move |sandbox| known.upgrade()?.locate_processes(sandbox)));
+        }
+        Ok(Self { shared })
     }
 
     /// What the host does not enforce, or only in part, as text.
@@ -278,6 +281,16 @@ impl EngineShared {
         network.police(index, id.as_str(), EffectivePolicy::of_spec(spec), close_open).map_err(failed_network)
     }
 
+    /// Where the processes of a running sandbox are. In gVisor, one process has all sockets.
+    fn locate_processes(&self, sandbox: &str) -> Option<SandboxProcesses> {
+        let id: SandboxId = sandbox.parse().ok()?;
+        let state = self.state();
+        let live = state.live.get(&id).filter(|live| live.tier() != Tier::Gvisor)?;
+        let (cgroups, slot) = (self.host.cgroups.clone(), live.record.slot_id().clone());
+        let list = Box::new(move || cgroups.processes(&slot));
+        Some(SandboxProcesses { first: live.record.pid, pidfd: live.pidfd.clone(), list })
+    }
+
     /// Everything between a prepared slot and a running guest. Without a memo, it is created in advance. Blocks for a few
     /// milliseconds.
     pub(super) fn begin(
@@ -342,9 +355,9 @@ impl EngineShared {
             Tier::Gvisor => Some(host.records.bind_keeper(id).map_err(|e| at("keeper's socket", e))?),
             _ => None,
         };
-        let authority = match spec.secrets.is_empty() {
-            true => None,
-            false => Some(host.network()?.authority(id.as_str(), None)?),
+        let authority = match spec.has_proxied_secrets() {
+            false => None,
+            true => Some(host.network()?.authority(id.as_str(), None)?),
         };
         let certificate = authority.as_ref().map(|authority| authority.certificate.clone());
         let guest_config =
@@ -475,7 +488,7 @@ pub(crate) fn guest_config(
         sandbox_id: id.to_string(),
         sandbox_name: name.to_string(),
         image: image.name.to_string(),
-        env: environment(spec, image, extra_ca || !spec.secrets.is_empty()),
+        env: environment(spec, image, extra_ca || spec.has_proxied_secrets()),
         workdir: spec.workdir.clone().or_else(|| image.config.workdir.clone()),
         user: image.config.user.clone(),
         args: main_command(spec, image),
@@ -659,6 +672,12 @@ impl Engine for NamespaceEngine {
         self.shared.host.network().map(|network| network.log(id.as_str())).unwrap_or_default()
     }
 
+    fn note_network_event(&self, event: EgressEvent) {
+        if let Ok(network) = self.shared.host.network() {
+            network.note(event);
+        }
+    }
+
     fn network_events(&self) -> Option<broadcast::Receiver<EgressEvent>> {
         self.shared.host.network().ok().map(Network::events)
     }
@@ -831,6 +850,11 @@ impl Engine for NamespaceEngine {
             Ok(())
         })
         .await
+    }
+
+    async fn has_ended(&self, id: &SandboxId) -> bool {
+        let pidfd = self.shared.state().live.get(id).map(|live| live.pidfd.clone());
+        pidfd.is_none_or(|pidfd| wait_end(&pidfd, Duration::ZERO))
     }
 
     async fn usage(&self, id: &SandboxId) -> Result<Usage, EngineError> {

@@ -314,8 +314,10 @@ pub(crate) struct SnapshotInfo {
     /// The size of the image of its processes, in bytes; null: it has none.
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) created_at: Timestamp,
-    /// The node that has it; null without a cluster.
+    /// The node that sealed it; null without a cluster.
     pub(crate) node: Option<NodeName>,
+    /// The nodes that have its disk, that one first. Empty without a cluster.
+    pub(crate) nodes: Vec<NodeName>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -506,6 +508,9 @@ pub(crate) struct WorkerList {
     pub(super) workers: Vec<WorkerInfo>,
     /// `cursor` of the next page; null at the end.
     pub(super) next_cursor: Option<String>,
+    /// Why workers are missing, such as a node that does not answer. Absent if none is.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) warnings: Vec<String>,
 }
 
 /// The caller.

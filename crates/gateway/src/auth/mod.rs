@@ -33,7 +33,7 @@ use token::TokenKey;
 pub(crate) use grants::{Grant, Grants, Scope};
 pub(crate) use presented::{COOKIE_NAME, Credential, Identity, ended_key, identify, take_off, unauthorized};
 pub(crate) use rights::{Need, check_rights, refuse_tickets};
-pub(crate) use sign_in::{enter, page, sign_in, sign_out};
+pub(crate) use sign_in::{SignIn, enter, page, sign_in, sign_out};
 pub(crate) use tickets::{AuthApi, authenticate, create_ticket};
 pub(crate) use until_ended::until_ended;
 pub use users::TokenRules;

@@ -9,6 +9,7 @@ use http::header::{ACCEPT, CACHE_CONTROL, LOCATION, SET_COOKIE};
 use http::{HeaderValue, Method, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use serde::Deserialize;
+use utoipa::ToSchema;
 
 use super::presented::{COOKIE_NAME, Credential, Identity, of_handover, of_query, sessions, unauthorized};
 use super::{Grant, SESSION_TTL, Scope};
@@ -21,8 +22,10 @@ use crate::refusal::Refusal;
 
 const MAX_BODY_BYTES: usize = 16 << 10;
 
-#[derive(Deserialize)]
-struct Shown {
+/// Signs a browser in.
+#[derive(Deserialize, ToSchema)]
+pub(crate) struct SignIn {
+    /// A key, a token or a ticket.
     key: String,
 }
 
@@ -54,7 +57,7 @@ pub(crate) async fn sign_in(exchange: &mut Exchange) -> Answered {
         .map_err(|_| proxy::late_body())?
         .map_err(|_| Refusal::bad_request("the body broke off, or is too large"))?
         .to_bytes();
-    let shown: Shown = serde_json::from_slice(&body).map_err(|_| Refusal::bad_request("the body is not {\"key\": text}"))?;
+    let shown: SignIn = serde_json::from_slice(&body).map_err(|_| Refusal::bad_request("the body is not {\"key\": text}"))?;
     let given = shown.key.trim();
     let ticket = || Identity::granted(gateway, gateway.tickets.find(given, &exchange.host)?, Credential::Ticket);
     let who = super::check(gateway, given, Credential::Key).or_else(ticket).ok_or_else(unauthorized)?;

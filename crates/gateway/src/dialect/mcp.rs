@@ -1,6 +1,6 @@
 //! MCP: at a sandbox's address, the tools of that sandbox; at the server's own, those of the caller's `default` and five more,
 //! with which an agent creates and removes sandboxes and works in them. Names, arguments and texts of these are Agent-Sandbox's.
-//! `mcp_states` has those for states of disks.
+//! `mcp_states` has those for states of disks, and `mcp_files` those for files of snapshots and volumes.
 //!
 //! Each tool call is one request to the sandbox's guest, and so one step of its trajectory. Each create and delete is a step too.
 //! `arenite_mcp` has the transports.
@@ -17,7 +17,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::{agent_sandbox, mcp_states};
+use super::{agent_sandbox, mcp_files, mcp_states};
 use crate::audit;
 use crate::exchange::{Answered, Exchange};
 use crate::gateway::{Context, Gateway};
@@ -103,6 +103,7 @@ impl Tools for Hub {
         if call.gateway.control.engine().check_states().is_ok() {
             tools.append(&mut mcp_states::tools());
         }
+        tools.append(&mut mcp_files::tools(&call.gateway));
         tools.retain(|tool| call.context.principal.may(role_for(&tool.name)));
         // Listing tools creates and resumes no sandbox.
         let there = target::look_up(&call.gateway.control, &call.context, &call.target.sandbox_ref).await;
@@ -196,7 +197,7 @@ fn role_for(tool: &str) -> Role {
     if matches!(tool, "createSandbox" | "deleteSandbox") {
         return Role::Manage;
     }
-    mcp_states::role_for(tool).unwrap_or(Role::Use)
+    mcp_states::role_for(tool).or_else(|| mcp_files::role_for(tool)).unwrap_or(Role::Use)
 }
 
 /// Calls one of the server's own tools; none for any other tool.
@@ -239,7 +240,12 @@ async fn lifecycle(call: &Call, name: &str, arguments: &JsonObject, news: Option
             Ok(execute) => return Some(executor(call, execute, news).await),
             Err(wrong) => Err(wrong),
         },
-        _ => return mcp_states::call(gateway, context, name, arguments).await.map(Ok),
+        _ => {
+            return match mcp_states::call(gateway, context, name, arguments).await {
+                None => mcp_files::call(gateway, context, name, arguments).await.map(Ok),
+                told => told.map(Ok),
+            };
+        }
     };
     Some(Ok(done.unwrap_or_else(|failed| failed)))
 }

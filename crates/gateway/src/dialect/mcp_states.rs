@@ -145,7 +145,7 @@ async fn answer(call: &StateCall<'_>, tool: &str, arguments: &JsonObject) -> Res
             let request = SnapshotRequest { name, labels: Default::default(), note, keep_processes };
             call.snapshot(find(sandbox).await?, request).await?.1
         }
-        "listSnapshots" => call.snapshots(),
+        "listSnapshots" => call.snapshots().await?,
         _ => {
             let Snapshot { name, .. } = read(arguments)?;
             call.remove_snapshot(name).await?.1

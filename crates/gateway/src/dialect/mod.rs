@@ -3,5 +3,6 @@
 pub(crate) mod agent_sandbox;
 pub(crate) mod agentflow;
 pub(crate) mod mcp;
+mod mcp_files;
 mod mcp_states;
 mod quantity;

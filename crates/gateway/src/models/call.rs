@@ -46,6 +46,7 @@ pub(crate) async fn serve(exchange: &mut Exchange) -> Answered {
         route: &route,
         model,
         subject: budget.as_ref().map(|(key, label)| ModelSubject { key, label }),
+        sandbox: subject.sandbox(),
         expected: asked.expected(endpoint, &body),
     };
     let admitted = exchange.gateway.control.admit_model_call(call).await;

@@ -8,7 +8,7 @@
 //! | `/models/{route}/worker/{worker}/task/{task}/v1/…` | this worker, at this task |
 
 use arenite_control::Sandbox;
-use arenite_model::ErrorCode;
+use arenite_model::{ErrorCode, SandboxId};
 use arenite_synthesis::trajectory_id;
 use arenite_trajectory::{Intent, MODEL_DIALECT, Work};
 use http::HeaderMap;
@@ -134,6 +134,14 @@ impl Subject {
                 Some((format!("sandbox/{top}"), format!("the sandbox {}", sandbox.name)))
             }
             Self::Worker { worker, .. } => Some((format!("worker/{worker}"), format!("the worker {worker}"))),
+        }
+    }
+
+    /// The sandbox that it is.
+    pub(super) fn sandbox(&self) -> Option<&SandboxId> {
+        match self {
+            Self::Sandbox(sandbox) => Some(&sandbox.id),
+            Self::Nothing | Self::Worker { .. } => None,
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arenite_control::CreateRequest;
 use arenite_control::tenants::Principal;
-use arenite_model::{ErrorCode, NodeName, SandboxName};
+use arenite_model::{ErrorCode, NodeName, SandboxName, TenantId};
 use axum::body::Body;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
@@ -26,7 +26,7 @@ use super::pass::{Attempt, Passed, send_to};
 const MAX_ANSWER: usize = 1 << 20;
 
 impl Passed {
-    fn from_context(context: &Context) -> Self {
+    pub(crate) fn from_context(context: &Context) -> Self {
         let (scheme, authority) = context.outer_origin().split_once("://").unwrap_or_default();
         let client = context.client.as_deref().and_then(|client| client.parse().ok());
         Self {
@@ -39,6 +39,21 @@ impl Passed {
             prefix: context.outer_path().to_owned(),
             is_repeat: false,
             is_mcp: context.dialect == dialect::mcp::DIALECT,
+        }
+    }
+
+    /// A call of this server itself, on behalf of a tenant.
+    pub(crate) fn of_server(tenant: TenantId) -> Self {
+        Self {
+            principal: Principal::server(tenant),
+            shown: Credential::Header,
+            by_ticket: false,
+            host: Host { authority: "localhost".to_owned(), kind: HostKind::Server },
+            client: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            is_https: false,
+            prefix: String::new(),
+            is_repeat: false,
+            is_mcp: false,
         }
     }
 }
@@ -70,7 +85,8 @@ pub(crate) async fn delete(gateway: &Gateway, context: &Context, name: &SandboxN
     let key = SandboxRef::Name(name.clone()).key();
     let owner = gateway.control.owner(context.tenant(), key.clone()).await?;
     let Some(node) = owner.filter(|node| gateway.control.may_answer(node)) else { return Ok(false) };
-    let answer = send_json(gateway, context, &node, Method::DELETE, &format!("/api/v2/sandboxes/{name}"), None).await;
+    let passed = Passed::from_context(context);
+    let answer = send_json(gateway, &passed, &node, Method::DELETE, &format!("/api/v2/sandboxes/{name}"), None).await;
     gateway.control.forget_owner(context.tenant(), &key);
     answer.map(|_| true)
 }
@@ -89,13 +105,13 @@ pub(crate) async fn create(
     let template = arguments["environment"].as_str().map(str::to_owned);
     let wish = gateway.control.placement_wish(context.tenant(), &CreateRequest { template, ..CreateRequest::default() });
     let Some(node) = gateway.control.place(&wish, &[])? else { return Ok(None) };
-    send_json(gateway, context, &node, Method::POST, path, Some(arguments)).await.map(Some)
+    send_json(gateway, &Passed::from_context(context), &node, Method::POST, path, Some(arguments)).await.map(Some)
 }
 
 /// The JSON of a success.
-async fn send_json(
+pub(super) async fn send_json(
     gateway: &Gateway,
-    context: &Context,
+    passed: &Passed,
     node: &NodeName,
     method: Method,
     path: &str,
@@ -105,7 +121,7 @@ async fn send_json(
     *request.method_mut() = method;
     *request.uri_mut() = path.parse().map_err(|_| Refusal::bad_request("the path can't be read"))?;
     request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    let (head, body) = send_to(gateway, node, &Passed::from_context(context), request, Attempt::Wait).await?.into_parts();
+    let (head, body) = send_to(gateway, node, passed, request, Attempt::Wait).await?.into_parts();
     let broken = |_| Refusal::new(ErrorCode::SandboxFailed, format!("the answer of the node {node} broke off"));
     let bytes = Limited::new(body, MAX_ANSWER).collect().await.map_err(broken)?.to_bytes();
     let answer: Value = serde_json::from_slice(&bytes).unwrap_or_default();

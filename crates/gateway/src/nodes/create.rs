@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use arenite_control::nodes::PlacementWish;
 use arenite_control::{CreateRequest, SpecOverlay};
-use arenite_model::{ErrorCode, IdempotencyKey, ImageName, NodeName, Tier};
+use arenite_model::{ErrorCode, IdempotencyKey, ImageName, NodeName, SnapshotName, Tier};
 use axum::body::Body;
 use http::{HeaderValue, Method, Response};
 use serde::Deserialize;
@@ -29,6 +29,8 @@ const ELSEWHERE: HeaderValue = HeaderValue::from_static("elsewhere");
 #[serde(default)]
 struct Placed {
     image: Option<String>,
+    snapshot: Option<String>,
+    restart_processes: bool,
     template: Option<String>,
     /// Agent-Sandbox's name of a template.
     environment: Option<String>,
@@ -82,7 +84,17 @@ pub(super) async fn place(exchange: &mut Exchange) -> Result<Option<Response<Bod
             None => {}
         }
     }
-    let mut wish = wish(exchange, placed);
+    let mut wish = match placed.snapshot.as_ref().and_then(|name| name.parse().ok()) {
+        None => wish(exchange, placed),
+        Some(name) => match place_at_snapshot(exchange, &name, placed).await? {
+            SnapshotWish::Anywhere(wish) => wish,
+            SnapshotWish::On(node) => return Ok(Some(send(exchange, &node, Body::from(body), Attempt::Repeat).await?)),
+            SnapshotWish::Here => {
+                exchange.put_body(body);
+                return Ok(None);
+            }
+        },
+    };
     let key = exchange.parts.headers.get("idempotency-key").and_then(|key| key.to_str().ok());
     if let Some(key) = key.and_then(|key| key.parse::<IdempotencyKey>().ok()) {
         if let Some(node) = control.owner_of_key(exchange.context.tenant(), &key).await? {
@@ -111,6 +123,32 @@ pub(super) async fn place(exchange: &mut Exchange) -> Result<Option<Response<Bod
     }
     exchange.put_body(body);
     Ok(None)
+}
+
+/// Where a create from a snapshot goes.
+enum SnapshotWish {
+    /// The snapshot can be copied.
+    Anywhere(PlacementWish),
+    On(NodeName),
+    /// This node creates it, or refuses it.
+    Here,
+}
+
+async fn place_at_snapshot(exchange: &Exchange, name: &SnapshotName, placed: Placed) -> Result<SnapshotWish, Refusal> {
+    let (control, tenant) = (&exchange.gateway.control, exchange.context.tenant());
+    let Ok(snapshot) = control.snapshot(tenant, name).await else {
+        // The chosen node refuses it.
+        return Ok(SnapshotWish::Anywhere(wish(exchange, placed)));
+    };
+    // Processes go on only where they were sealed.
+    if snapshot.memory_bytes.is_some() && !placed.restart_processes {
+        let other = snapshot.node.filter(|node| Some(node) != control.own_node().as_ref());
+        return Ok(other.map_or(SnapshotWish::Here, SnapshotWish::On));
+    }
+    let places = control.places_of_snapshot(&snapshot).await?;
+    let mut wish = control.snapshot_wish(tenant, &snapshot, places.into_iter().map(|place| place.node).collect());
+    wish.selector = placed.node_selector.unwrap_or_default();
+    Ok(SnapshotWish::Anywhere(wish))
 }
 
 /// The answer of another node to a call that creates the sandbox `default`, while this node drains. None: this one answers.

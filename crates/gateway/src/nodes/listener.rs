@@ -24,6 +24,7 @@ use crate::exchange::{self, Peer};
 use crate::gateway::Gateway;
 
 use super::pass::{NODE, Passed, SANDBOXES};
+use super::{forks, states};
 
 /// Handshakes at once. Further connections wait in the kernel's queue.
 const HANDSHAKES: usize = 64;
@@ -113,6 +114,14 @@ async fn answer(gateway: Arc<Gateway>, request: Request<Incoming>) -> Response<B
         *answer.status_mut() = StatusCode::BAD_REQUEST;
         return answer;
     };
+    if request.uri().path() == forks::PATH {
+        let mut answer = forks::answer(&gateway, &passed, request.into_body()).await;
+        answer.headers_mut().insert(SANDBOXES, gateway.control.own_sandboxes().into());
+        return answer;
+    }
+    if let Some(answer) = states::answer(&gateway, request.method().clone(), request.uri().path().to_owned()).await {
+        return answer;
+    }
     let peer = Peer { address: passed.client, scheme: passed.scheme() };
     request.extensions_mut().insert(passed);
     let mut answer = exchange::answer(Arc::clone(&gateway), peer, request).await;

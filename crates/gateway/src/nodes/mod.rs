@@ -2,8 +2,10 @@
 
 mod calls;
 mod create;
+mod forks;
 mod listener;
 mod pass;
+mod states;
 mod trajectories;
 
 use std::net::TcpListener;
@@ -22,9 +24,11 @@ use crate::lists::PageQuery;
 use crate::refusal::{Refusal, json_response};
 
 pub(crate) use calls::{call_guest, create, delete};
+pub(crate) use forks::fork_elsewhere;
 pub(crate) use listener::accept;
 pub(crate) use pass::{Passed, Peers, pass_on};
-pub(crate) use trajectories::{Theirs, list as list_trajectories};
+pub(crate) use states::{bring_snapshot, call, drop_copies, remove_snapshot};
+pub(crate) use trajectories::{Theirs, list as list_of_nodes};
 
 /// The node that a server is.
 #[derive(Debug, Clone)]

@@ -43,9 +43,11 @@ use crate::guard::{Host, HostKind};
 use crate::models;
 use crate::proxy;
 use crate::refusal::Refusal;
+use crate::snapshots;
 use crate::target::{self, SandboxRef, named};
 use crate::volumes;
 
+use super::states::Transfers;
 use super::trajectories::{self, Whereabouts};
 
 /// What a node says of a request that it passes on, as JSON.
@@ -119,6 +121,7 @@ impl Passed {
 pub(crate) struct Peers {
     client: Client<Dialer, Body>,
     pub(super) whereabouts: Whereabouts,
+    pub(super) transfers: Transfers,
 }
 
 impl Peers {
@@ -126,7 +129,7 @@ impl Peers {
         let dialer = Dialer { connector: Connector::new(keys)?, control };
         let mut client = Client::builder(TokioExecutor::new());
         client.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE).pool_max_idle_per_host(MAX_IDLE);
-        Ok(Self { client: client.build(dialer), whereabouts: Whereabouts::default() })
+        Ok(Self { client: client.build(dialer), whereabouts: Whereabouts::default(), transfers: Transfers::default() })
     }
 }
 
@@ -242,6 +245,13 @@ pub(crate) async fn pass_on(exchange: &mut Exchange) -> Result<Option<Response<B
     }
     if let Some(node) = volumes::other_node(exchange).await? {
         return pass(exchange, &node).await.map(Some);
+    }
+    if let Some(node) = snapshots::other_node(exchange).await? {
+        return match pass(exchange, &node).await {
+            // It was given up meanwhile, so this node removes the snapshot.
+            Err(_) if exchange.parts.method == Method::DELETE && !gateway.control.may_answer(&node) => Ok(None),
+            answer => answer.map(Some),
+        };
     }
     let Some(sandbox) = sandbox_of(exchange) else {
         // An agent's children are made beside it.

@@ -1,5 +1,5 @@
 //! Trajectories of all nodes. Each is on the node that recorded it, so the nodes are asked: for a list all of them at once, and
-//! for a trajectory until one says that it has it.
+//! for a trajectory until one says that it has it. Workers are listed in the same way.
 //!
 //! A node asks the others in the name of its client. A node that was asked answers for itself alone.
 
@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use arenite_control::nodes::{Node, NodeState, SandboxKey};
 use arenite_model::{NodeName, SandboxId, TenantId};
-use arenite_trajectory::Summary;
 use axum::body::Body;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
@@ -17,6 +16,7 @@ use futures_util::{StreamExt, TryFutureExt};
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use crate::exchange::Exchange;
@@ -25,7 +25,7 @@ use crate::trajectories::blocking;
 
 use super::pass::{Attempt, Passed, Unsent, pass, send_to};
 
-/// Time for a node to list its trajectories, or to say whether it has one.
+/// Time for a node to list what it has, or to say whether it has one.
 const ANSWER: Duration = Duration::from_secs(3);
 /// The most bytes of a page of a node's list.
 const MAX_LIST_BYTES: usize = 16 << 20;
@@ -33,13 +33,12 @@ const MAX_LIST_BYTES: usize = 16 << 20;
 const KNOWN: Duration = Duration::from_secs(10);
 const MAX_KNOWN: usize = 20_000;
 
-/// What the other nodes have of a page.
-#[derive(Default)]
-pub(crate) struct Theirs {
-    pub(crate) summaries: Vec<Summary>,
+/// What the other nodes have of a page of a list.
+pub(crate) struct Theirs<T> {
+    pub(crate) entries: Vec<T>,
     /// A node has more than its entries here.
     pub(crate) has_more: bool,
-    /// Why trajectories of a node are missing.
+    /// Why entries of a node are missing.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -67,40 +66,41 @@ impl Whereabouts {
 
 /// A page of a node's list.
 #[derive(Deserialize)]
-struct Listed {
-    trajectories: Vec<Summary>,
+struct Listed<T> {
+    #[serde(alias = "trajectories", alias = "workers")]
+    entries: Vec<T>,
     next_cursor: Option<String>,
 }
 
-/// Pages of the other nodes' lists for a request for a page of all.
-pub(crate) async fn list(exchange: &Exchange) -> Theirs {
+/// Pages of the other nodes' lists for a request for a page of all. `what` names the entries.
+pub(crate) async fn list<T: DeserializeOwned>(exchange: &Exchange, what: &str) -> Theirs<T> {
+    let mut theirs = Theirs { entries: Vec::new(), has_more: false, warnings: Vec::new() };
     if exchange.gateway.peers.is_none() || exchange.passed().is_some() {
-        return Theirs::default();
+        return theirs;
     }
     let (up, away) = nodes(exchange);
     let path = exchange.parts.uri.path_and_query().map_or("/", |path| path.as_str());
     let pages = join_all(up.iter().map(|node| async move { (node, page(exchange, node, path).await) })).await;
-    let mut theirs = Theirs::default();
     for (node, page) in pages {
         match page {
             Ok(page) => {
                 theirs.has_more |= page.next_cursor.is_some();
-                theirs.summaries.extend(page.trajectories);
+                theirs.entries.extend(page.entries);
             }
             Err(why) => {
-                tracing::warn!(%node, why, "a node did not list its trajectories");
-                theirs.warnings.push(format!("the node {node} did not answer: its trajectories are missing"));
+                tracing::warn!(%node, why, "a node did not list its {what}");
+                theirs.warnings.push(format!("the node {node} did not answer: its {what} are missing"));
             }
         }
     }
     theirs.warnings.extend(away.iter().map(|node| {
         let state = node.state.as_str();
-        format!("the node {} is {state}: trajectories that only it has are missing", node.name)
+        format!("the node {} is {state}: {what} that only it has are missing", node.name)
     }));
     theirs
 }
 
-async fn page(exchange: &Exchange, node: &NodeName, path: &str) -> Result<Listed, String> {
+async fn page<T: DeserializeOwned>(exchange: &Exchange, node: &NodeName, path: &str) -> Result<Listed<T>, String> {
     let answered = async {
         let answer = ask(exchange, node, path).await?;
         let status = answer.status();

@@ -6,12 +6,13 @@
 
 use arenite_control::Sandbox;
 use arenite_control::tenants::Role;
-use arenite_model::{ErrorCode, IdlePolicy, SandboxName};
+use arenite_model::{ErrorCode, SandboxName};
 use axum::body::Body;
 use http::header::LOCATION;
 use http::{HeaderValue, Response, StatusCode};
 
 use super::Page;
+use super::built::{DASHBOARD_SCRIPT, DASHBOARD_STYLE};
 use crate::exchange::{Answered, Exchange};
 use crate::gateway::Context;
 use crate::guard::{Host, HostKind};
@@ -19,12 +20,8 @@ use crate::own_host;
 use crate::refusal::Refusal;
 use crate::target::{self, SandboxRef, Target};
 
-pub(super) static PAGE: Page = Page::new(
-    include_str!("../../../../web/dashboard.html"),
-    &[include_str!(concat!(env!("OUT_DIR"), "/dashboard.css"))],
-    &[include_str!(concat!(env!("OUT_DIR"), "/dashboard.js"))],
-)
-.may("frame-src 'self'; img-src data: blob:");
+pub(super) static PAGE: Page = Page::built(include_str!("../../../../web/dashboard.html"), &DASHBOARD_STYLE, &DASHBOARD_SCRIPT)
+    .may("frame-src 'self'; img-src data: blob:");
 
 pub(crate) async fn serve(exchange: &mut Exchange) -> Answered {
     if let Some(redirect) = with_slash(exchange) {
@@ -41,16 +38,7 @@ pub(crate) async fn serve(exchange: &mut Exchange) -> Answered {
     }
     let Exchange { context, host, .. } = exchange;
     let place = if host.kind == HostKind::Server { "shared" } else { "own" };
-    let expires = sandbox.expires_at.map_or_else(String::new, |at| at.to_string());
-    let ends_idle = sandbox.spec.idle_policy == IdlePolicy::Delete && !sandbox.name.is_default();
-    let idle = sandbox.spec.idle_timeout_seconds.filter(|_| ends_idle);
-    Ok(PAGE.with(&[
-        ("{NAME}", sandbox.name.as_str()),
-        ("{PLACE}", place),
-        ("{CONSOLE}", &console(context, host)),
-        ("{EXPIRES}", &expires),
-        ("{IDLE}", &idle.map_or_else(String::new, |seconds| seconds.to_string())),
-    ]))
+    Ok(PAGE.with(&[("{NAME}", sandbox.name.as_str()), ("{PLACE}", place), ("{CONSOLE}", &console(context, host))]))
 }
 
 /// `/sandbox/{name}` is a folder: relative links of its page need the slash.
@@ -83,7 +71,7 @@ fn is_default(sandbox_ref: &SandboxRef) -> bool {
 }
 
 /// The console's address for this client.
-fn console(context: &Context, host: &Host) -> String {
+pub(super) fn console(context: &Context, host: &Host) -> String {
     let Some((scheme, rest)) = context.base_url().split_once("://") else { return "/".to_owned() };
     match &host.kind {
         HostKind::Sandbox(id) => {

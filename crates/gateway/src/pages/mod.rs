@@ -2,6 +2,7 @@
 //! elsewhere.
 
 pub(crate) mod assets;
+pub(crate) mod built;
 pub(crate) mod console;
 pub(crate) mod dashboard;
 pub(crate) mod docs;
@@ -25,12 +26,19 @@ use http::header::{
 use http::{HeaderValue, Response};
 use sha2::{Digest, Sha256};
 
-/// A page in one file. Its policy names its only script and style by their hashes, so that nothing else can run in it, whatever
-/// data it shows.
+use self::built::Built;
+
+/// Runs in built pages before the first paint.
+const BOOT: &str = include_str!("../../../../web/src/boot.js");
+
+/// A page, mostly in one file. Its policy names its scripts and its style by their hashes, so that nothing else can run in it,
+/// whatever data it shows.
 struct Page {
     html: &'static str,
     css: &'static [&'static str],
     script: &'static [&'static str],
+    /// Files that it loads from this server: its style and its main script.
+    built: Option<(&'static Built, &'static Built)>,
     /// Its script sets styles itself.
     styled_by_script: bool,
     /// Pages of the same origin may frame it, as the dashboard does.
@@ -42,7 +50,23 @@ struct Page {
 
 impl Page {
     const fn new(html: &'static str, css: &'static [&'static str], script: &'static [&'static str]) -> Self {
-        Self { html, css, script, styled_by_script: false, framed: false, may: "img-src data:", made: OnceLock::new() }
+        Self {
+            html,
+            css,
+            script,
+            built: None,
+            styled_by_script: false,
+            framed: false,
+            may: "img-src data:",
+            made: OnceLock::new(),
+        }
+    }
+
+    /// A page that loads its style and its script as files, which browsers keep.
+    const fn built(html: &'static str, style: &'static Built, script: &'static Built) -> Self {
+        let mut page = Self::new(html, &[], &[BOOT]);
+        page.built = Some((style, script));
+        page
     }
 
     const fn styled_by_script(html: &'static str, css: &'static [&'static str], script: &'static [&'static str]) -> Self {
@@ -90,12 +114,25 @@ impl Page {
 
     fn make(&self) -> (String, HeaderValue) {
         let (css, script) = (self.css.join("\n"), self.script.join("\n"));
-        let text = self.html.replace("/*STYLE*/", &css).replace("/*SCRIPT*/", &script);
-        let style = if self.styled_by_script { "'unsafe-inline'".to_owned() } else { format!("'sha256-{}'", hash(&css)) };
+        let mut text = self.html.replace("/*STYLE*/", &css).replace("/*SCRIPT*/", &script);
+        let mut style = if self.styled_by_script { "'unsafe-inline'".to_owned() } else { format!("'sha256-{}'", hash(&css)) };
+        let mut scripts = format!("'sha256-{}'", hash(&script));
+        if let Some((built_style, built_script)) = self.built {
+            for (mark, word) in [
+                ("{STYLE}", built_style.path()),
+                ("{STYLE_HASH}", built_style.integrity()),
+                ("{SCRIPT}", built_script.path()),
+                ("{SCRIPT_HASH}", built_script.integrity()),
+            ] {
+                text = text.replace(mark, &word);
+            }
+            // A script file has to have the hash. Policies have no such thing for styles, which run nothing.
+            scripts.push_str(&format!(" '{}'", built_script.integrity()));
+            "'self'".clone_into(&mut style);
+        }
         let policy = format!(
-            "default-src 'none'; script-src 'sha256-{}'; style-src {style}; connect-src 'self'; {}; \
+            "default-src 'none'; script-src {scripts}; style-src {style}; connect-src 'self'; {}; \
              base-uri 'none'; form-action 'none'; frame-ancestors {}; require-trusted-types-for 'script'",
-            hash(&script),
             self.may,
             if self.framed { "'self'" } else { "'none'" },
         );
@@ -116,9 +153,7 @@ mod tests {
 
     #[test]
     fn a_page_allows_its_own_script_and_style_and_nothing_else() {
-        for page in
-            [&console::PAGE, &dashboard::PAGE, &viewer::PAGE, &docs::PAGE, &errors::PAGE, &sign_in::FORM, &sign_in::ELSEWHERE]
-        {
+        for page in [&errors::PAGE, &sign_in::FORM, &sign_in::ELSEWHERE] {
             let response = page.response();
             let policy = response.headers()[CONTENT_SECURITY_POLICY].to_str().unwrap();
             assert!(!policy.contains("unsafe") && !policy.contains('*'), "{policy}");
@@ -148,6 +183,31 @@ mod tests {
     }
 
     #[test]
+    fn a_built_page_loads_its_own_files_and_nothing_else() {
+        for (page, style, script) in [
+            (&console::PAGE, &built::CONSOLE_STYLE, &built::CONSOLE_SCRIPT),
+            (&dashboard::PAGE, &built::DASHBOARD_STYLE, &built::DASHBOARD_SCRIPT),
+            (&viewer::PAGE, &built::VIEWER_STYLE, &built::VIEWER_SCRIPT),
+            (&docs::PAGE, &built::DOCS_STYLE, &built::DOCS_SCRIPT),
+        ] {
+            let response = page.response();
+            let policy = response.headers()[CONTENT_SECURITY_POLICY].to_str().unwrap();
+            assert!(!policy.contains("unsafe") && !policy.contains('*'), "{policy}");
+            let scripts = format!("script-src 'sha256-{}' '{}';", hash(BOOT), script.integrity());
+            assert!(policy.contains(&scripts) && policy.contains("style-src 'self';"), "{policy}");
+            let text = &page.made.get().unwrap().0;
+            assert!(text.contains(&format!("<script>{BOOT}</script>")));
+            for file in [style, script] {
+                assert!(text.contains(&format!("{}\" integrity=\"{}\"", file.path(), file.integrity())), "{text}");
+            }
+            assert_eq!((text.matches("<script").count(), text.matches("<link rel=\"stylesheet\"").count()), (2, 1));
+            for bad in [" style=\"", " onclick", " onload", "https://", "src=\"/"] {
+                assert!(!text.contains(bad), "{bad}");
+            }
+        }
+    }
+
+    #[test]
     fn words_are_inserted_in_markup_alone() {
         // Otherwise the script would not match the hash in the policy.
         let marks = [
@@ -155,6 +215,15 @@ mod tests {
             (&dashboard::PAGE, "{PLACE}"),
             (&dashboard::PAGE, "{CONSOLE}"),
             (&console::PAGE, "{KEYS}"),
+            (&viewer::PAGE, "{KEYS}"),
+            (&viewer::PAGE, "{BASE}"),
+            (&docs::PAGE, "{KEYS}"),
+            (&docs::PAGE, "{BASE}"),
+            (&docs::PAGE, "{DIALECT}"),
+            (&docs::PAGE, "{DOCUMENT}"),
+            (&docs::PAGE, "{SANDBOX}"),
+            (&docs::PAGE, "{PLACE}"),
+            (&docs::PAGE, "{CONSOLE}"),
         ];
         for (page, mark) in marks {
             assert!(page.html.contains(mark));

@@ -41,6 +41,7 @@ fn of_control() -> Value {
     });
     let tags = [
         ("server", "The server and its templates"),
+        ("sign-in", "Signing in with a browser; programs send a key with each request"),
         ("secrets", "Values that sandboxes use and never have"),
         ("models", "Routes to models: calls with the server's keys, as steps, within budgets"),
         ("images", "Images of sandboxes, and pulls from registries"),
@@ -104,6 +105,13 @@ fn document(guest: &GuestDescription) -> Value {
     whole.merge(AuthApi::openapi());
     // Structs with text keys: always JSON.
     let mut document = serde_json::to_value(whole).unwrap_or_default();
+    let own = operation::document(Value::Null, &[], routes::described_of_sandbox());
+    for part in ["/paths", "/components/schemas"] {
+        if let (Some(Value::Object(all)), Some(Value::Object(own))) = (document.pointer_mut(part), own.pointer(part)) {
+            // A schema that the guest has, too, is the same type.
+            own.iter().for_each(|(name, value)| _ = all.entry(name).or_insert_with(|| value.clone()));
+        }
+    }
     document["info"] = json!({
         "title": "Arenite",
         "description": "What runs in a sandbox, in AIO's wire format. Below /sandbox/{name} for one sandbox; without that for the sandbox called default, which is made by its first call.",
@@ -193,7 +201,11 @@ fn refusals(document: &mut Value) {
 
 /// Every operation's tag is listed, in the order of its first operation.
 fn tag(document: &mut Value, guest: &GuestDescription) {
-    let described = |name: &str| if name == "auth" { "Who may call" } else { (guest.purpose)(name) };
+    let described = |name: &str| match name {
+        "auth" => "Who may call",
+        "steps" => "What was done in it, as recorded",
+        _ => (guest.purpose)(name),
+    };
     let mut names: Vec<String> = Vec::new();
     for operation in operations(document) {
         for name in operation["tags"].as_array().into_iter().flatten().filter_map(Value::as_str) {

@@ -8,19 +8,19 @@ use http::header::LOCATION;
 use http::{HeaderValue, Response, StatusCode};
 
 use super::Page;
+use super::built::{VIEWER_SCRIPT, VIEWER_STYLE};
 use crate::exchange::{Answered, Exchange};
 
-pub(super) static PAGE: Page = Page::new(
-    include_str!("../../../../web/viewer.html"),
-    &[include_str!(concat!(env!("OUT_DIR"), "/viewer.css"))],
-    &[include_str!(concat!(env!("OUT_DIR"), "/viewer.js"))],
-)
-.may("img-src data: blob:");
+pub(super) static PAGE: Page =
+    Page::built(include_str!("../../../../web/viewer.html"), &VIEWER_STYLE, &VIEWER_SCRIPT).may("img-src data: blob:");
 
 /// The page of all trajectories or of one. Its script reads the trajectory from the address; its requests show if that does not
 /// exist.
-pub(crate) async fn serve(_: &mut Exchange) -> Answered {
-    Ok(PAGE.response())
+pub(crate) async fn serve(exchange: &mut Exchange) -> Answered {
+    // Its files are at the server's root, which may be below a proxy's path.
+    let base = if exchange.path.decoded.ends_with("/trajectories") { "" } else { "../" };
+    let keys = if exchange.gateway.needs_credentials() { "required" } else { "none" };
+    Ok(PAGE.with(&[("{BASE}", base), ("{KEYS}", keys)]))
 }
 
 /// `/trajectory` and `/trajectory/`: redirects to the page of all.

@@ -21,6 +21,8 @@
     watching = on;
     $('watch').setAttribute('aria-pressed', String(on));
     if (rfb) rfb.viewOnly = on;
+    // The dashboard shows who acts.
+    if (parent !== window) parent.postMessage({ type: 'arenite-desktop', watching }, location.origin);
   }
 
   function size() {
@@ -44,7 +46,8 @@
       refusals = 0;
       say('connected', 'good');
       size();
-      mine.focus();
+      // Who only watches stays where they are.
+      if (!watching) mine.focus();
     });
     mine.addEventListener('clipboard', event => {
       copied = event.detail.text;
@@ -77,6 +80,13 @@
 
   new MutationObserver(size).observe($('screen'), { subtree: true, attributes: true, attributeFilter: ['width', 'height'] });
   $('watch').addEventListener('click', () => { watch(!watching); rfb?.focus(); });
+  // The dashboard, which frames this page, hands the desktop to a person, and back.
+  addEventListener('message', event => {
+    if (event.source !== parent || parent === window || event.origin !== location.origin) return;
+    if (event.data?.type !== 'arenite-desktop' || typeof event.data.watching !== 'boolean') return;
+    if (event.data.watching !== watching) watch(event.data.watching);
+    if (!watching) rfb?.focus();
+  });
   $('paste').addEventListener('click', async () => {
     try {
       const text = await navigator.clipboard.readText();

@@ -16,11 +16,16 @@ use crate::refusal::Refusal;
 use super::call::refusal;
 use super::headers;
 use super::link::Link;
+use super::link::WayOut;
 use super::outgoing::Outgoing;
 
 /// Waits for a connection from inside: see [`Link::wait_for_inside`].
-pub(crate) async fn wait_for_inside(gateway: &Gateway, id: &SandboxId) -> Result<Option<Box<dyn Connection>>, Refusal> {
-    Link::wait_for_inside(gateway, id).await
+pub(crate) async fn wait_for_inside(
+    gateway: &Gateway,
+    id: &SandboxId,
+    way: WayOut,
+) -> Result<Option<Box<dyn Connection>>, Refusal> {
+    Link::wait_for_inside(gateway, id, way).await
 }
 
 /// Requests an internal path from a running guest.

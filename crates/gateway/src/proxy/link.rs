@@ -12,7 +12,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use arenite_engine::Connection;
-use arenite_model::protocol::{PORT_UPGRADE, PORTS_PATH, SERVER_CALLS_PATH, SERVER_CALLS_UPGRADE, VERSION, VERSION_HEADER};
+use arenite_model::protocol::{
+    PORT_UPGRADE, PORTS_PATH, SERVER_CALLS_PATH, SERVER_CALLS_UPGRADE, SSH_AGENT_PATH, SSH_AGENT_UPGRADE, VERSION, VERSION_HEADER,
+};
 use arenite_model::{ErrorCode, SandboxId};
 use bytes::Bytes;
 use http::header::{CONNECTION, HOST, HeaderName, HeaderValue, UPGRADE};
@@ -57,6 +59,14 @@ impl From<Refusal> for PortFailure {
     fn from(refusal: Refusal) -> Self {
         Self { refusal, of_program: false, nothing_listens: false }
     }
+}
+
+/// What the server answers processes inside a sandbox that connect to it by the guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WayOut {
+    /// Calls of an agent with a token.
+    Calls,
+    SshAgent,
 }
 
 pub(crate) struct Link {
@@ -116,14 +126,22 @@ impl Link {
         Ok((link, status))
     }
 
-    /// Waits until a process inside connects to the guest's port for calls to the server, and returns its connection. None: the
-    /// sandbox has no such port.
-    pub(super) async fn wait_for_inside(gateway: &Gateway, id: &SandboxId) -> Result<Option<Box<dyn Connection>>, Refusal> {
-        let (link, status) = Self::upgrade(gateway, id, SERVER_CALLS_PATH, SERVER_CALLS_UPGRADE).await?;
+    /// Waits until a process inside connects to one of the guest's ways to the server, and returns its connection. None: the sandbox
+    /// has no such way.
+    pub(super) async fn wait_for_inside(
+        gateway: &Gateway,
+        id: &SandboxId,
+        way: WayOut,
+    ) -> Result<Option<Box<dyn Connection>>, Refusal> {
+        let (path, upgrade) = match way {
+            WayOut::Calls => (SERVER_CALLS_PATH, SERVER_CALLS_UPGRADE),
+            WayOut::SshAgent => (SSH_AGENT_PATH, SSH_AGENT_UPGRADE),
+        };
+        let (link, status) = Self::upgrade(gateway, id, path, upgrade).await?;
         match status {
             StatusCode::SWITCHING_PROTOCOLS => {}
             StatusCode::NOT_FOUND => return Ok(None),
-            other => return Err(unreachable(format!("its guest answered {other} when asked for calls"))),
+            other => return Err(unreachable(format!("its guest answered {other} when asked for a connection from inside"))),
         }
         let (wire, early) = link.into_io().await;
         Ok(Some(if early.is_empty() { wire.into_inner() } else { Box::new(Early { early, io: wire.into_inner() }) }))

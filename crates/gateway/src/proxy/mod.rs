@@ -57,6 +57,7 @@ pub(crate) use command::Commands;
 pub(crate) use guest_calls::{call_guest, call_port};
 pub(crate) use incoming::read_whole;
 pub(crate) use internal::{InternalAnswer, internal_get, wait_for_inside};
+pub(crate) use link::WayOut;
 pub(crate) use pool::Pools;
 pub(crate) use shared_origin::SANDBOXED;
 

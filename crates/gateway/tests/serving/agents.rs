@@ -108,6 +108,11 @@ async fn an_agent_creates_sandboxes_and_reaches_only_those() {
         let refused = call(method, path, Value::Null).await;
         assert_eq!(refused.status, 403, "{method} {path}: {}", refused.text());
     }
+    // What judges agents is not written by one.
+    let annotations = format!("/api/v1/trajectories/{}/annotations", made.json()["id"].as_str().unwrap());
+    assert_eq!(call("GET", &annotations, Value::Null).await.status, 200);
+    let refused = call("POST", &annotations, json!({ "rating": 5 })).await;
+    assert_eq!((refused.status, &refused.json()["hint"]), (403, &json!("use a key")), "{}", refused.text());
     let usage = call("GET", "/api/v2/usage/live", Value::Null).await.text().to_owned();
     assert!(usage.contains("kid") && !usage.contains("sibling"), "{usage}");
 

@@ -176,6 +176,8 @@ async fn nobody_else_gets_anything() {
         "/metrics",
         "/llms.txt",
         "/index.html",
+        "/state",
+        "/sandbox/a/state",
         "/steps",
         "/steps?follow=true",
         "/sandbox/a/steps/1/observation",

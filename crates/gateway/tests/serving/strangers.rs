@@ -59,7 +59,7 @@ impl Victim {
         let [host, user, password] = ["registry.example", "their-user", "s3cret"].map(str::to_owned);
         running.control.set_registry_login(&tenant, host, user, password).await.unwrap();
         let value = Some("their-secret-value".to_owned().into());
-        let set = SetSecret { value, hosts: Some(vec!["their-api.example".to_owned()]), places: None };
+        let set = SetSecret { value, hosts: Some(vec!["their-api.example".to_owned()]), ..SetSecret::default() };
         running.control.set_secret(&tenant, "a".parse().unwrap(), set).await.unwrap();
         let upstream = "https://their-upstream.example/v1".to_owned();
         let spec = ModelRouteSpec { upstream, ..ModelRouteSpec::default() };

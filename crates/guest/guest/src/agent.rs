@@ -26,6 +26,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 
 use crate::SharedGuest;
@@ -76,19 +77,31 @@ pub(crate) fn router(guest: &SharedGuest) -> Router {
 }
 
 /// Answers when a process inside connects.
-async fn wait(State(guest): State<SharedGuest>, mut request: Request) -> Response {
-    if request.headers().get(UPGRADE).is_none_or(|wanted| wanted != SERVER_CALLS_UPGRADE) {
+async fn wait(State(guest): State<SharedGuest>, request: Request) -> Response {
+    if !is_upgrade_to(&request, SERVER_CALLS_UPGRADE) {
         return StatusCode::UPGRADE_REQUIRED.into_response();
     }
     let Some(listener) = guest.agent.listener.get() else {
         return StatusCode::NOT_FOUND.into_response();
     };
-    let mut local = match listener.accept().await {
+    let local = match listener.accept().await {
         Ok((local, _)) => local,
         Err(error) => return (StatusCode::BAD_GATEWAY, error.to_string()).into_response(),
     };
     // Small answers must not wait for acknowledgements.
     let _ = local.set_nodelay(true);
+    pass_to_server(request, local, SERVER_CALLS_UPGRADE)
+}
+
+pub(crate) fn is_upgrade_to(request: &Request, name: &str) -> bool {
+    request.headers().get(UPGRADE).is_some_and(|wanted| wanted == name)
+}
+
+/// Gives the connection of the server's request to a process inside.
+pub(crate) fn pass_to_server<L>(mut request: Request, mut local: L, name: &'static str) -> Response
+where
+    L: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let upgrade = hyper::upgrade::on(&mut request);
     tokio::spawn(async move {
         let Ok(server) = upgrade.await else { return };
@@ -98,7 +111,7 @@ async fn wait(State(guest): State<SharedGuest>, mut request: Request) -> Respons
     let mut answer = Response::new(Body::empty());
     *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
-    answer.headers_mut().insert(UPGRADE, HeaderValue::from_static(SERVER_CALLS_UPGRADE));
+    answer.headers_mut().insert(UPGRADE, HeaderValue::from_static(name));
     answer
 }
 

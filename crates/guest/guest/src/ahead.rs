@@ -88,6 +88,7 @@ async fn restored(guest: SharedGuest, steps: InsideSteps, told: Restored) -> Rep
     guest.reassign(told.config);
     trust::install(&guest.runtime).await;
     guest.agent.begin(&guest.runtime).await;
+    guest.ssh_agent.begin(&guest.runtime);
     ok(())
 }
 

@@ -31,6 +31,7 @@ pub mod sandbox;
 pub mod server;
 mod services;
 mod severable;
+mod ssh_agent;
 mod standalone;
 pub use tools::descriptions as tool_descriptions;
 mod tools;
@@ -110,6 +111,8 @@ pub struct Guest {
     pub converter: Arc<Converter>,
     /// The port for calls of the sandbox's agent to the server.
     pub agent: agent::AgentPort,
+    /// The socket of the SSH agent.
+    pub ssh_agent: ssh_agent::SshAgentSocket,
     /// The screen.
     pub desktop: Arc<DesktopService>,
     /// The browser on it.
@@ -154,6 +157,7 @@ impl Guest {
         desktop.register_browser(Arc::downgrade(&window));
         Self {
             agent: agent::AgentPort::default(),
+            ssh_agent: ssh_agent::SshAgentSocket::default(),
             bash: Arc::new(BashService::new(runtime.clone())),
             code: Arc::new(CodeService::new(runtime.clone(), versions.clone(), jupyter.clone(), nodejs.clone())),
             converter: Arc::new(Converter::new(runtime.clone(), files.clone(), confined.clone())),

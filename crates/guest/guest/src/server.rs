@@ -35,6 +35,7 @@ use crate::places;
 use crate::pod::Pod;
 use crate::ports;
 use crate::services::Services;
+use crate::ssh_agent;
 use crate::standalone::Container;
 use crate::trust;
 use arenite_guest_runtime::process::Processes;
@@ -202,6 +203,7 @@ pub(crate) async fn begin(guest: &SharedGuest) {
     }
     trust::install(&guest.runtime).await;
     guest.agent.begin(&guest.runtime).await;
+    guest.ssh_agent.begin(&guest.runtime);
     hooks::before_services(&guest.hooks).await;
     guest.proxy.begin().await;
     main_command::start(guest.runtime.clone());
@@ -234,6 +236,7 @@ fn internal(guest: &SharedGuest, services: Services, steps: InsideSteps, started
         .merge(ports::router(guest))
         .merge(activity::router(guest))
         .merge(agent::router(guest))
+        .merge(ssh_agent::router(guest))
         .merge(ahead::router(guest, services, steps))
 }
 

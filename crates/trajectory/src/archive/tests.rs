@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::upload::Uploaded;
 use super::*;
-use crate::{Filter, Format, Intent, Origin, Outcome, OutcomeKind, Work};
+use crate::{Annotations, Filter, Format, Intent, Origin, Outcome, OutcomeKind, Work};
 
 /// Objects in memory, with faults.
 #[derive(Default)]
@@ -211,7 +211,7 @@ async fn an_archived_trajectory_reads_as_on_its_node() {
     for format in Format::ALL {
         let of = move |recorder: &Recorder| {
             let mut out = Vec::new();
-            recorder.export_as(&tenant(), "one", (format, &Filter::default()), &mut out).unwrap();
+            recorder.export_as(&tenant(), "one", (format, &Filter::default(), &Annotations::default()), &mut out).unwrap();
             out
         };
         assert_eq!(read(&archived, of).await, of(&here.recorder), "{}", format.name());

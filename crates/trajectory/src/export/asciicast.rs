@@ -1,11 +1,12 @@
 //! `asciicast`: a trajectory's commands and their output, as a terminal recording (version 2).
 //!
-//! A command is typed when its step started, and its output appears when it ended. An exit code other than 0 is a marker. The
+//! A command is typed when its step started, and its output appears when it ended. An exit code other than 0 is a marker, and so is an annotation. The
 //! size is invented, because there was no terminal. For commands without an answer, the recording says only that.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::annotations::in_one_line;
 use super::call::{Content, ExportedCall, is_envelope, tool, unknown};
 use super::shown::{exit_code, of_parts_if_any};
 use super::source::Source;
@@ -37,6 +38,10 @@ pub(super) fn write(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) 
     out.raw("{\"version\":2,")?;
     out.fields(&json!({ "width": COLUMNS, "height": ROWS, "timestamp": start.as_second(), "title": title }))?;
     out.raw("}\n")?;
+    let annotations = source.annotations();
+    for annotation in annotations.of_all() {
+        out.line(&json!([0.0, "m", in_one_line(annotation)]))?;
+    }
     for Event { at, step, ended } in events {
         let Some(call) = source.call(step)? else { continue };
         let seconds = (at.duration_since(start).as_millis_f64() / 1e3).max(0.0);
@@ -53,6 +58,9 @@ pub(super) fn write(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) 
         }
         if let Some(code) = code.filter(|code| *code != 0) {
             out.line(&json!([seconds, "m", format!("exit {code}")]))?;
+        }
+        for annotation in annotations.of_step(step) {
+            out.line(&json!([seconds, "m", in_one_line(annotation)]))?;
         }
     }
     Ok(())

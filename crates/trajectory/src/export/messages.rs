@@ -89,7 +89,8 @@ pub(super) fn write(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) 
         for described in names.all().map(Described::new) {
             out.item(&mut first, &Tool { kind: "function", function: described })?;
         }
-        out.raw("],\"parallel_tool_calls\":false}\n")?;
+        out.raw("],\"parallel_tool_calls\":false")?;
+        end(source, tree.path(leaf), out)?;
     }
     Ok(())
 }
@@ -107,9 +108,22 @@ fn conversations(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) -> 
         }
         out.raw("],")?;
         out.fields(&serde_json::json!({ "tools": tools, "parallel_tool_calls": parallel }))?;
-        out.raw("}\n")?;
+        end(source, all.steps_to(leaf), out)?;
     }
     Ok(())
+}
+
+/// Ends a line, with the annotations of its steps.
+pub(super) fn end(
+    source: &Source<'_>,
+    steps: impl IntoIterator<Item = u64>,
+    out: &mut Writer<'_>,
+) -> Result<(), TrajectoryError> {
+    if let Some(metadata) = source.annotations().of_line(steps) {
+        out.raw(",\"metadata\":")?;
+        out.json(&metadata)?;
+    }
+    out.raw("}\n")
 }
 
 /// Conversations that are written one by one, each with the messages before.

@@ -4,6 +4,8 @@
 //! describes one step as a call with its result, [`conversation`] has the turns of models, [`shown`] converts an answer to the
 //! text that a model sees. Bodies are read by their shape, without knowledge of dialects.
 //!
+//! Annotations are not in the record: the caller passes them ([`Annotations`]), and each format has them where it has a place.
+//!
 //! # Memory
 //!
 //! Steps are read a page at a time, and each is written before the next is read. A body of more than [`MAX_PARSED`] bytes is
@@ -16,6 +18,7 @@
 //! null; the others contain a line in brackets with the reason. Questions, reasoning and final answers are those of recorded calls
 //! of models. Without such calls, the server never sees them, and no format has any.
 
+mod annotations;
 mod asciicast;
 mod atif;
 mod call;
@@ -36,6 +39,7 @@ use std::str::FromStr;
 use arenite_model::TenantId;
 
 use crate::{Filter, Recorder, TrajectoryError};
+pub use annotations::Annotations;
 pub(crate) use call::is_envelope;
 pub use call::tool;
 pub(crate) use shown::picture;
@@ -108,6 +112,11 @@ impl Format {
             Self::Asciicast => "cast",
         }
     }
+
+    /// Whether its readers know other fields than the format's own, or ignore them. The others get annotations on request only.
+    pub fn has_place_for_annotations(self) -> bool {
+        !matches!(self, Self::OpenaiMessages | Self::Sharegpt)
+    }
 }
 
 impl FromStr for Format {
@@ -120,7 +129,8 @@ impl FromStr for Format {
 }
 
 impl Recorder {
-    /// Writes the steps that pass the filter in a format, and returns their number.
+    /// Writes the steps that pass the filter in a format, with annotations where the format has a place for them, and returns the
+    /// number of steps.
     ///
     /// # Errors
     /// [`TrajectoryError::TooManyBranches`] above [`MAX_BRANCHES`], in formats that write branches one by one.
@@ -128,14 +138,14 @@ impl Recorder {
         &self,
         tenant: &TenantId,
         trajectory: &str,
-        (format, filter): (Format, &Filter),
+        (format, filter, annotations): (Format, &Filter, &Annotations),
         out: &mut dyn Write,
     ) -> Result<u64, TrajectoryError> {
         let mut out = Writer::new(out, trajectory);
         if format == Format::Jsonl {
-            return jsonl::write(self, (tenant, trajectory), filter, &mut out);
+            return jsonl::write(self, (tenant, trajectory), (filter, annotations), &mut out);
         }
-        let mut source = Source::new(self, tenant, trajectory);
+        let mut source = Source::new(self, tenant, (trajectory, annotations));
         let tree = Tree::read(&mut source, filter)?;
         match format {
             Format::Jsonl => {}

@@ -4,6 +4,7 @@
 //! and `final_answer` are those of the longest conversation with a model. If no call of one was recorded, the last two are null
 //! and the messages are the calls of tools. `execution_time_ms` of a call is the server's.
 
+use arenite_model::Annotation;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -26,6 +27,9 @@ struct ToolCall<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     class: Option<FailureClass>,
     execution_time_ms: Option<f64>,
+    /// Arenite's, likewise.
+    #[serde(skip_serializing_if = "<[Annotation]>::is_empty")]
+    annotations: &'a [Annotation],
 }
 
 #[derive(Serialize)]
@@ -64,6 +68,7 @@ fn branch(
     (path, conversation): (&[u64], Option<&Transcript>),
     out: &mut Writer<'_>,
 ) -> Result<(), TrajectoryError> {
+    let annotations = source.annotations();
     let task = tree.about.task(source.trajectory());
     let said = |role: Role| conversation.iter().flat_map(|all| &all.messages).filter(move |message| message.role == role);
     let question = said(Role::User).next().and_then(|message| message.text.as_deref());
@@ -94,7 +99,8 @@ fn branch(
     first = true;
     for step in path {
         let Some(call) = source.call(*step)? else { continue };
-        out.item(&mut first, &told(&call, &tool(&call.step.action)))?;
+        let annotations = annotations.of_step(*step);
+        out.item(&mut first, &told(&call, &tool(&call.step.action), annotations))?;
     }
     out.raw("],")?;
     let success = fate.success();
@@ -112,10 +118,14 @@ fn branch(
     out.json(&success)?;
     out.raw(",\"error\":")?;
     out.json(&fate.error)?;
+    if !annotations.of_all().is_empty() {
+        out.raw(",\"annotations\":")?;
+        out.json(&annotations.of_all())?;
+    }
     out.raw("}\n")
 }
 
-fn told<'a>(call: &'a ExportedCall<'_>, tool_name: &'a str) -> ToolCall<'a> {
+fn told<'a>(call: &'a ExportedCall<'_>, tool_name: &'a str, annotations: &'a [Annotation]) -> ToolCall<'a> {
     ToolCall {
         tool_name,
         parameters: &call.arguments,
@@ -124,5 +134,6 @@ fn told<'a>(call: &'a ExportedCall<'_>, tool_name: &'a str) -> ToolCall<'a> {
         error: call.error(),
         class: call.step.class,
         execution_time_ms: call.step.duration_ms,
+        annotations,
     }
 }

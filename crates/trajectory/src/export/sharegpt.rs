@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::call::{Names, tool};
 use super::conversation::{ChatMessage, Conversations, Role, Transcript};
-use super::messages::{Described, bounded};
+use super::messages::{Described, bounded, end};
 use super::shown::{TEXT, shown};
 use super::source::Source;
 use super::tree::Tree;
@@ -47,7 +47,7 @@ pub(super) fn write(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) 
         out.raw("],\"tools\":")?;
         let tools = out.text(&tools)?;
         out.json(&tools)?;
-        out.raw("}\n")?;
+        end(source, tree.path(leaf), out)?;
     }
     Ok(())
 }
@@ -85,7 +85,7 @@ fn conversations(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) -> 
         out.raw("],\"tools\":")?;
         let functions = out.text(&functions)?;
         out.json(&functions)?;
-        out.raw("}\n")?;
+        end(source, all.steps_to(leaf), out)?;
     }
     Ok(())
 }

@@ -2,8 +2,8 @@ use std::io::Read;
 
 use arenite_model::TenantId;
 
-use super::MAX_PARSED;
 use super::call::{Content, ExportedCall};
+use super::{Annotations, MAX_PARSED};
 use crate::{BlobRef, Body, Recorder, Step, TrajectoryError};
 
 const PAGE: usize = 64;
@@ -13,16 +13,25 @@ pub(super) struct Source<'a> {
     recorder: &'a Recorder,
     tenant: &'a TenantId,
     trajectory: &'a str,
+    annotations: &'a Annotations,
     page: Vec<Step>,
 }
 
 impl<'a> Source<'a> {
-    pub(super) fn new(recorder: &'a Recorder, tenant: &'a TenantId, trajectory: &'a str) -> Self {
-        Self { recorder, tenant, trajectory, page: Vec::new() }
+    pub(super) fn new(
+        recorder: &'a Recorder,
+        tenant: &'a TenantId,
+        (trajectory, annotations): (&'a str, &'a Annotations),
+    ) -> Self {
+        Self { recorder, tenant, trajectory, annotations, page: Vec::new() }
     }
 
     pub(super) fn trajectory(&self) -> &'a str {
         self.trajectory
+    }
+
+    pub(super) fn annotations(&self) -> &'a Annotations {
+        self.annotations
     }
 
     /// A page of steps after the given one.

@@ -3,6 +3,7 @@
 //! The root is the state before the first step, without an action, at depth 0. `observation` is the text that a model sees.
 //! `intent` and `seed_data` are empty, because the server never sees them.
 
+use arenite_model::Annotation;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -39,6 +40,9 @@ struct Node<'a> {
     /// Arenite's: the side at fault for a failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     class: Option<FailureClass>,
+    /// Arenite's, too; the root has those of the whole trajectory.
+    #[serde(skip_serializing_if = "<[Annotation]>::is_empty")]
+    annotations: &'a [Annotation],
 }
 
 #[derive(Serialize)]
@@ -48,7 +52,7 @@ struct Action<'a> {
 }
 
 pub(super) fn write(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) -> Result<(), TrajectoryError> {
-    let trajectory_id = source.trajectory();
+    let (trajectory_id, annotations) = (source.trajectory(), source.annotations());
     let total_depth = (1..=tree.steps()).map(|step| tree.depth(step)).max().unwrap_or(0);
     out.raw("{")?;
     out.fields(&Head { trajectory_id, source_id: tree.about.task(trajectory_id), seed_data: "", total_depth })?;
@@ -65,6 +69,7 @@ pub(super) fn write(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) 
         outcome: None,
         failed: None,
         class: None,
+        annotations: annotations.of_all(),
     };
     out.item(&mut first, &root)?;
     for (place, number) in tree.numbers() {
@@ -80,6 +85,7 @@ pub(super) fn write(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) 
             outcome: call.unknown().map(|_| "unknown"),
             failed: call.error().filter(|_| call.success() == Some(false)),
             class: call.step.class,
+            annotations: annotations.of_step(number),
         };
         out.item(&mut first, &node)?;
     }

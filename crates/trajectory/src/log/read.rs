@@ -298,9 +298,11 @@ pub(crate) fn summary(path: &Path, name: &str) -> io::Result<Option<Summary>> {
         first_at,
         last_at: last_at.unwrap_or(first_at),
         steps: last.last,
+        failures: last.failures,
         bytes,
         ended: last.ended,
         archived: super::receipt::receipt(path, bytes).is_some(),
+        annotations: None,
     }))
 }
 

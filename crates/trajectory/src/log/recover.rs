@@ -6,11 +6,13 @@ use std::io;
 
 use crate::Kind;
 use crate::line::LinesBack;
-use crate::record::Head;
+use crate::record::{Failures, Head};
 use crate::seal::{self, Line, NO_SUM, Sum};
 
 pub(super) struct Past {
     pub(super) last: u64,
+    /// None: its lines don't have it.
+    pub(super) failures: Option<Failures>,
     pub(super) ended: bool,
     /// The file doesn't end with a line break.
     pub(super) torn: bool,
@@ -24,7 +26,8 @@ pub(super) struct Past {
 pub(super) fn past(file: &File, len: u64) -> io::Result<Past> {
     let mut lines = LinesBack::new(file, len);
     let torn = lines.next_line()?.is_some_and(|rest| !rest.is_empty());
-    let mut past = Past { last: 0, ended: false, torn, interrupted: Vec::new(), sum: NO_SUM };
+    let mut past =
+        Past { last: 0, failures: (len == 0).then(Failures::default), ended: false, torn, interrupted: Vec::new(), sum: NO_SUM };
     // Each damaged line at the end may have been an intent with a number that must not be used again.
     let mut damaged = 0;
     let mut oldest = None;
@@ -41,6 +44,7 @@ pub(super) fn past(file: &File, len: u64) -> io::Result<Past> {
                 if let Line::Sealed { sum, .. } = seal::check(&line) {
                     past.sum = sum;
                 }
+                past.failures = head.failures;
                 past.ended = head.ended;
                 let Some(open) = head.open else { break };
                 *oldest.insert(open)

@@ -27,15 +27,19 @@ class AsyncSecrets:
         *,
         hosts: Sequence[str] | None = None,
         places: Sequence[str] | None = None,
+        host_keys: Sequence[str] | None = None,
     ) -> SecretInfo:
         """Creates a secret, or changes it: what is absent stays. In effect at once, also in running sandboxes.
 
         Args:
             value: required for a new secret.
             hosts: the servers that get it, such as `api.example.com` or `*.example.com:8443`.
-            places: parts of a request into which it is put: `header`, `query`, `body`; at first `header`.
+            places: parts of a request into which it is put: `header`, `query`, `body`; a login to `postgres`; or `ssh`, alone, with a private key of
+                OpenSSH as the value. At first `header`.
+            host_keys: for `ssh`, keys of the servers, each as `TYPE KEY` or `HOST TYPE KEY`. With one or more, only logins to servers with
+                these keys are signed.
         """
-        lists = {"hosts": hosts, "places": places}
+        lists = {"hosts": hosts, "places": places, "host_keys": host_keys}
         body = wire.present(value=value, **{key: [*given] for key, given in lists.items() if given is not None})
         return SecretInfo.model_validate(await self._client.request("PUT", self._path(name), json=body))
 

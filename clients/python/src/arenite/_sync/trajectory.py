@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from .. import _wire as wire
-from ..models import Step, StepPage, TrajectorySummary, Verification
+from ..models import Annotation, Step, StepPage, TrajectorySummary, Verification
 
 if TYPE_CHECKING:
     from .client import Client
 
 Format = Literal["jsonl", "agentflow-rollout", "agentflow-synthesis", "atif", "openai-messages", "sharegpt", "asciicast"]
 TrajectoryList = list[TrajectorySummary]
+AnnotationList = list[Annotation]
 
 
 class Trajectories:
@@ -23,10 +25,33 @@ class Trajectories:
         self._client = client
 
     def list(
-        self, *, worker: str | None = None, task: str | None = None, sandbox: str | None = None
+        self,
+        *,
+        worker: str | None = None,
+        task: str | None = None,
+        sandbox: str | None = None,
+        label: str | Sequence[str] | None = None,
+        min_rating: int | None = None,
+        annotated: bool | None = None,
+        failed: bool | None = None,
     ) -> TrajectoryList:
-        """Lists trajectories, or those of a worker, of a task, and of a sandbox. Those that started last are first."""
-        params = {"worker": worker, "task": task, "sandbox": sandbox}
+        """Lists trajectories, or those of a worker, of a task, and of a sandbox. Those that started last are first.
+
+        Args:
+            label: only those with this label, or all of these, on them or on one of their steps.
+            min_rating: only those with at least this mean rating of the whole trajectory, from 1 to 5.
+            annotated: only those with annotations.
+            failed: only those with failed steps, or only those without.
+        """
+        params = {
+            "worker": worker,
+            "task": task,
+            "sandbox": sandbox,
+            "label": label,
+            "min_rating": min_rating,
+            "annotated": annotated,
+            "failed": failed,
+        }
         found = self._client.pages("/api/v1/trajectories", "trajectories", params)
         return [TrajectorySummary.model_validate(one) for one in found]
 
@@ -71,11 +96,73 @@ class Trajectory:
                 yield step
             next_after = page.next_after
 
-    def export(self, format: Format = "jsonl", *, origin: str | None = None, result: str | None = None) -> bytes:
-        """The steps as a file of a format. `origin` is `agent` unless it is set."""
-        params = {"format": format, "origin": origin, "result": result}
+    def export(
+        self,
+        format: Format = "jsonl",
+        *,
+        origin: str | None = None,
+        result: str | None = None,
+        annotations: bool | None = None,
+    ) -> bytes:
+        """The steps as a file of a format. `origin` is `agent` unless it is set.
+
+        It has the annotations, unless `annotations` is False. `openai-messages` and `sharegpt` have them only if it is True.
+        """
+        params = {"format": format, "origin": origin, "result": result, "annotations": annotations}
         call = wire.Call("GET", f"{self._path}/export", params, timeout=self._client.timeout)
         return (self._client._send(call)).content
+
+    def annotations(self, *, step: int | None = None) -> AnnotationList:
+        """Lists the annotations of the trajectory, or of one of its steps, the oldest first."""
+        found = self._client.pages(f"{self._path}/annotations", "annotations", {"step": step})
+        return [Annotation.model_validate(one) for one in found]
+
+    def annotate(
+        self,
+        text: str = "",
+        *,
+        step: int | None = None,
+        labels: Sequence[str] = (),
+        rating: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> Annotation:
+        """Adds an annotation: a note, labels, or a rating from 1 to 5. Without `step`, it is about the whole trajectory.
+
+        A repetition with the same `idempotency_key` adds nothing. Without one, the client generates a key for its own retries.
+        """
+        json = {"text": text, "labels": list(labels), **wire.present(step=step, rating=rating)}
+        key = idempotency_key or uuid.uuid4().hex
+        path = f"{self._path}/annotations"
+        return Annotation.model_validate(self._client.request("POST", path, json=json, idempotency_key=key))
+
+    def change_annotation(
+        self,
+        annotation: str | Annotation,
+        *,
+        text: str | None = None,
+        labels: Sequence[str] | None = None,
+        rating: int | None = None,
+    ) -> Annotation:
+        """Changes an annotation, by its id or as it was read. What is None stays as it is; a rating of 0 removes the rating.
+
+        Given as it was read, it is changed only if nobody has changed it since. Otherwise the error is `PreconditionFailed`.
+        """
+        json: dict[str, object] = wire.present(text=text, labels=None if labels is None else list(labels))
+        if rating is not None:
+            json["rating"] = rating or None
+        return Annotation.model_validate(self._client._call(self._change("PATCH", annotation, json)))
+
+    def remove_annotation(self, annotation: str | Annotation) -> None:
+        """Removes an annotation. Given as it was read, only if nobody has changed it since."""
+        self._client._call(self._change("DELETE", annotation))
+
+    def _change(self, method: str, annotation: str | Annotation, json: dict[str, object] | None = None) -> wire.Call:
+        if isinstance(annotation, str):
+            id, headers = annotation, {}
+        else:
+            id, headers = annotation.id, {"if-match": f'"{annotation.id}-{annotation.revision}"'}
+        path = f"{self._path}/annotations/{wire.segment(id)}"
+        return wire.Call(method, path, json=json, headers=headers, timeout=self._client.timeout)
 
     def verify(self) -> Verification:
         """Checks the record, and lists what was altered."""

@@ -15,8 +15,9 @@ use serde_json::{Map, Value, json};
 
 use crate::cli::{RagCommand, RagEmbedArgs, RagLsArgs, RagRmArgs, RagSearchArgs, SearchMode};
 use crate::config::values::Size;
-use crate::failure::{Attempt, Failure, Outcome};
-use crate::output;
+use crate::failure::{Attempt, Failure, NOT_FOUND, Outcome};
+use crate::names;
+use crate::output::{self, Entries, Form, View};
 
 /// The variable with the key of an embeddings service.
 const KEY: &str = "ARENITE_EMBEDDINGS_KEY";
@@ -56,8 +57,20 @@ fn directory(corpus: &str, data_dir: &Path) -> Result<PathBuf, Failure> {
 }
 
 fn open(corpus: &str, data_dir: &Path) -> Result<Corpus, Failure> {
-    let index = Index::open(&directory(corpus, data_dir)?).map_err(refused)?;
+    let index = Index::open(&directory(corpus, data_dir)?).map_err(|error| {
+        let is_missing = matches!(&error, Error::Invalid(reason) if reason.starts_with("there is no index"));
+        if is_missing { not_found(corpus, data_dir, refused(error)) } else { refused(error) }
+    })?;
     Corpus::of_index(index).map_err(refused)
+}
+
+/// Adds the name that was meant.
+fn not_found(corpus: &str, data_dir: &Path, failure: Failure) -> Failure {
+    let names = Library::of_data(data_dir).names();
+    match names::hint(corpus, &names, "arenite rag ls", failure.hint_text()) {
+        Some(hint) => failure.hint(hint).exit_code(NOT_FOUND),
+        None => failure,
+    }
 }
 
 fn mode(mode: SearchMode) -> Mode {
@@ -124,15 +137,15 @@ fn ls(args: &RagLsArgs) -> Outcome {
         let stats = library.dir(&name).and_then(|dir| Index::open(&dir)).map(|index| index.stats());
         (name, stats)
     });
-    if args.format.json {
+    let form = args.output.form();
+    if form != Form::Table {
         let listed: Vec<Value> = listed
             .map(|(name, stats)| match stats {
                 Ok(stats) => json!({ "name": name, "stats": stats }),
                 Err(error) => json!({ "name": name, "error": error.to_string() }),
             })
             .collect();
-        output::json(&json!({ "corpora": listed }));
-        return Ok(ExitCode::SUCCESS);
+        return form.show(json!({ "corpora": listed }), Entries::named("corpora"), |_| Ok(View::default()));
     }
     let mut rows = output::table(&["corpus", "passages", "size", "words", "vectors"]);
     for (name, stats) in listed {
@@ -160,7 +173,7 @@ fn rm(args: &RagRmArgs) -> Outcome {
             return Err(Failure::new(format!("{corpus:?} is no corpus")));
         };
         if !Library::new(root).remove(&name).map_err(refused)? {
-            return Err(Failure::new(format!("there is no corpus {corpus:?}")).hint("arenite rag ls lists what there is"));
+            return Err(not_found(corpus, &args.data_dir.data_dir, Failure::new(format!("there is no corpus {corpus:?}"))));
         }
     }
     Ok(ExitCode::SUCCESS)

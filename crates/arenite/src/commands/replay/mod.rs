@@ -1,6 +1,7 @@
 //! `trajectory replay`: runs recorded steps again in a new sandbox, and reports where their answers first differ.
 
 mod command;
+mod start;
 mod steps;
 mod target;
 
@@ -16,6 +17,7 @@ use crate::cli::TrajectoryReplayArgs;
 use crate::client::Client;
 use crate::failure::{Failure, Outcome};
 use crate::output;
+use start::StartPoint;
 use steps::Steps;
 use target::ReplayTarget;
 
@@ -29,11 +31,24 @@ pub(super) async fn replay(args: TrajectoryReplayArgs) -> Outcome {
 async fn run(args: TrajectoryReplayArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
     let trajectory = find(&client, &args.trajectory).await?;
-    let mut steps = Steps::fetch(&client, &trajectory, args.until, args.chosen.origin.as_deref().unwrap_or("agent")).await?;
+    let asked = args.from_step.or(args.until).filter(|_| !args.from_start && args.on.is_none());
+    let start = match asked {
+        Some(asked) => start::nearest(&client, &trajectory, asked, args.until).await?,
+        None => None,
+    };
+    let (after, origin) = (start.as_ref().map_or(0, |point| point.after), args.chosen.origin.as_deref().unwrap_or("agent"));
+    let mut steps = Steps::fetch(&client, &trajectory, after, args.until, origin).await?;
     let mut ids = Ids::default();
-    let mut target = ReplayTarget::make(&client, &mut steps, args.on.as_ref().map(|image| image.as_str()), &mut ids).await?;
+    let image = args.on.as_ref().map(|image| image.as_str());
+    let mut target = ReplayTarget::make(&client, &mut steps, start.as_ref(), image, &mut ids).await?;
     if !args.format.json {
-        eprintln!("replaying {trajectory} in {target}");
+        match (&start, asked) {
+            (Some(point), _) => eprintln!("replaying {trajectory} in {target}, from {point}"),
+            (None, Some(asked)) => {
+                eprintln!("replaying {trajectory} in {target}, from its beginning: no state before step {asked} can be used");
+            }
+            (None, None) => eprintln!("replaying {trajectory} in {target}"),
+        }
     }
     // An interrupted replay leaves no sandbox behind.
     let done = tokio::select! {
@@ -48,7 +63,7 @@ async fn run(args: TrajectoryReplayArgs) -> Outcome {
     if let Err(failure) = removed {
         eprintln!("warning: {target} could not be removed: {failure}");
     }
-    report.tell(&trajectory, &target, &args);
+    report.tell(&trajectory, &target, start.as_ref(), &args);
     Ok(if !report.divergences.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
@@ -127,13 +142,13 @@ fn kept(body: Option<&Body>) -> bool {
 }
 
 impl Report {
-    fn tell(&self, trajectory: &str, target: &ReplayTarget, args: &TrajectoryReplayArgs) {
+    fn tell(&self, trajectory: &str, target: &ReplayTarget, start: Option<&StartPoint>, args: &TrajectoryReplayArgs) {
         if args.format.json {
             let told = |(step, action, found): &(u64, String, Divergence)| json!({ "step": step, "tool": action, "field": found.field, "recorded": found.recorded, "now": found.now });
             let divergences: Vec<Value> = self.divergences.iter().map(told).collect();
             let (kind, name) = target.name();
             return output::json(&json!({
-                "trajectory": trajectory, kind: name, "replayed": self.replayed, "skipped": self.skipped,
+                "trajectory": trajectory, kind: name, "from": start.map(StartPoint::json), "replayed": self.replayed, "skipped": self.skipped,
                 "divergence": divergences.first(), "divergences": divergences,
             }));
         }

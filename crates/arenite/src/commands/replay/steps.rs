@@ -36,10 +36,17 @@ pub(super) struct Steps<'a> {
 }
 
 impl<'a> Steps<'a> {
-    pub(super) async fn fetch(client: &'a Client, trajectory: &str, until: Option<u64>, origin: &str) -> Result<Self, Failure> {
+    /// Those after a step, up to another.
+    pub(super) async fn fetch(
+        client: &'a Client,
+        trajectory: &str,
+        after: u64,
+        until: Option<u64>,
+        origin: &str,
+    ) -> Result<Self, Failure> {
         let base = format!("/api/v1/trajectories/{}", encoded(trajectory));
         let (origin, until) = (encoded(origin), until.unwrap_or(u64::MAX));
-        let mut steps = Self { client, base, read: VecDeque::new(), next: Some(0), origin, until };
+        let mut steps = Self { client, base, read: VecDeque::new(), next: Some(after), origin, until };
         steps.fill().await?;
         Ok(steps)
     }

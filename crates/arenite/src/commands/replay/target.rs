@@ -10,6 +10,7 @@ use http::{Method, Request, header};
 use http_body_util::{BodyExt, Limited};
 use serde_json::{Map, Value, json};
 
+use super::start::{SealedAs, StartPoint};
 use super::steps::Steps;
 use crate::client::{Client, encoded, refusal};
 use crate::failure::{Attempt, Failure};
@@ -33,10 +34,11 @@ pub(super) enum ReplayTarget {
 }
 
 impl ReplayTarget {
-    /// Creates one like the recorded one, or with another image. Reads the first page of steps only.
+    /// Creates one like the recorded one, or with another image, or as a state of it. Reads the first page of steps only.
     pub(super) async fn make(
         client: &Client,
         steps: &mut Steps<'_>,
+        start: Option<&StartPoint>,
         image: Option<&str>,
         ids: &mut Ids,
     ) -> Result<Self, Failure> {
@@ -51,12 +53,28 @@ impl ReplayTarget {
             let events = steps.sessions().await?.into();
             return Ok(Self::Worker { id: fresh, image: image.map(str::to_owned), sessions: BTreeMap::new(), events });
         }
-        let (path, body) = creation(steps, &early, &fresh, image).await?;
-        client.post::<Value>(path, &body).await?;
-        let made: wire::Sandbox = client.get(&format!("{SANDBOXES}/{fresh}")).await?;
+        let name = match start.map(|point| &point.state) {
+            Some(SealedAs::Checkpoint { id, .. }) => fork(client, &old_name, id, &fresh).await?,
+            Some(SealedAs::Snapshot { name: snapshot }) => {
+                let (path, body) = creation(steps, &early, &fresh, image).await?;
+                let mut body = if path == SANDBOXES { body } else { json!({ "name": fresh }) };
+                if let Value::Object(fields) = &mut body {
+                    fields.remove("image");
+                    fields.insert("snapshot".to_owned(), json!(snapshot));
+                }
+                client.post::<Value>(SANDBOXES, &body).await?;
+                fresh
+            }
+            None => {
+                let (path, body) = creation(steps, &early, &fresh, image).await?;
+                client.post::<Value>(path, &body).await?;
+                fresh
+            }
+        };
+        let made: wire::Sandbox = client.get(&format!("{SANDBOXES}/{name}")).await?;
         ids.learn(&old_id, &made.id);
-        ids.learn(&old_name, &fresh);
-        Ok(Self::Sandbox { name: fresh })
+        ids.learn(&old_name, &name);
+        Ok(Self::Sandbox { name })
     }
 
     /// Its kind and its name.
@@ -148,6 +166,14 @@ impl fmt::Display for ReplayTarget {
         let (kind, name) = self.name();
         write!(f, "the {kind} {name}")
     }
+}
+
+/// Creates a sandbox as a checkpoint of another. Returns its name.
+async fn fork(client: &Client, of: &str, checkpoint: &str, name: &str) -> Result<String, Failure> {
+    let body = json!({ "from_checkpoint": checkpoint, "count": 1, "name": name });
+    let made: wire::Created = client.post(&format!("{SANDBOXES}/{}/fork", encoded(of)), &body).await?;
+    let made = made.sandboxes.into_iter().next().map(|sandbox| sandbox.name);
+    made.ok_or_else(|| Failure::new(format!("no fork of {of} was created")))
 }
 
 fn fresh() -> Result<String, Failure> {

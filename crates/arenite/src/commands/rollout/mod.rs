@@ -93,7 +93,7 @@ fn print(summary: &Summary, args: &RolloutRunArgs) {
     let mut table = output::table(&["result", "tasks", "share"]);
     for (status, count) in &summary.by_status {
         let share = *count as f64 * 100.0 / summary.tasks.max(1) as f64;
-        table.add_row(vec![output::state(status.name()), (*count).into(), format!("{share:.1}%").into()]);
+        table.add_row(vec![output::state(status.name()), count.to_string().into(), format!("{share:.1}%").into()]);
     }
     output::rows(&table);
     output::line("");

@@ -1,6 +1,7 @@
 //! The store in a Postgres database.
 
 mod address;
+mod annotations;
 mod nodes;
 mod owed;
 mod rows;
@@ -127,6 +128,7 @@ async fn load_all(client: &tokio_postgres::Client) -> Result<Contents, session::
         usage: Some(usage::load(client).await?),
         records: Some(rows::all_records(client).await?),
         webhooks: Some(webhooks::load(client).await?),
+        annotations: Some(annotations::load(client).await?),
     })
 }
 

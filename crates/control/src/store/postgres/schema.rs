@@ -33,7 +33,7 @@ const WAIT: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_millis(20);
 
 /// Each migrates the schema from its index to the next. Released ones are never edited; append new ones.
-const MIGRATIONS: [&str; 13] = [
+const MIGRATIONS: [&str; 15] = [
     "
     CREATE TABLE sandboxes (
         id           TEXT PRIMARY KEY,
@@ -89,6 +89,8 @@ const MIGRATIONS: [&str; 13] = [
     super::nodes::SCHEMA_OF_DRAINS,
     PAUSE_KINDS,
     super::nodes::SECRETS,
+    crate::store::usage::MODELS,
+    crate::store::annotations::SCHEMA,
 ];
 
 /// Migrations after this version only add: programs that know this one go on beside nodes of later versions. So nodes are upgraded

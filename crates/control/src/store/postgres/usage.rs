@@ -44,6 +44,10 @@ fn read_sum(row: &Row, [tenant, hour, sandbox, name, template]: [usize; 5]) -> R
         egress_bytes: count(row, 8)?,
         ingress_bytes: count(row, 9)?,
         tool_calls: count(row, 10)?,
+        model_calls: count(row, 11)?,
+        model_input_tokens: count(row, 12)?,
+        model_output_tokens: count(row, 13)?,
+        model_cost_usd: row.try_get(14)?,
     };
     Ok((key, used))
 }
@@ -82,6 +86,10 @@ async fn append(client: &Client, statement: &Statement, sample: &UsageSample) ->
                 &egress,
                 &ingress,
                 &calls,
+                &number(used.model_calls),
+                &number(used.model_input_tokens),
+                &number(used.model_output_tokens),
+                &used.model_cost_usd,
             ],
         )
         .await?;
@@ -106,6 +114,10 @@ async fn insert_hour(client: &Client, statement: &Statement, hour: &UsageHour) -
                 &egress,
                 &ingress,
                 &calls,
+                &number(used.model_calls),
+                &number(used.model_input_tokens),
+                &number(used.model_output_tokens),
+                &used.model_cost_usd,
             ],
         )
         .await?;
@@ -153,7 +165,7 @@ impl UsageStore for PostgresStore {
                 let statement = client.prepare(&usage::append()).await?;
                 let appends = samples.iter().map(|sample| append(client, &statement, sample)).collect();
                 pipeline(appends).await.into_iter().collect::<Result<(), Fault>>()?;
-                set_meters(client, samples.iter().map(|sample| &sample.meter)).await
+                set_meters(client, samples.iter().filter_map(UsageSample::kept_meter)).await
             })
         })
         .await

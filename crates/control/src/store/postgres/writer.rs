@@ -25,7 +25,7 @@ use super::address::PostgresAddress;
 use super::owed::Owed;
 use super::schema::{Claim, Lock};
 use super::session::{EXCHANGE, Fault, LONG_EXCHANGE, OpenError, Session, exchange, pipeline, transact};
-use super::{rows, tenants, usage, webhooks};
+use super::{annotations, rows, tenants, usage, webhooks};
 use crate::Sandbox;
 use crate::store::{Answer, Contents, Op, Rows, StoreError};
 use crate::tenants::TenantLimits;
@@ -528,6 +528,9 @@ async fn import(session: &Session, contents: &Contents, replace: bool) -> Result
     }
     if let Some(hooks) = &contents.webhooks {
         exchange(LONG_EXCHANGE, webhooks::import(client, hooks, replace)).await?;
+    }
+    if let Some(rows) = &contents.annotations {
+        exchange(LONG_EXCHANGE, annotations::import(client, rows)).await?;
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 mod answers;
 mod misuse;
+mod postgres;
 mod requests;
 mod termination;
 

@@ -9,7 +9,8 @@
 //! rules lead to a closed port, so its sandboxes reach nothing.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +19,7 @@ use std::time::Duration;
 
 use arenite_egress::{
     AuthorityKeys, BoundSecret, CertificateDer, ClosedRanges, CompiledPolicy, Conntrack, EgressConfig, EgressError, EgressEvent,
-    EventKind, FromServer, Observed, Protocol, SetPolicy, ToServer, certificates_in,
+    EventKind, FromServer, Observed, Protocol, SetPolicy, ToServer, UdpConfig, certificates_in,
 };
 use arenite_isolation::no_new_privileges;
 use arenite_model::{NetworkPolicy, NetworkRule, SandboxSpec};
@@ -30,9 +31,12 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Notify, broadcast};
 
 use super::NetworkConfig;
+use super::flow_sockets::{LocalSockets, RemoteSockets};
+use super::owners::Owners;
 
 /// Ports of the gateway, to which the rules redirect.
 pub(super) const TCP_PORT: u16 = 15_001;
+pub(super) const UDP_PORT: u16 = 15_002;
 pub(super) const DNS_PORT: u16 = 15_053;
 /// The user that it runs as: nobody.
 const USER: u32 = 65_534;
@@ -54,6 +58,18 @@ struct Arguments {
     subnet: String,
     resolvers: Option<Vec<SocketAddr>>,
     extra_ca: Option<PathBuf>,
+}
+
+impl Arguments {
+    fn closed(&self) -> Result<ClosedRanges, String> {
+        let parse = |text: &String| text.parse::<IpNet>().map_err(|error| format!("{text:?} is not a network: {error}"));
+        Ok(ClosedRanges {
+            denied: self.denied.iter().map(parse).collect::<Result<_, _>>()?,
+            allowed: self.allowed.iter().map(parse).collect::<Result<_, _>>()?,
+            always: vec![parse(&self.subnet)?],
+            allow_own: false,
+        })
+    }
 }
 
 /// What the egress proxy decided for a sandbox.
@@ -81,6 +97,11 @@ impl<'a> EffectivePolicy<'a> {
         Self::new(spec.network_policy.as_ref(), spec.network_floor.as_ref())
     }
 
+    /// Whether queries to other resolvers than the sandbox's own may pass.
+    pub(super) fn allows_other_dns(self) -> bool {
+        CompiledPolicy::compile(self.policy).is_ok_and(|policy| policy.allows_other_dns())
+    }
+
     pub(super) fn set(self, address: Ipv4Addr, sandbox: &str, close_open: bool) -> SetPolicy {
         let (policy, floor) = (self.policy.clone(), self.floor.cloned());
         let (secrets, authority) = (Vec::new(), None);
@@ -99,12 +120,14 @@ struct Log {
 #[derive(Debug)]
 pub(super) struct Egress {
     arguments: Arguments,
+    redirects_udp: bool,
     state: Mutex<State>,
     /// Notified when the first policy is there.
     wanted: Notify,
     number: AtomicU64,
     /// To those that follow all decisions.
     events: broadcast::Sender<EgressEvent>,
+    pub(super) owners: Owners,
 }
 
 #[derive(Debug, Default)]
@@ -149,7 +172,7 @@ impl InEffect<'_> {
 
 impl Egress {
     /// Must be called in a runtime, in which the process is watched until the proxy is dropped.
-    pub(super) fn start(gateway: Ipv4Addr, subnet: Ipv4Net, config: &NetworkConfig) -> Arc<Self> {
+    pub(super) fn start(gateway: Ipv4Addr, subnet: Ipv4Net, config: &NetworkConfig, redirects_udp: bool) -> Arc<Self> {
         let texts = |nets: &[IpNet]| nets.iter().map(IpNet::to_string).collect();
         let arguments = Arguments {
             gateway,
@@ -161,10 +184,12 @@ impl Egress {
         };
         let egress = Arc::new(Self {
             arguments,
+            redirects_udp,
             state: Mutex::default(),
             wanted: Notify::new(),
             number: AtomicU64::new(0),
             events: broadcast::Sender::new(MAX_WAITING),
+            owners: Owners::new(gateway),
         });
         tokio::spawn(watch(Arc::downgrade(&egress)));
         egress
@@ -229,6 +254,7 @@ impl Egress {
         let Some(policy) = state.policies.remove(&address) else { return };
         if ended && !state.policies.values().any(|other| other.sandbox == policy.sandbox) {
             state.logs.remove(&policy.sandbox);
+            self.owners.forget(&policy.sandbox);
         }
         if let Some(process) = &state.process {
             // Otherwise it is gone, with all that it knew.
@@ -260,7 +286,23 @@ impl Egress {
         self.events.subscribe()
     }
 
-    fn note(&self, message: ToServer) {
+    /// Adds an event to the log of its sandbox.
+    pub(super) fn note_event(&self, event: EgressEvent) {
+        let mut state = self.state();
+        let Some(log) = state.logs.get_mut(&event.sandbox) else { return };
+        if event.kind == EventKind::Decision {
+            let count = if event.allowed { &mut log.allowed } else { &mut log.refused };
+            *count += event.count;
+        }
+        if log.events.len() >= MAX_EVENTS {
+            log.events.pop_front();
+        }
+        log.events.push_back(event.clone());
+        // Perhaps nobody follows.
+        let _ = self.events.send(event);
+    }
+
+    fn note(self: &Arc<Self>, message: ToServer) {
         let mut state = self.state();
         match message {
             ToServer::Ready(number) => {
@@ -270,17 +312,18 @@ impl Egress {
                 }
             }
             ToServer::Event(event) => {
-                let Some(log) = state.logs.get_mut(&event.sandbox) else { return };
-                if event.kind == EventKind::Decision {
-                    let count = if event.allowed { &mut log.allowed } else { &mut log.refused };
-                    *count += event.count;
-                }
-                if log.events.len() >= MAX_EVENTS {
-                    log.events.pop_front();
-                }
-                log.events.push_back(event.clone());
-                // Perhaps nobody follows.
-                let _ = self.events.send(event);
+                drop(state);
+                self.note_event(event);
+            }
+            ToServer::Owner(question) => {
+                let Some(process) = state.process.clone() else { return };
+                let egress = Arc::clone(self);
+                tokio::spawn(async move {
+                    let number = question.number;
+                    let owner = egress.owners.find(question).await;
+                    // If it ended, nothing waits for the answer.
+                    let _ = process.send(FromServer::Owned { number, process: owner });
+                });
             }
             ToServer::Lost(events) => tracing::warn!(events, "the egress proxy had more events than were read"),
             ToServer::Refused { address, message, .. } => {
@@ -304,6 +347,17 @@ impl Egress {
         receiver
     }
 
+    /// The sockets for UDP of the process that a command will start. Without them, it passes no UDP.
+    fn flow_sockets(&self, command: &mut std::process::Command) -> Option<OwnedFd> {
+        let address = SocketAddrV4::new(self.arguments.gateway, UDP_PORT);
+        let mut start = || {
+            let closed = self.arguments.closed().map_err(std::io::Error::other)?;
+            let subnet = self.arguments.subnet.parse().map_err(std::io::Error::other)?;
+            LocalSockets::start(command, address, subnet, closed)
+        };
+        start().inspect_err(|error| tracing::error!(%error, "the egress proxy passes no UDP")).ok()
+    }
+
     fn spawn(&self) -> std::io::Result<Child> {
         let arguments = serde_json::to_string(&self.arguments)?;
         let mut command = Command::new("/proc/self/exe");
@@ -313,7 +367,10 @@ impl Egress {
         command.uid(USER).gid(USER).current_dir("/");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         no_new_privileges::restrict(command.as_std_mut());
-        command.spawn()
+        let sockets = if self.redirects_udp { self.flow_sockets(command.as_std_mut()) } else { None };
+        let child = command.spawn();
+        drop(sockets);
+        child
     }
 }
 
@@ -343,7 +400,7 @@ async fn watch(egress: std::sync::Weak<Egress>) {
     }
 }
 
-async fn converse(egress: &Egress, mut child: Child) -> std::io::Result<()> {
+async fn converse(egress: &Arc<Egress>, mut child: Child) -> std::io::Result<()> {
     let missing = || std::io::Error::other("it has no pipes");
     let (mut input, output) = (child.stdin.take().ok_or_else(missing)?, child.stdout.take().ok_or_else(missing)?);
     let mut output = BufReader::new(output).lines();
@@ -378,7 +435,7 @@ pub fn check_policy(policy: &NetworkPolicy) -> Result<(), EgressError> {
     if policy.rule_count() > most {
         return Err(EgressError::TooManyRules { count: policy.rule_count(), most });
     }
-    CompiledPolicy::compile(policy).map(drop)
+    CompiledPolicy::compile(policy)?.check()
 }
 
 /// The smallest allowlist of what was observed.
@@ -407,21 +464,18 @@ pub fn egress_main() -> ExitCode {
     let run = || -> Result<(), String> {
         let arguments = std::env::args().nth(2).ok_or("it is started by the server")?;
         let arguments: Arguments = serde_json::from_str(&arguments).map_err(|error| error.to_string())?;
-        let Arguments { gateway, denied, allowed, subnet, resolvers, extra_ca } = arguments;
         let failed = |error: std::io::Error| error.to_string();
-        let parse = |text: &String| text.parse::<IpNet>().map_err(|error| format!("{text:?} is not a network: {error}"));
-        let closed = ClosedRanges {
-            denied: denied.iter().map(parse).collect::<Result<_, _>>()?,
-            allowed: allowed.iter().map(parse).collect::<Result<_, _>>()?,
-            always: vec![parse(&subnet)?],
-            allow_own: false,
-        };
+        let closed = arguments.closed()?;
+        let Arguments { gateway, resolvers, extra_ca, .. } = arguments;
+        let udp = RemoteSockets::inherited().map_err(failed)?;
+        let udp = udp.map(|(sockets, redirected)| UdpConfig { redirected, sockets: Arc::new(sockets) });
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().map_err(failed)?;
         let dns = SocketAddr::from((gateway, DNS_PORT));
         let config = EgressConfig {
             tcp: TcpListener::bind((gateway, TCP_PORT)).map_err(failed)?,
             dns_udp: UdpSocket::bind(dns).map_err(failed)?,
             dns_tcp: TcpListener::bind(dns).map_err(failed)?,
+            udp,
             closed,
             resolvers,
             destinations: Arc::new(Conntrack),

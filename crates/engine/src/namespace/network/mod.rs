@@ -12,7 +12,7 @@
 //! - Each sandbox has its own link to the host. There is no shared segment on which a sandbox could listen to or impersonate
 //!   another. Both ends know each other's hardware address, so there is no ARP.
 //! - Only IPv4 leaves a sandbox. It has `::1` and no other IPv6, and IPv6 packets on its link are dropped.
-//! - A sandbox with a policy reaches only the egress proxy, to which the rules redirect its TCP and DNS. A set in the table has the
+//! - A sandbox with a policy reaches only the egress proxy, to which the rules redirect its TCP, UDP, and DNS. A set in the table has the
 //!   addresses of such sandboxes. It outlives the server, so that they stay closed until the next one has their policies.
 //! - [`NetworkConfig`] says what a sandbox may reach. It never reaches the host or other sandboxes, except the forwarder's port
 //!   53. Refusals are answered, so that a program fails at once instead of waiting.
@@ -28,9 +28,12 @@ mod addresses;
 mod config;
 mod egress;
 mod error;
+mod flow_sockets;
+mod owners;
 mod rtnl;
 mod rules;
 mod subnet;
+mod udp_route;
 
 use std::collections::HashSet;
 use std::fs;
@@ -51,6 +54,7 @@ pub use self::config::{DENIED, HOST_NAMES, NetworkConfig};
 use self::egress::Egress;
 pub use self::egress::{EffectivePolicy, NetworkLog, check_policy, egress_main, suggest_rules};
 pub use self::error::NetworkError;
+pub use self::owners::{LocateProcesses, SandboxProcesses};
 use self::rtnl::{End, Link, Mac, Rtnl};
 use super::dns::{Forwarder, Resolvers};
 
@@ -91,6 +95,8 @@ struct Shared {
     mtu: u32,
     /// Whether sandboxes reach ports of the host's loopback.
     opens_host: bool,
+    /// Whether UDP of sandboxes with a policy reaches the egress proxy.
+    redirects_udp: bool,
     addresses: Mutex<Addresses>,
     notes: Vec<String>,
     _claim: subnet::Claim,
@@ -119,7 +125,7 @@ impl Network {
         let forwarder = Forwarder::start(address, shared.subnet, resolvers, host)
             .await
             .map_err(|source| NetworkError::Dns { address, source })?;
-        let egress = Egress::start(gateway_of(shared.subnet), shared.subnet, &settings);
+        let egress = Egress::start(gateway_of(shared.subnet), shared.subnet, &settings, shared.redirects_udp);
         Ok(Self { shared: Arc::new(shared), forwarder, egress, making: Semaphore::new(PREPARED_AT_ONCE) })
     }
 
@@ -202,7 +208,7 @@ impl Network {
         };
         // The policy comes first: without it, the redirect refuses everything.
         let in_effect = self.egress.set(policy.set(address, sandbox, close_open), address);
-        rules::police(&self.shared.tag, address)?;
+        rules::police(&self.shared.tag, address, policy.allows_other_dns())?;
         in_effect.wait();
         Ok(())
     }
@@ -219,7 +225,9 @@ impl Network {
             let _ = self.egress.set(policy.set(address, sandbox, false), address);
             addresses.push(address);
         }
-        rules::replace_policed(&self.shared.tag, &addresses)
+        let other_dns = all.iter().filter(|(_, _, policy)| policy.allows_other_dns());
+        let other_dns: Vec<Ipv4Addr> = other_dns.map(|(index, _, _)| address_of(self.shared.subnet, *index)).collect();
+        rules::replace_policed(&self.shared.tag, &addresses, &other_dns)
     }
 
     /// Replaces what the egress proxy puts into a sandbox's requests. When this returns, it is in effect. Blocks for milliseconds.
@@ -235,6 +243,11 @@ impl Network {
         self.egress.authority(sandbox, known)
     }
 
+    /// Lets events of sandboxes name the processes that caused them.
+    pub fn locate_processes_by(&self, locate: LocateProcesses) {
+        self.egress.owners.locate_by(locate);
+    }
+
     /// Forgets the secrets of a destroyed sandbox.
     pub fn forget_secrets(&self, sandbox: &str) {
         self.egress.forget_secrets(sandbox);
@@ -243,6 +256,11 @@ impl Network {
     /// What the egress proxy decided for a sandbox.
     pub fn log(&self, sandbox: &str) -> NetworkLog {
         self.egress.log(sandbox)
+    }
+
+    /// Adds a decision of the server itself.
+    pub fn note(&self, event: EgressEvent) {
+        self.egress.note_event(event);
     }
 
     /// What it decides, from now on.
@@ -358,10 +376,18 @@ impl Shared {
         let subnet = claim.subnet;
         // The policy is installed before anything can be connected.
         let policed = rules::policed(&tag);
-        let counted = rules::install(&rules::Rules { tag: &tag, subnet, config, policed: &policed })?;
+        let features = rules::install(&rules::Rules { tag: &tag, subnet, config, policed: &policed })?;
         set_up_gateway(&mut host, &name, found, gateway_of(subnet))?;
         let mut notes = Vec::new();
-        if !counted {
+        let redirected = features.udp.then(|| udp_route::set_up(&mut host, &tag, subnet));
+        if let Some(Err(error)) = &redirected {
+            tracing::warn!(%error, "the route of redirected UDP could not be set");
+        }
+        let redirects_udp = matches!(redirected, Some(Ok(())));
+        if !redirects_udp {
+            notes.push("this host can't redirect UDP (no nft tproxy, or no routing rules): rules of network policies for udp allow nothing".to_owned());
+        }
+        if !features.counted {
             notes.push("this kernel can't limit a sandbox's connections (no nft connlimit): one sandbox can fill the host's connection table".to_owned());
         }
         for path in ["/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv4/conf/default/forwarding"] {
@@ -373,6 +399,7 @@ impl Shared {
         Ok(Self {
             mtu: default_mtu(&mut host)?,
             opens_host: !config.host_ports.is_empty(),
+            redirects_udp,
             tag,
             subnet,
             addresses: Mutex::new(Addresses::new()),
@@ -470,6 +497,7 @@ pub(super) fn remove(tag: &str) -> Result<()> {
             delete(&mut host, &link)?;
         }
     }
+    udp_route::remove(&mut host, tag);
     match rules::remove(tag) {
         // Without the program there can be no table.
         Err(NetworkError::Program { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -19,6 +19,7 @@ use rtnetlink::packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, N
 use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
+use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 use rtnetlink::sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
@@ -150,6 +151,29 @@ impl Rtnl {
         self.create(RouteNetlinkMessage::NewRoute(route))
     }
 
+    /// Makes every address local in a table.
+    pub(super) fn add_local_route(&mut self, table: u32) -> io::Result<()> {
+        self.create(RouteNetlinkMessage::NewRoute(local_route(table)))
+    }
+
+    pub(super) fn delete_local_route(&mut self, table: u32) -> io::Result<()> {
+        self.change(RouteNetlinkMessage::DelRoute(local_route(table)), 0)
+    }
+
+    /// Looks marked packets of a network up in a table.
+    pub(super) fn add_mark_rule(&mut self, from: Ipv4Net, mark: u32, table: u32) -> io::Result<()> {
+        let mut rule = mark_rule(mark, table);
+        rule.header.action = RuleAction::ToTable;
+        rule.header.src_len = from.prefix_len();
+        rule.attributes.push(RuleAttribute::Source(IpAddr::V4(from.network())));
+        self.create(RouteNetlinkMessage::NewRule(rule))
+    }
+
+    /// Deletes a rule with this mark and table, whatever its network.
+    pub(super) fn delete_mark_rule(&mut self, mark: u32, table: u32) -> io::Result<()> {
+        self.change(RouteNetlinkMessage::DelRule(mark_rule(mark, table)), 0)
+    }
+
     /// All IPv4 unicast routes of all tables: destination and interface.
     pub(super) fn routes(&mut self) -> io::Result<Vec<(Ipv4Net, Option<u32>)>> {
         let mut request = RouteMessage::default();
@@ -261,6 +285,21 @@ fn as_link(message: RouteNetlinkMessage) -> Option<Link> {
         }
     }
     Some(found)
+}
+
+fn local_route(table: u32) -> RouteMessage {
+    let mut route = route(super::LOOPBACK, RouteScope::Host);
+    route.header.table = RouteHeader::RT_TABLE_UNSPEC;
+    route.header.kind = RouteType::Local;
+    route.attributes.push(RouteAttribute::Table(table));
+    route
+}
+
+fn mark_rule(mark: u32, table: u32) -> RuleMessage {
+    let mut rule = RuleMessage::default();
+    rule.header.family = AddressFamily::Inet;
+    rule.attributes = vec![RuleAttribute::FwMark(mark), RuleAttribute::Table(table)];
+    rule
 }
 
 fn route(index: u32, scope: RouteScope) -> RouteMessage {

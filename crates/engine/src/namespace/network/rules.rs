@@ -11,7 +11,8 @@ use std::process::{Command, Output, Stdio};
 
 use ipnet::{IpNet, Ipv4Net};
 
-use super::egress::{DNS_PORT, TCP_PORT};
+use super::egress::{DNS_PORT, TCP_PORT, UDP_PORT};
+use super::udp_route::MARK;
 use super::{NetworkConfig, NetworkError, Result, gateway_name, gateway_of, interface_prefix};
 
 const PROGRAM: &str = "nft";
@@ -34,25 +35,58 @@ pub(super) struct Rules<'a> {
     pub(super) policed: &'a [Ipv4Addr],
 }
 
-/// Replaces the table's content with the rules. Returns false if this kernel can't count connections.
-pub(super) fn install(rules: &Rules<'_>) -> Result<bool> {
-    match apply(&text(rules, true)) {
-        Err(NetworkError::Rules { message }) => {
-            tracing::debug!(message, "trying rules without a count of connections");
-            apply(&text(rules, false)).map(|()| false)
+/// What rules need that not every kernel has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Features {
+    /// Limits a sandbox's connections.
+    pub(super) counted: bool,
+    /// Redirects UDP to the egress proxy.
+    pub(super) udp: bool,
+}
+
+impl Features {
+    /// Those to try, the best first.
+    const ALL: [Self; 4] = [
+        Self { counted: true, udp: true },
+        Self { counted: false, udp: true },
+        Self { counted: true, udp: false },
+        Self { counted: false, udp: false },
+    ];
+}
+
+/// Replaces the table's content with the rules. Returns what this kernel can do.
+pub(super) fn install(rules: &Rules<'_>) -> Result<Features> {
+    let mut refused = None;
+    for features in Features::ALL {
+        match apply(&text(rules, features)) {
+            Ok(()) => return Ok(features),
+            Err(NetworkError::Rules { message }) => {
+                tracing::debug!(message, ?features, "the kernel can't do all that the rules need");
+                refused = Some(message);
+            }
+            Err(other) => return Err(other),
         }
-        other => other.map(|()| true),
     }
+    Err(NetworkError::Rules { message: refused.unwrap_or_default() })
 }
 
 /// The rules in the syntax of `nft -f`.
-fn text(rules: &Rules<'_>, counted: bool) -> String {
+fn text(rules: &Rules<'_>, features: Features) -> String {
     let Rules { tag, subnet, config, policed } = *rules;
     let table = table(tag);
     let sandboxes = format!("\"{}*\"", interface_prefix(tag));
     let bridge = format!("\"{}\"", gateway_name(tag));
     let gateway = gateway_of(subnet);
-    let limit = if counted {
+    let udp = if features.udp {
+        let redirect = format!("tproxy ip to {gateway}:{UDP_PORT} meta mark set {MARK:#x} accept");
+        format!(
+            "iifname {sandboxes} ip saddr @policed udp dport != 53 {redirect}\n    \
+             iifname {sandboxes} ip saddr @other_dns ip daddr != {gateway} udp dport 53 {redirect}"
+        )
+    } else {
+        String::new()
+    };
+    let limit = if features.counted {
         format!("ct state new add @connections {{ ip saddr ct count over {MAX_CONNECTIONS} }} goto refuse")
     } else {
         String::new()
@@ -83,6 +117,7 @@ fn text(rules: &Rules<'_>, counted: bool) -> String {
         let _ = writeln!(out, "  set {name} {{ type ipv4_addr; flags interval; auto-merge;{elements} }}");
     }
     let _ = writeln!(out, "  set policed {{ type ipv4_addr;{} }}", elements(policed));
+    let _ = writeln!(out, "  set other_dns {{ type ipv4_addr; }}");
     let _ = write!(
         out,
         r#"  set connections {{ type ipv4_addr; flags dynamic; size 65535; }}
@@ -106,9 +141,18 @@ fn text(rules: &Rules<'_>, counted: bool) -> String {
     iifname {sandboxes} ip daddr 127.0.0.0/8 drop
   }}
 
+  chain redirected_udp {{
+    # UDP of sandboxes with a policy reaches the egress proxy, with the address that it was sent to. Without the proxy, the
+    # redirect does nothing, and it is refused below.
+    type filter hook prerouting priority mangle; policy accept;
+    iifname {sandboxes} meta mark {MARK:#x} meta mark set 0
+    {udp}
+  }}
+
   chain host_ports {{
     type nat hook prerouting priority dstnat - 10; policy accept;
     # Sandboxes with a policy reach the egress proxy, and nothing else.
+    iifname {sandboxes} meta mark {MARK:#x} return
     iifname {sandboxes} ip saddr @policed meta l4proto {{ tcp, udp }} th dport 53 dnat ip to {gateway}:{DNS_PORT}
     iifname {sandboxes} ip saddr @policed meta l4proto tcp dnat ip to {gateway}:{TCP_PORT}
     {to_host}
@@ -143,6 +187,7 @@ fn text(rules: &Rules<'_>, counted: bool) -> String {
     {limit}
     ip saddr @policed ip daddr {gateway} tcp dport {{ {TCP_PORT}, {DNS_PORT} }} accept
     ip saddr @policed ip daddr {gateway} udp dport {DNS_PORT} accept
+    ip saddr @policed meta l4proto udp meta mark {MARK:#x} accept
     ip saddr @policed goto refuse
     ip daddr {gateway} udp dport 53 accept
     ip daddr {gateway} tcp dport 53 accept
@@ -184,25 +229,37 @@ fn parse_policed(json: &[u8]) -> Vec<Ipv4Addr> {
     sets.flatten().filter_map(|address| address.as_str()?.parse().ok()).collect()
 }
 
-/// Redirects what a sandbox sends to the egress proxy.
-pub(super) fn police(tag: &str, address: Ipv4Addr) -> Result<()> {
-    apply(&format!("add element inet {} policed {{ {address} }}\n", table(tag)))
+/// Redirects what a sandbox sends to the egress proxy. With `other_dns`, queries to other resolvers are not answered by its own, but
+/// decided on as other UDP.
+pub(super) fn police(tag: &str, address: Ipv4Addr, other_dns: bool) -> Result<()> {
+    let table = table(tag);
+    let mut text =
+        format!("add element inet {table} policed {{ {address} }}\nadd element inet {table} other_dns {{ {address} }}\n");
+    if !other_dns {
+        // It was added first, so that the removal does not fail.
+        let _ = writeln!(text, "delete element inet {table} other_dns {{ {address} }}");
+    }
+    apply(&text)
 }
 
 /// Ends the redirect.
 pub(super) fn unpolice(tag: &str, address: Ipv4Addr) -> Result<()> {
     let table = table(tag);
     // `add` first, so that the removal does not fail.
-    apply(&format!("add element inet {table} policed {{ {address} }}\ndelete element inet {table} policed {{ {address} }}\n"))
+    let change = |verb: &str, set: &str| format!("{verb} element inet {table} {set} {{ {address} }}\n");
+    let text: String = ["policed", "other_dns"].iter().map(|set| change("add", set) + &change("delete", set)).collect();
+    apply(&text)
 }
 
 /// Redirects what these sandboxes send, and no others.
-pub(super) fn replace_policed(tag: &str, addresses: &[Ipv4Addr]) -> Result<()> {
+pub(super) fn replace_policed(tag: &str, addresses: &[Ipv4Addr], other_dns: &[Ipv4Addr]) -> Result<()> {
     let table = table(tag);
-    let mut text = format!("flush set inet {table} policed\n");
-    if !addresses.is_empty() {
-        let list: Vec<String> = addresses.iter().map(Ipv4Addr::to_string).collect();
-        let _ = writeln!(text, "add element inet {table} policed {{ {} }}", list.join(", "));
+    let mut text = format!("flush set inet {table} policed\nflush set inet {table} other_dns\n");
+    for (set, addresses) in [("policed", addresses), ("other_dns", other_dns)] {
+        if !addresses.is_empty() {
+            let list: Vec<String> = addresses.iter().map(Ipv4Addr::to_string).collect();
+            let _ = writeln!(text, "add element inet {table} {set} {{ {} }}", list.join(", "));
+        }
     }
     apply(&text)
 }

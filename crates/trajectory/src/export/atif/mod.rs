@@ -8,6 +8,7 @@ mod turns;
 
 use std::borrow::Cow;
 
+use arenite_model::Annotation;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -87,6 +88,8 @@ struct CalledStep<'a> {
     state: Option<StepState>,
     #[serde(skip_serializing_if = "Option::is_none")]
     duration_ms: Option<f64>,
+    #[serde(skip_serializing_if = "<[Annotation]>::is_empty")]
+    annotations: &'a [Annotation],
 }
 
 #[derive(Serialize)]
@@ -118,6 +121,8 @@ struct Extra<'a> {
     trace_id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     sandbox: Option<&'a str>,
+    #[serde(skip_serializing_if = "<[Annotation]>::is_empty")]
+    annotations: &'a [Annotation],
 }
 
 /// Token counts of a client's model. Fields that ATIF does not define are in `extra`.
@@ -156,7 +161,7 @@ struct Totals {
 }
 
 pub(super) fn write(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) -> Result<(), TrajectoryError> {
-    let trajectory_id = source.trajectory();
+    let (trajectory_id, annotations) = (source.trajectory(), source.annotations());
     let about = &tree.about;
     let head = Head {
         schema_version: "ATIF-v1.7",
@@ -176,7 +181,8 @@ pub(super) fn write(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) 
             let Some(call) = source.call(number)? else { continue };
             let metrics = metrics(&call);
             totals.add(metrics.as_ref());
-            out.item(&mut first, &step(&call, (place, tree.parent(place)), metrics))?;
+            let of_step = annotations.of_step(number);
+            out.item(&mut first, &step(&call, (place, tree.parent(place)), (metrics, of_step)))?;
         }
     }
     out.raw("],")?;
@@ -188,12 +194,19 @@ pub(super) fn write(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) 
         notes = "Recorded by the sandbox's server: calls of tools and their answers. What the user and the model said is unknown. \
                  The steps are a tree: extra.parent is the step that one goes on from where that is not the one before it, 0 for none.";
     }
-    let extra = json!({ "sandbox": about.sandbox, "recorder": concat!("arenite ", env!("CARGO_PKG_VERSION")) });
+    let mut extra = json!({ "sandbox": about.sandbox, "recorder": concat!("arenite ", env!("CARGO_PKG_VERSION")) });
+    if !annotations.of_all().is_empty() {
+        extra["annotations"] = json!(annotations.of_all());
+    }
     out.fields(&json!({ "notes": notes, "final_metrics": totals, "extra": extra }))?;
     out.raw("}\n")
 }
 
-fn step<'a>(call: &'a ExportedCall<'_>, (place, parent): (u64, u64), metrics: Option<Metrics>) -> Step<'a> {
+fn step<'a>(
+    call: &'a ExportedCall<'_>,
+    (place, parent): (u64, u64),
+    (metrics, annotations): (Option<Metrics>, &'a [Annotation]),
+) -> Step<'a> {
     let step = call.step;
     let work = step.work.as_ref();
     let unknown = call.unknown();
@@ -228,6 +241,7 @@ fn step<'a>(call: &'a ExportedCall<'_>, (place, parent): (u64, u64), metrics: Op
             recorded_as: (step.step != place).then_some(step.step),
             trace_id: work.map(|work| work.trace_id.as_str()),
             sandbox: work.and_then(|work| work.sandbox.as_deref()),
+            annotations,
         },
     }
 }

@@ -38,6 +38,7 @@ pub(super) fn write(
     out: &mut Writer<'_>,
 ) -> Result<(), TrajectoryError> {
     let all = Conversations::read(source, tree)?;
+    let annotations = source.annotations();
     let (mut first, mut place) = (true, 0);
     for number in tree.all_numbers() {
         if all.is_claimed(number) {
@@ -54,7 +55,7 @@ pub(super) fn write(
                 place += 1;
                 let metrics = metrics(&call);
                 totals.add(metrics.as_ref());
-                out.item(&mut first, &step(&call, (place, place - 1), metrics))?;
+                out.item(&mut first, &step(&call, (place, place - 1), (metrics, annotations.of_step(number))))?;
             }
             continue;
         };
@@ -69,7 +70,8 @@ pub(super) fn write(
         let answer = answer_of(&call);
         let metrics = answer.as_ref().map(|answer| metrics_of(call.step.model.as_ref(), answer));
         totals.add(metrics.as_ref());
-        out.item(&mut first, &spoken(&call, answer.as_ref(), place, called, metrics))?;
+        let about = step(&call, (place, place - 1), (metrics, annotations.of_step(number)));
+        out.item(&mut first, &spoken(&call, answer.as_ref(), called, about))?;
     }
     Ok(())
 }
@@ -103,11 +105,12 @@ fn tool_calls(message: &ChatMessage) -> Vec<ToolCall<'_>> {
 }
 
 /// The results of a turn's tool calls, with the steps that carried them out.
-fn results(
+fn results<'a>(
     all: &Conversations,
-    source: &mut Source<'_>,
+    source: &mut Source<'a>,
     turn: &ModelTurn,
-) -> Result<Vec<ObservationResult<'static>>, TrajectoryError> {
+) -> Result<Vec<ObservationResult<'a>>, TrajectoryError> {
+    let annotations = source.annotations();
     let mut steps = HashMap::new();
     for (id, number) in turn.steps_of_calls() {
         if let Some(call) = source.call(number)? {
@@ -120,6 +123,7 @@ fn results(
                 class: step.class,
                 state: step.state.clone(),
                 duration_ms: step.duration_ms,
+                annotations: annotations.of_step(number),
             };
             steps.insert(id.to_owned(), called);
         }
@@ -131,11 +135,9 @@ fn results(
 fn spoken<'a>(
     call: &'a ExportedCall<'_>,
     answer: Option<&'a ChatAnswer>,
-    place: u64,
     results: Vec<ObservationResult<'a>>,
-    metrics: Option<Metrics>,
+    about: Step<'a>,
 ) -> Step<'a> {
-    let about = step(call, (place, place - 1), metrics);
     let message = answer.map(|answer| &answer.message);
     Step {
         model_name: call.step.model.as_ref().map(|model| model.model.as_str()),

@@ -1,6 +1,6 @@
 //! Which call of a model continues which, and which recorded steps are the tools that it called.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde_json::{Map, Value};
@@ -221,6 +221,12 @@ impl Conversations {
     pub(in crate::export) fn turns_to(&self, turn: &ModelTurn) -> usize {
         let before = std::iter::successors(turn.parent, |turn| self.turns[*turn].parent);
         before.count() + usize::from(turn.has_answer)
+    }
+
+    /// The recorded steps on the way to a turn: its own, those of the turns before, and those that carried out their tool calls.
+    pub(in crate::export) fn steps_to(&self, turn: &ModelTurn) -> BTreeSet<u64> {
+        let turns = std::iter::successors(Some(turn), |turn| turn.parent.map(|parent| &self.turns[parent]));
+        turns.flat_map(|turn| turn.steps_of_calls().map(|(_, step)| step).chain([turn.step])).collect()
     }
 
     /// The results of a turn's tool calls by their ids: from the request that has them, otherwise from the steps.

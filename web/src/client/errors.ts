@@ -1,0 +1,44 @@
+// What the server says when it refuses.
+
+import type { components } from '../../generated/schema';
+
+export type QuotaExceeded = components['schemas']['QuotaExceeded'];
+
+/** The parts of a refusal that the pages use. AIO's answers have `message`, problem details have `detail`. */
+interface Refusal {
+  message?: string;
+  detail?: unknown;
+  code?: string;
+  hint?: string | null;
+  quota?: QuotaExceeded | null;
+}
+
+/** A refused request. `message` includes the hint, `reason` does not. The status is 0 if the server can't be reached. */
+export class ApiError extends Error {
+  override readonly name = 'ApiError';
+  readonly status: number;
+  readonly code: string;
+  readonly reason: string;
+  readonly hint: string;
+  readonly quota: QuotaExceeded | null;
+
+  constructor(status: number, refusal: Refusal) {
+    const detail = typeof refusal.detail === 'string' ? refusal.detail : '';
+    const reason = detail || refusal.message || `the server answered ${status}`;
+    super(refusal.hint ? `${reason} (${refusal.hint})` : reason);
+    this.status = status;
+    this.code = refusal.code ?? '';
+    this.reason = reason;
+    this.hint = refusal.hint ?? '';
+    this.quota = refusal.quota ?? null;
+  }
+
+  static async read(answer: Response): Promise<ApiError> {
+    return new ApiError(answer.status, (await answer.json().catch(() => ({}))) as Refusal);
+  }
+}
+
+/** Whether an error only means that the caller gave up. */
+export function isAbort(error: unknown): boolean {
+  return error instanceof DOMException && error.name === 'AbortError';
+}

@@ -1,0 +1,10 @@
+export { navigation, navigationIds } from './nav';
+export { Page } from './page';
+export { type Command, paletteOpen } from './palette';
+export { type Me, ROLES, ROLE_TEXTS, Rights, type Role, keysRequired, readRights, rights, signOut } from './rights';
+export { type Route, decoded, go, pageAddress, replaceQuery, route, sandboxPage } from './router';
+export { Shell } from './shell';
+export { useShortcut } from './shortcuts';
+export { watchSession } from './sign_in';
+export { stored } from './storage';
+export { applyTheme } from './theme';

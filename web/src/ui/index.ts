@@ -1,0 +1,15 @@
+export { Boundary } from './boundary';
+export { Button, IconButton, IconLink, LinkButton } from './button';
+export { BarChart, LineChart, type Point, type Series } from './chart';
+export { CodeBlock, CodeTabs, CopyButton } from './code';
+export { Dialog, FieldsWrong, FormDialog, Problem, confirm, openDialog, showOnce } from './dialog';
+export { EmptyState, ErrorState, Loaded, Loading } from './empty';
+export { AreaField, Check, FieldReader, type FieldState, type Option, PairsField, SearchField, SelectField, TextField, fieldState, pairsState, useFields } from './field';
+export { Icon, type IconName } from './icons';
+export { Menu, type MenuItem, Tooltip } from './menu';
+export { Splitter } from './splitter';
+export { Badge, Facts, Meter, State, type Tone } from './state';
+export { type Column, type Sort, Table } from './table';
+export { type Tab, Tabs } from './tabs';
+export { Bytes, Time, fullTime, localTime, now, relativeTime } from './time';
+export { failed, notify } from './toast';
