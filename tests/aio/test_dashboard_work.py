@@ -74,7 +74,7 @@ class TestFiles:
             person.keyboard.type(name)
             person.keyboard.press("Enter")
             expect(person.locator("dialog[open]")).to_have_count(0)
-            expect(person.locator("button.name", has_text=name)).to_be_visible()
+            expect(person.locator("button.name", has_text=name)).to_be_focused()
         area = person.get_by_role("textbox", name=f"Content of {HOSTILE}")
         area.fill("text")
         person.keyboard.press("Control+s")

@@ -18,11 +18,19 @@ from tenant import Tenant, TenantsServer
 SETTINGS = ("--prepared-slots", "2", "--storage-size", "4GiB", "--disk-reserve", "64MiB", "--default-image", "base")
 
 
-def copy_base(source: Server, target: Server, file: Path) -> None:
-    """Compresses the image's layers, which may take minutes on a busy host."""
-    for server, words in ((source, ("save", "base", "-o", str(file))), (target, ("load", str(file)))):
-        command = [str(binary()), "image", *words, "--data-dir", str(server.data_dir)]
-        subprocess.run(command, check=True, capture_output=True, timeout=900)
+def image(data_dir: Path, *words: str) -> None:
+    """A command on images, which may take minutes on a busy host."""
+    subprocess.run([str(binary()), "image", *words, "--data-dir", str(data_dir)], check=True, capture_output=True, timeout=900)
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The image `base` as a file: its layers are compressed once for all servers."""
+    data_dir = Path(os.environ.get("ARENITE_TEST_DATA", REPOSITORY / "target/test-data")).resolve()
+    ensure_image(data_dir)
+    file = tmp_path_factory.mktemp("images") / "base.tar"
+    image(data_dir, "save", "base", "-o", str(file))
+    return file
 
 
 @pytest.fixture(scope="module")
@@ -32,14 +40,12 @@ def settings() -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="module")
-def tenants(settings: tuple[str, ...]) -> Iterator[TenantsServer]:
-    images = Server(Path(os.environ.get("ARENITE_TEST_DATA", REPOSITORY / "target/test-data")).resolve())
-    ensure_image(images.data_dir)
+def tenants(settings: tuple[str, ...], base: Path) -> Iterator[TenantsServer]:
     folder = Path(tempfile.mkdtemp(prefix="arenite-tenants-"))
     own = Server(folder / "data", args=(*SETTINGS, "--tenants", *settings))
     try:
         own.data_dir.mkdir()
-        copy_base(images, own, folder / "base.tar")
+        image(own.data_dir, "load", str(base))
         own.start()
         yield TenantsServer(own)
     finally:

@@ -167,6 +167,25 @@ class TestTheShell:
         expect(heading(person)).to_have_text("Settings")
         assert person.evaluate(ground) == dark
 
+    def test_a_theme_reaches_a_dashboard_which_is_on_another_host(
+        self, tenants: TenantsServer, acme: Tenant, several: list[str], person: Page
+    ) -> None:
+        person.emulate_media(color_scheme="light")
+        chosen = "({ ...document.documentElement.dataset })"
+        for theme, contrast in (("Dark", "High"), ("As the system", "As the system")):
+            sign_in(person, tenants.url, acme.key, "#/settings")
+            person.get_by_role("group", name="Theme").get_by_role("button", name=theme, exact=True).click()
+            person.get_by_role("group", name="Contrast").get_by_role("button", name=contrast, exact=True).click()
+            person.goto(f"{tenants.url}/#/sandboxes/{several[0]}")
+            person.get_by_role("link", name="Dashboard", exact=True).click()
+            expect(person).to_have_title(f"{several[0]}: Arenite")
+            assert person.url.startswith(f"http://{acme.json('GET', f'/api/v2/sandboxes/{several[0]}')['id']}.")
+            assert "theme" not in person.url
+            wanted = {"theme": "dark", "contrast": "more"} if theme == "Dark" else {}
+            assert person.evaluate(chosen) == wanted
+            person.reload()
+            assert person.evaluate(chosen) == wanted
+
     def test_all_works_without_motion_and_at_200_percent(self, tenants: TenantsServer, acme: Tenant, person: Page) -> None:
         person.emulate_media(reduced_motion="reduce")
         # 1280 pixels at 200 %.

@@ -29,7 +29,7 @@ const ALLOWED: [(&str, &[&str]); 28] = [
     ("gateway", &["model", "channel", "engine", "control", "trajectory", "retrieval", "mcp", "synthesis", "ssh"]),
     ("guest-cdp", &[]),
     ("guest-runtime", &["model", "isolation"]),
-    ("guest-shell", &["isolation", "guest-runtime"]),
+    ("guest-shell", &["model", "isolation", "guest-runtime"]),
     ("guest-proxy", &["model", "guest-runtime"]),
     ("guest-files", &["model", "isolation", "documents", "guest-runtime"]),
     ("guest-code", &["isolation", "guest-runtime", "guest-files"]),

@@ -196,11 +196,19 @@ impl Control {
             }
         };
         stage(&mut stages, "admit", &mut since);
+        let sessions = match request.start {
+            StartState::Fork(start) => start.sessions,
+            _ => None,
+        };
+        let own_env = request.spec.env.unwrap_or_default().into_keys().collect();
         self.detached(operation, |control| async move {
             let mut reservation = reservation;
             // Until its row shows that it has them.
             let _volumes = volumes;
             let made = control.make(&mut reservation, permit, template, spec, (request.origin, provenance), stages).await;
+            if let (Ok(sandbox), Some(sessions)) = (&made, sessions) {
+                control.open_sessions_of_parent(&sandbox.id, sessions.as_ref().clone(), own_env).await;
+            }
             match &made {
                 Ok(sandbox) => {
                     count(&control.tally.created);
@@ -317,7 +325,7 @@ impl Control {
                 let spec = self.spec_of_snapshot(tenant, name)?;
                 Some(SandboxSpec { restart_processes: *restart_processes, ..spec })
             }
-            StartState::Fork(spec) => return Ok((request.template.clone(), SandboxSpec::clone(spec))),
+            StartState::Fork(start) => return Ok((request.template.clone(), start.spec.clone())),
         };
         if of_state.is_some() && request.spec.image.is_some() {
             let reason = "a snapshot has an image; leave it out".to_owned();

@@ -111,6 +111,7 @@ mod error;
 mod events;
 #[cfg(any(test, feature = "fake-engine"))]
 pub mod fake_engine;
+mod fork_sessions;
 pub mod gone;
 mod groups;
 mod health;
@@ -157,7 +158,9 @@ pub use lease::Lease;
 pub use network::{DefaultNetwork, TenantNetwork};
 pub use overlay::{ResourcesOverlay, SpecOverlay};
 pub use quarantine::QuarantinedSandbox;
-pub use sandbox::{Counters, CreateRequest, Deadline, DeadlineAction, DeadlineReason, Keyed, Provenance, Sandbox, StartState};
+pub use sandbox::{
+    Counters, CreateRequest, Deadline, DeadlineAction, DeadlineReason, ForkStart, Keyed, Provenance, Sandbox, StartState,
+};
 pub use select::{ListOrder, ListPosition};
 pub use states::{ReceivedState, SentState, Snapshot, SnapshotExport, SnapshotImport, SnapshotPlace, SnapshotRequest};
 pub use template::Template;

@@ -1,5 +1,8 @@
 //! Public types about sandboxes.
 
+use std::sync::Arc;
+
+use arenite_model::protocol::CarriedSessions;
 use arenite_model::{
     Death, GroupName, IdempotencyKey, PauseKind, SandboxId, SandboxName, SandboxSpec, SandboxState, SnapshotName, TenantId, Tier,
 };
@@ -38,7 +41,15 @@ pub enum StartState {
     /// A snapshot of the tenant. It names the image, too. Its processes go on, if it has any and they are not to be restarted.
     Snapshot { name: SnapshotName, restart_processes: bool },
     /// The state of another sandbox, with the spec that the new one gets (see `Control::begin_fork`).
-    Fork(Box<SandboxSpec>),
+    Fork(Box<ForkStart>),
+}
+
+/// What a fork starts with.
+#[derive(Debug, Clone)]
+pub struct ForkStart {
+    pub spec: SandboxSpec,
+    /// The sessions of its parent, which it opens, too.
+    pub sessions: Option<Arc<CarriedSessions>>,
 }
 
 /// What a sandbox was created for.

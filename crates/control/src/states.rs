@@ -16,12 +16,13 @@ mod copies;
 mod exchange;
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arenite_engine::{
     AutoSealed, Comparison, DiskState, EngineError, History, LayeredTree, NetworkLog, Return, Returned, Seal, SealTime, Sealed,
     SealedState, StateKind,
 };
+use arenite_model::protocol::CarriedSessions;
 use arenite_model::{
     Death, DeathReason, ImageName, NodeName, SandboxName, SandboxSpec, SandboxState, SnapshotName, StateId, TenantId, Tier,
 };
@@ -531,22 +532,23 @@ impl Control {
     }
 
     /// The state that forks of a sandbox start as: a checkpoint of it, or its disk, which is sealed for them, maybe with its
-    /// processes. Then [`Control::end_fork`] gives the state up.
+    /// processes. Without them, the forks get the sessions of a running parent. Then [`Control::end_fork`] gives the state up.
     pub async fn begin_fork(
         &self,
         tenant: &TenantId,
         name: &SandboxName,
         checkpoint: Option<StateId>,
         keep_processes: bool,
-    ) -> Result<(Sandbox, StateId), ControlError> {
+    ) -> Result<(Sandbox, StateId, Option<Arc<CarriedSessions>>), ControlError> {
         self.with_disk(tenant, name, move |control, entry| async move {
             if let Some(checkpoint) = checkpoint {
                 control.own_checkpoint(&entry, &checkpoint)?;
-                return Ok((entry.current(), checkpoint));
+                return Ok((entry.current(), checkpoint, None));
             }
+            let sessions = if keep_processes { None } else { control.sessions_for_forks(&entry).await };
             let seal = Seal { kind: StateKind::Snapshot, note: None, memo: None, image_owner: None, keep_processes };
             let sealed = control.seal(&entry, seal).await?;
-            Ok((entry.current(), sealed.state.id))
+            Ok((entry.current(), sealed.state.id, sessions.map(Arc::new)))
         })
         .await
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arenite_control::{
-    ControlError, CreateRequest, Provenance, Sandbox, Snapshot, SnapshotRequest, SpecOverlay, StartState, check_labels,
+    ControlError, CreateRequest, ForkStart, Provenance, Sandbox, Snapshot, SnapshotRequest, SpecOverlay, StartState, check_labels,
 };
 use arenite_engine::{AfterReturn, DiskState, ProcessFate, Return, Returned, SealedState};
 use arenite_model::{NodeName, SandboxName, SandboxSpec, SnapshotName};
@@ -120,9 +120,10 @@ impl<'a> StateCall<'a> {
         let (dialect, action) = (self.dialect, self.action.clone());
         let forked = async move {
             let keeps = checkpoint.is_some();
-            let (parent, state) = gateway.control.begin_fork(context.tenant(), &of, checkpoint, fork.keep_processes).await?;
+            let (parent, state, sessions) =
+                gateway.control.begin_fork(context.tenant(), &of, checkpoint, fork.keep_processes).await?;
             let spec = SandboxSpec { state: Some(state.clone()), restart_processes: false, ..parent.spec.clone() };
-            let request = fork_request(dialect, fork, &parent, spec);
+            let request = fork_request(dialect, fork, &parent, ForkStart { spec, sessions });
             let child_call = LifecycleCall { dialect, action, arguments: None };
             let shape = {
                 let (gateway, context) = (Arc::clone(&gateway), context.clone());
@@ -319,13 +320,13 @@ pub(crate) async fn fork(exchange: &mut Exchange) -> Answered {
 }
 
 /// A create of sandboxes like the parent, apart from what the request names.
-fn fork_request(dialect: &str, fork: ForkSandbox, parent: &Sandbox, spec: SandboxSpec) -> CreateRequest {
+fn fork_request(dialect: &str, fork: ForkSandbox, parent: &Sandbox, start: ForkStart) -> CreateRequest {
     // The labels are the fork's, so bounds of a key apply to all of them.
     let labels = parent.spec.labels.clone().into_iter().chain(fork.labels.unwrap_or_default()).collect();
     CreateRequest {
         name: fork.name,
         template: parent.template.clone(),
-        start: StartState::Fork(Box::new(spec)),
+        start: StartState::Fork(Box::new(start)),
         spec: SpecOverlay {
             env: fork.env,
             args: fork.args,

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use arenite_control::tenants::Principal;
-use arenite_control::{CreateRequest, Provenance, ResourcesOverlay, Sandbox, SpecOverlay, StartState};
+use arenite_control::{CreateRequest, ForkStart, Provenance, ResourcesOverlay, Sandbox, SpecOverlay, StartState};
+use arenite_model::protocol::CarriedSessions;
 use arenite_model::{ImageName, SandboxName, SandboxSpec, SandboxState, StateId, TenantId};
 use arenite_synthesis::{Caller, GuestAnswer, GuestRequest, SandboxRequest, Sandboxes, SynthesisError};
 use arenite_trajectory::Origin;
@@ -122,6 +123,7 @@ fn request(sandbox_request: &SandboxRequest, labels: BTreeMap<String, String>) -
 fn fork_request(
     parent: &Sandbox,
     state: StateId,
+    sessions: Option<Arc<CarriedSessions>>,
     env: BTreeMap<String, String>,
     labels: BTreeMap<String, String>,
 ) -> CreateRequest {
@@ -133,7 +135,7 @@ fn fork_request(
             labels: Some(parent.spec.labels.clone().into_iter().chain(labels).collect()),
             ..SpecOverlay::default()
         },
-        start: StartState::Fork(Box::new(spec)),
+        start: StartState::Fork(Box::new(ForkStart { spec, sessions })),
         origin: DIALECT.to_owned(),
         provenance: Provenance { forked_from: Some(parent.id.clone()), ..Provenance::default() },
         ..CreateRequest::default()
@@ -172,8 +174,8 @@ impl Sandboxes for WorkerSandboxes {
             let parent: SandboxName = parent.parse()?;
             let env = sandbox_request.env.clone();
             let forked = async {
-                let (parent, state) = gateway.control.begin_fork(&caller.tenant, &parent, None, false).await?;
-                let request = fork_request(&parent, state.clone(), env, labels);
+                let (parent, state, sessions) = gateway.control.begin_fork(&caller.tenant, &parent, None, false).await?;
+                let request = fork_request(&parent, state.clone(), sessions, env, labels);
                 let created = lifecycle::create(&gateway, &context, call, request, answer).await;
                 gateway.control.end_fork(&state).await;
                 created

@@ -1,6 +1,6 @@
 //! The protocol between guest and gateway: HTTP/1.1 over the guest's Unix socket, with these names.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +34,10 @@ pub const PREPARE_PATH: &str = "/internal/prepare";
 pub const BECOME_PATH: &str = "/internal/become";
 /// `POST` of a [`Restored`], by the engine: tells a guest that its processes were restored, and which sandbox it is of now.
 pub const RESTORED_PATH: &str = "/internal/restored";
+/// `GET`, by the server, of a sandbox that is forked: [`CarriedSessions`]. `POST` of them to the fork: it opens the same sessions.
+pub const SESSIONS_PATH: &str = "/internal/sessions";
+/// Maximum size of [`CarriedSessions`] as JSON, in bytes.
+pub const MAX_CARRIED: usize = 1 << 20;
 /// `GET`, by the engine: an [`Activity`].
 pub const ACTIVITY_PATH: &str = "/internal/activity";
 /// Paths that only the gateway may call: the guest answers them on its Unix socket alone.
@@ -63,6 +67,30 @@ pub const SSH_AGENT_UPGRADE: &str = "arenite-ssh-agent";
 /// The variable of a sandbox with an SSH key, and its value: the socket of the agent.
 pub const SSH_AGENT_ENV: &str = "SSH_AUTH_SOCK";
 pub const SSH_AGENT_SOCKET: &str = "/run/arenite/ssh-agent";
+
+/// The sessions of a sandbox that its fork opens, too.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CarriedSessions {
+    /// Shells with a terminal.
+    pub shell: Vec<CarriedSession>,
+    /// Sessions of commands.
+    pub bash: Vec<CarriedSession>,
+    /// Variables that the fork's request sets: those of the shells give way.
+    #[serde(default)]
+    pub own_env: BTreeSet<String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CarriedSession {
+    pub id: String,
+    pub dir: String,
+    /// Lines for the shell that set and unset the variables that changed since its start.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub env: String,
+    /// The script that commands of the session read first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub script: Option<String>,
+}
 
 /// Whether a sandbox is assigned to a client.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

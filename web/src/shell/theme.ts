@@ -12,6 +12,11 @@ export const CONTRASTS: readonly (readonly [Contrast, string])[] = [['system', '
 export const theme = stored<Theme>('theme', 'system', (value): value is Theme => THEMES.some(([name]) => name === value));
 export const contrast = stored<Contrast>('contrast', 'system', (value): value is Contrast => CONTRASTS.some(([name]) => name === value));
 
+/** The choices as a fragment, for a page on another host. `boot.js` reads it there. */
+export function themeFragment(): string {
+  return `#theme=${theme.value}&contrast=${contrast.value}`;
+}
+
 /** Applies the choices to the page. `boot.js` has done so before the first paint. */
 export function applyTheme(): void {
   effect(() => {

@@ -1,7 +1,7 @@
 // A button that opens a menu, in the top layer; and tooltips.
 
 import type { ComponentChildren } from 'preact';
-import { useEffect, useId, useRef, useState } from 'preact/hooks';
+import { useEffect, useId, useLayoutEffect, useRef, useState } from 'preact/hooks';
 
 import { Button, type ButtonProps } from './button';
 import { Icon, type IconName } from './icons';
@@ -39,7 +39,8 @@ export function Menu({ items, children, ...button }: Omit<ButtonProps, 'onPress'
     setOpen(false);
     if (focus) anchor.current?.focus();
   };
-  useEffect(() => {
+  // Before the next key, which is for the menu.
+  useLayoutEffect(() => {
     const node = box.current;
     if (!open || !node || !anchor.current) return;
     node.showPopover?.();

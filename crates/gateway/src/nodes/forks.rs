@@ -10,7 +10,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arenite_control::{CreateRequest, Provenance, Sandbox, SpecOverlay, StartState};
+use arenite_control::{CreateRequest, ForkStart, Provenance, Sandbox, SpecOverlay, StartState};
+use arenite_model::protocol::{CarriedSessions, MAX_CARRIED};
 use arenite_model::{ErrorCode, NodeName, SandboxId, SandboxName, SandboxSpec, StateId};
 use arenite_trajectory::Origin;
 use axum::body::Body;
@@ -31,6 +32,8 @@ use crate::refusal::{Refusal, json_response};
 
 /// The path between nodes.
 pub(super) const PATH: &str = "/nodes/forks";
+/// The largest order, in bytes: a spec, and the sessions of the parent.
+const MAX_ORDER: usize = MAX_CARRIED + (1 << 20);
 /// The largest answer, in bytes: of 100 sandboxes.
 const MAX_ANSWER: usize = 16 << 20;
 
@@ -48,6 +51,11 @@ struct ForkOrder {
     origin: Origin,
     client_tag: Option<String>,
     forked_from: Option<SandboxId>,
+    #[serde(default)]
+    sessions: Option<CarriedSessions>,
+    /// The variables of the request, which the spec has, too.
+    #[serde(default)]
+    own_env: BTreeMap<String, String>,
 }
 
 /// What became of one of them.
@@ -59,14 +67,15 @@ enum Forked {
 }
 
 /// Whether forks of a request can be on other nodes.
-fn may_move(gateway: &Gateway, context: &Context, request: &CreateRequest) -> Option<SandboxSpec> {
-    let StartState::Fork(spec) = &request.start else { return None };
+fn may_move(gateway: &Gateway, context: &Context, request: &CreateRequest) -> Option<ForkStart> {
+    let StartState::Fork(start) = &request.start else { return None };
+    let spec = &start.spec;
     let is_bound = gateway.peers.is_none()
         || context.principal.inside.is_some()
         || request.provenance.group.is_some()
         || !spec.volumes.is_empty()
         || gateway.control.keeps_processes(spec) != Some(false);
-    (!is_bound).then(|| SandboxSpec::clone(spec))
+    (!is_bound).then(|| ForkStart::clone(start))
 }
 
 /// Creates forks on other nodes, which this one refused for want of room. Returns those that were created, and the last refusal of
@@ -79,7 +88,8 @@ pub(crate) async fn fork_elsewhere(
     refused: Vec<(usize, Option<SandboxName>, Refusal)>,
 ) -> (Vec<Value>, Vec<(usize, Refusal)>) {
     let (mut created, mut left) = (Vec::new(), refused);
-    let (Some(mut spec), Some(own)) = (may_move(gateway, context, request), gateway.control.own_node()) else {
+    let (Some(ForkStart { mut spec, sessions }), Some(own)) = (may_move(gateway, context, request), gateway.control.own_node())
+    else {
         return (created, left.into_iter().map(|(index, _, refusal)| (index, refusal)).collect());
     };
     request.spec.clone().lay_over(&mut spec);
@@ -109,6 +119,8 @@ pub(crate) async fn fork_elsewhere(
                 origin: context.origin,
                 client_tag: request.provenance.client_tag.clone(),
                 forked_from: request.provenance.forked_from.clone(),
+                sessions: sessions.as_deref().cloned(),
+                own_env: request.spec.env.clone().unwrap_or_default(),
             };
             async move { (send(gateway, context, &node, &order).await, node, forks) }
         });
@@ -170,7 +182,7 @@ pub(super) async fn answer(gateway: &Arc<Gateway>, passed: &Passed, body: Body) 
 }
 
 async fn take(gateway: &Arc<Gateway>, passed: &Passed, body: Body) -> Result<Response<Body>, Refusal> {
-    let order: ForkOrder = serde_json::from_slice(&api::read(body).await?)
+    let order: ForkOrder = serde_json::from_slice(&api::read_up_to(body, MAX_ORDER).await?)
         .map_err(|error| Refusal::bad_request(format!("an order of another node can't be read: {error}")))?;
     if gateway.control.is_draining() || gateway.stopping.is_cancelled() {
         return Err(Refusal::new(ErrorCode::Exhausted, "the node takes no creates: it drains, or its server stops"));
@@ -202,8 +214,8 @@ async fn create(gateway: &Arc<Gateway>, context: &Context, order: ForkOrder) -> 
     let request = CreateRequest {
         name: None,
         template: order.template,
-        start: StartState::Fork(Box::new(spec.clone())),
-        spec: SpecOverlay { labels: Some(spec.labels.clone()), ..SpecOverlay::default() },
+        start: StartState::Fork(Box::new(ForkStart { spec: spec.clone(), sessions: order.sessions.map(Arc::new) })),
+        spec: SpecOverlay { labels: Some(spec.labels.clone()), env: Some(order.own_env), ..SpecOverlay::default() },
         origin: DIALECT.to_owned(),
         provenance: Provenance { client_tag: order.client_tag, forked_from: order.forked_from, ..Provenance::default() },
         parent: None,

@@ -30,6 +30,7 @@ mod ports;
 pub mod sandbox;
 pub mod server;
 mod services;
+mod sessions;
 mod severable;
 mod ssh_agent;
 mod standalone;

@@ -35,6 +35,7 @@ use crate::places;
 use crate::pod::Pod;
 use crate::ports;
 use crate::services::Services;
+use crate::sessions;
 use crate::ssh_agent;
 use crate::standalone::Container;
 use crate::trust;
@@ -237,6 +238,7 @@ fn internal(guest: &SharedGuest, services: Services, steps: InsideSteps, started
         .merge(activity::router(guest))
         .merge(agent::router(guest))
         .merge(ssh_agent::router(guest))
+        .merge(sessions::router(guest))
         .merge(ahead::router(guest, services, steps))
 }
 

@@ -5,4 +5,5 @@
 #![forbid(unsafe_code)]
 
 pub mod bash;
+pub mod carry;
 pub mod shell;

@@ -6,6 +6,7 @@ import { type Schemas, all, api } from '../../client/api';
 import { ApiError } from '../../client/errors';
 import { Stream } from '../../client/stream';
 import { Loads } from '../../load';
+import { themeFragment } from '../../shell/theme';
 
 export type Sandbox = Schemas['SandboxInfo'];
 export type State = Schemas['SandboxState'];
@@ -227,8 +228,9 @@ export function keepFresh(): void {
   void turn();
 }
 
+/** It is on the sandbox's own host where there is one. */
 export function dashboardAddress(name: string): string {
-  return `sandbox/${encodeURIComponent(name)}/index.html`;
+  return `sandbox/${encodeURIComponent(name)}/index.html${themeFragment()}`;
 }
 
 /** The reason of a state, for people. */

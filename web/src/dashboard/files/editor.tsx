@@ -1,7 +1,7 @@
 // One file: shown, and edited if it is text of a moderate length.
 
 import { type Signal } from '@preact/signals';
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 
 import { request } from '../../client/api';
 import { isAbort } from '../../client/errors';
@@ -29,7 +29,7 @@ export function Editor({ path, size, dirty, onClose, onSaved }: EditorProps) {
   const tag = useRef<string | null>('');
   const heading = useRef<HTMLHeadingElement>(null);
   const tooLarge = (size ?? 0) > MOST_BYTES;
-  useEffect(() => { heading.current?.focus(); }, []);
+  useLayoutEffect(() => heading.current?.focus(), []);
   useEffect(() => {
     if (tooLarge) return;
     const controller = new AbortController();

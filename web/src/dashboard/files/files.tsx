@@ -1,7 +1,7 @@
 // The sandbox's files, by its API. What changes them is a step.
 
 import { useSignal } from '@preact/signals';
-import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
 
 import { isAbort } from '../../client/errors';
 import { stored } from '../../shell/storage';
@@ -74,13 +74,15 @@ export function Files({ canRun }: { canRun: boolean }) {
     void open();
     return () => reading.current?.abort();
   }, []);
-  // Who came by keyboard continues in the list.
-  useEffect(() => {
-    const wanted = focusList.current;
-    if (!wanted) return;
-    focusList.current = null;
+  const focusRow = (wanted: string | true): void => {
     const buttons = [...(panel.current?.querySelectorAll<HTMLElement>('tbody button.name') ?? [])];
     (buttons.find(button => button.dataset.path === wanted) ?? buttons[0] ?? panel.current?.querySelector<HTMLElement>('#path'))?.focus();
+  };
+  // Who came by keyboard continues in the list.
+  useLayoutEffect(() => {
+    const wanted = focusList.current;
+    focusList.current = null;
+    if (wanted) focusRow(wanted);
   });
   useEffect(() => {
     const leave = (event: BeforeUnloadEvent): void => { if (dirty.value) event.preventDefault(); };
@@ -109,9 +111,16 @@ export function Files({ canRun }: { canRun: boolean }) {
   latest.current = at;
 
   const askName = (title: string, submitText: string, initial: string, act: (name: string) => Promise<string>): void => {
-    openDialog(done => <NameDialog title={title} submitText={submitText} initial={initial} close={done} act={async name => {
+    let named = '';
+    const close = (done: () => void): void => {
+      done();
+      // The dialog gives the focus back when it is gone.
+      if (named) requestAnimationFrame(() => focusRow(named));
+    };
+    openDialog(done => <NameDialog title={title} submitText={submitText} initial={initial} close={() => close(done)} act={async name => {
       const path = await act(name);
-      await open(at, path);
+      await open(at);
+      named = path;
     }} />);
   };
   const create = (isFolder: boolean): void => askName(isFolder ? 'New folder' : 'New file', 'Create', '', async name => {

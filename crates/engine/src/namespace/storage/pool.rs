@@ -15,6 +15,8 @@ use super::{Result, StorageError, is_btrfs, make_directory, open_directory, spac
 
 /// Time for an unmounted device to become free.
 const DETACH_LIMIT: Duration = Duration::from_secs(15);
+/// Time for programs that are being started to close the files of this process.
+const START_LIMIT: Duration = Duration::from_secs(1);
 const LEAST_BYTES: u64 = 256 << 20;
 const MOST_DEFAULT_BYTES: u64 = 256 << 30;
 /// `discard=async` returns freed space to the host in the background: the image shrinks again.
@@ -222,8 +224,14 @@ fn mount_image(path: &Path, file: &File, root: &Path) -> Result<()> {
 }
 
 pub(super) fn unmount(root: &Path) -> Result<()> {
-    rustix::mount::unmount(root, UnmountFlags::empty())
-        .map_err(|e| StorageError::io(format!("unmount {}", root.display()))(e.into()))
+    let begun = Instant::now();
+    loop {
+        match rustix::mount::unmount(root, UnmountFlags::empty()) {
+            // A program that is being started has this process's open files until its first instruction.
+            Err(rustix::io::Errno::BUSY) if begun.elapsed() < START_LIMIT => std::thread::sleep(Duration::from_millis(10)),
+            done => return done.map_err(|e| StorageError::io(format!("unmount {}", root.display()))(e.into())),
+        }
+    }
 }
 
 /// Unmounts what is on `root` for as long as it is `mounted`. What was done, in words.

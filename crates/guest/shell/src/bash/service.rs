@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arenite_isolation::spawner::{SpawnError, Stage};
+use arenite_model::protocol::CarriedSession;
 use thiserror::Error;
 use tokio::time::{Instant, timeout_at};
 
@@ -223,6 +224,26 @@ impl BashService {
         let dir = request.exec_dir.filter(|d| !d.is_empty());
         let snapshot = request.snapshot_path.filter(|p| !p.is_empty());
         Ok(self.new_session(id, dir, snapshot)?.info())
+    }
+
+    /// What a fork takes over.
+    pub(crate) fn carried(&self) -> Vec<CarriedSession> {
+        let sessions = self.lock();
+        let carried = sessions.values().map(|session| CarriedSession {
+            id: session.id.to_string(),
+            dir: session.working_dir(),
+            script: session.snapshot.clone(),
+            ..CarriedSession::default()
+        });
+        carried.collect()
+    }
+
+    /// Opens a session of this sandbox's parent, unless there is one.
+    pub(crate) fn take_over(self: &Arc<Self>, CarriedSession { id, dir, script, .. }: CarriedSession) {
+        let request = BashSessionCreateRequest { session_id: Some(id), exec_dir: Some(dir), snapshot_path: script };
+        if let Err(error) = self.create(request) {
+            tracing::info!(%error, "a session was not taken over");
+        }
     }
 
     /// Forgets a session and kills all its processes.

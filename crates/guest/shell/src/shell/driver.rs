@@ -19,6 +19,7 @@ pub(super) const FIRST_LINE: &str = " \\builtin eval \"$__ARENITE_SETUP\"\n";
 ///   single characters, it holds at most a line of 4095 bytes and drops the rest.
 /// - `__arenite_prompt`: prints mark P before each prompt.
 /// - `__arenite_arm`: installs it as the prompt command again, in case a command removed it.
+/// - `__arenite_carry`: prints a line for each exported variable that differs from the shell's first environment.
 pub(super) fn setup(nonce: &str) -> String {
     const TEXT: &str = r#"
 __arenite_prompt() {
@@ -58,10 +59,32 @@ __arenite_next() {
   __arenite_read "$2" || \builtin return
   __arenite_c=$b
   \builtin jobs >/dev/null 2>&1
-  if ((${#b} < 4096)); then \builtin history -s -- "$b"; fi
+  if ((${#b} < 4096)) && [[ $b != __arenite_carry ]]; then \builtin history -s -- "$b"; fi
   case $x in *x*) __arenite_c="set -x;$b";; esac
   \builtin printf '\e]7701;NONCE;S\a' >/dev/tty
   case $x in *e*) ;; *) \builtin return "$s";; esac
+}
+__arenite_carry() {
+  { \builtin local __arenite_s=$? __arenite_o=$- __arenite_n __arenite_v IFS=$' \t\n'; \builtin set +x; } 2>/dev/null
+  \builtin local -A __arenite_was=() __arenite_now=()
+  while IFS= \builtin read -rd '' __arenite_v; do
+    __arenite_n=${__arenite_v%%=*}
+    case $__arenite_n in '' | [0-9]* | *[!a-zA-Z0-9_]*) ;; *) __arenite_was[$__arenite_n]=${__arenite_v#*=} ;; esac
+  done </proc/$$/environ
+  for __arenite_n in $(\builtin compgen -e); do
+    case $__arenite_n in _ | IFS | PWD | OLDPWD | SHLVL | __arenite_* | __ARENITE_*) \builtin continue ;; esac
+    [[ -v $__arenite_n ]] || \builtin continue
+    __arenite_now[$__arenite_n]=1
+    if [[ ! ${__arenite_was[$__arenite_n]+x} || ${__arenite_was[$__arenite_n]} != "${!__arenite_n}" ]]; then
+      \builtin printf 'export %s=%s\n' "$__arenite_n" "${!__arenite_n@Q}"
+    fi
+  done
+  for __arenite_n in "${!__arenite_was[@]}"; do
+    case $__arenite_n in _ | IFS | PWD | OLDPWD | SHLVL | __ARENITE_*) \builtin continue ;; esac
+    if [[ ! ${__arenite_now[$__arenite_n]+x} ]]; then \builtin printf 'unset -v %s\n' "$__arenite_n"; fi
+  done
+  case $__arenite_o in *x*) \builtin set -x;; esac
+  case $__arenite_o in *e*) ;; *) \builtin return "$__arenite_s";; esac
 }
 HISTCONTROL=ignoreboth
 \builtin unset -v HISTFILE __ARENITE_SETUP
@@ -70,6 +93,15 @@ PS0='\e]7701;NONCE;T\a'
 __arenite_arm
 "#;
     TEXT.replace("NONCE", nonce).replace("CHUNK", &CHUNK.to_string())
+}
+
+/// The command that prints what `__arenite_carry` does.
+pub(super) const CARRY: &str = "__arenite_carry";
+
+/// The lines of [`CARRY`]'s output, without traces of the shell.
+pub(super) fn carried(output: &str) -> String {
+    let is_one = |line: &&str| line.starts_with("export ") || line.starts_with("unset -v ");
+    output.lines().filter(is_one).flat_map(|line| [line, "\n"]).collect()
 }
 
 /// Bytes of one piece of a command that is typed into the terminal.

@@ -24,6 +24,8 @@ pub(super) struct Run {
     /// The directory to change to first, and whether to keep its symbolic links.
     pub(super) dir: Option<(String, bool)>,
     pub(super) hard_timeout: Option<Duration>,
+    /// Not a client's command: it leaves no trace in views, in the console and at terminals.
+    pub(super) is_hidden: bool,
     phase: watch::Sender<Phase>,
     /// Output arrived.
     pub(super) grew: Notify,
@@ -48,10 +50,26 @@ impl Run {
         hard_timeout: Option<Duration>,
         budget: &Arc<Budget>,
     ) -> Arc<Self> {
-        Arc::new(Self {
+        Arc::new(Self::made(command, dir, hard_timeout, false, budget))
+    }
+
+    /// A command that is not a client's.
+    pub(super) fn hidden(command: String, budget: &Arc<Budget>) -> Arc<Self> {
+        Arc::new(Self::made(command, None, None, true, budget))
+    }
+
+    fn made(
+        command: String,
+        dir: Option<(String, bool)>,
+        hard_timeout: Option<Duration>,
+        is_hidden: bool,
+        budget: &Arc<Budget>,
+    ) -> Self {
+        Self {
             command,
             dir,
             hard_timeout,
+            is_hidden,
             phase: watch::Sender::new(Phase::Queued),
             grew: Notify::new(),
             state: Mutex::new(State {
@@ -62,7 +80,7 @@ impl Run {
                 hint: None,
                 said_exit: false,
             }),
-        })
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -4,16 +4,19 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use arenite_model::protocol::CarriedSession;
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use super::actor::{Actor, MAX_QUEUED};
+use super::driver::{self, CARRY};
 use super::run::{Phase, Run};
 use super::session::{Last, Message, SHOWN_CHARS, Session, shown};
 use super::submitted::Submitted;
 use super::types::*;
 use super::viewers::{BEHIND, MAX_VIEWERS};
+use crate::carry::{MAX_ENV, PATIENCE};
 use arenite_guest_runtime::Runtime;
 use arenite_guest_runtime::process::{Budget, has_children, seconds};
 use arenite_guest_runtime::requirements::Requirement;
@@ -173,7 +176,7 @@ impl ShellService {
             Some(session) => session,
             None => {
                 let start = dir.as_ref().map(|(dir, _)| dir.clone());
-                self.open(None, start, None, keep_links)?
+                self.open(None, start, String::new(), None, keep_links)?
             }
         };
         let run = Run::new(request.command, dir, request.hard_timeout.filter(|s| *s > 0.0).map(seconds), &self.budget);
@@ -198,7 +201,7 @@ impl ShellService {
         session.touch();
         let console = Some(session.console());
         let state = session.state();
-        let run = state.current.clone().or(state.queue.front().cloned());
+        let run = state.current.clone().or(state.queue.front().cloned()).filter(|run| !run.is_hidden);
         let last = state.last.clone();
         drop(state);
         let seen = match run {
@@ -310,7 +313,7 @@ impl ShellService {
                 let dir = request.exec_dir.filter(|dir| !dir.is_empty());
                 let dir = dir.map(|dir| self.runtime.absolute(&dir).display().to_string());
                 let keep_links = request.preserve_symlinks.unwrap_or(false);
-                self.open(id, dir, request.no_change_timeout, keep_links)?
+                self.open(id, dir, String::new(), request.no_change_timeout, keep_links)?
             }
         };
         session.touch();
@@ -374,7 +377,7 @@ impl ShellService {
     pub(super) async fn attach(self: &Arc<Self>, id: Option<&SessionId>) -> Result<Viewer, ShellError> {
         let session = match id {
             Some(id) => self.session(id)?,
-            None => self.open(None, None, None, false)?,
+            None => self.open(None, None, String::new(), None, false)?,
         };
         session.opened().await?;
         session.touch();
@@ -387,6 +390,46 @@ impl ShellService {
             return Err(ShellError::SessionNotFound(session.id.to_string()));
         }
         Ok(Viewer { session, output, counted })
+    }
+
+    /// What a fork takes over: the sessions, and the environment of idle shells.
+    pub(crate) async fn carried(&self) -> Vec<CarriedSession> {
+        let deadline = Instant::now() + PATIENCE;
+        let sessions: Vec<_> = self.lock().values().cloned().collect();
+        let carried = sessions.into_iter().map(|session| async move {
+            let env = self.environment_of(&session, deadline).await.unwrap_or_default();
+            let dir = session.state().working_dir.clone();
+            CarriedSession { id: session.id.to_string(), dir, env, script: None }
+        });
+        futures_util::future::join_all(carried).await
+    }
+
+    async fn environment_of(&self, session: &Session, deadline: Instant) -> Option<String> {
+        let is_open = matches!(*session.opened.borrow(), Some(Ok(())));
+        if !is_open || session.is_busy() || !session.state().is_bash {
+            return None;
+        }
+        let run = Run::hidden(CARRY.to_owned(), &self.budget);
+        session.submit(Arc::clone(&run)).ok()?;
+        let mut phase = run.watch();
+        let ended = phase.wait_for(|phase| matches!(phase, Phase::Ended(_)));
+        if timeout_at(deadline, ended).await.is_err() {
+            run.withdraw("it was too late for the fork".to_owned());
+            return None;
+        }
+        let env = driver::carried(&run.output(None));
+        (env.len() <= MAX_ENV).then_some(env)
+    }
+
+    /// Opens a session of this sandbox's parent, unless there is one.
+    pub(crate) fn take_over(self: &Arc<Self>, CarriedSession { id, dir, env, .. }: CarriedSession) {
+        let opened = new_session_id(&id).and_then(|id| match self.lock().contains_key(&id) {
+            true => Ok(()),
+            false => self.open(Some(id), Some(dir), env, None, true).map(drop),
+        });
+        if let Err(error) = opened {
+            tracing::info!(%error, "a session was not taken over");
+        }
     }
 
     /// Removes a session that has ended.
@@ -419,6 +462,7 @@ impl ShellService {
         self: &Arc<Self>,
         id: Option<SessionId>,
         dir: Option<String>,
+        carried: String,
         no_change_timeout: Option<f64>,
         keep_links: bool,
     ) -> Result<Arc<Session>, ShellError> {
@@ -430,7 +474,7 @@ impl ShellService {
             Some(value) => Some(value).filter(|s| *s > 0.0).map(seconds),
             None => Some(NO_CHANGE_TIMEOUT),
         };
-        let (session, messages) = Session::new(id.clone(), made_by_call, dir, no_change_timeout);
+        let (session, messages) = Session::new(id.clone(), made_by_call, dir, carried, no_change_timeout);
         self.lock().insert(id, Arc::clone(&session));
         let actor = Actor::new(Arc::clone(self), Arc::clone(&session), messages, Arc::clone(&self.budget), keep_links);
         tokio::spawn(actor.run());

@@ -76,6 +76,8 @@ pub(super) struct Session {
     pub(super) id: SessionId,
     /// Created by a call without an id: the first to end beyond the maximum.
     pub(super) made_by_call: bool,
+    /// Lines that each of its shells runs at its start: the environment of a fork's parent.
+    pub(super) carried: String,
     pub(super) mailbox: mpsc::Sender<Message>,
     /// Whether its first shell has started; `None` while it starts.
     pub(super) opened: watch::Sender<Option<Result<(), NotOpened>>>,
@@ -98,6 +100,7 @@ pub(super) struct State {
     /// Its task has ended.
     pub(super) closed: bool,
     pub(super) shell: Option<i32>,
+    pub(super) is_bash: bool,
     pub(super) last: Option<Last>,
     /// Why the shell was replaced, for the next answer to report.
     pub(super) renewed: Option<String>,
@@ -119,12 +122,14 @@ impl Session {
         id: SessionId,
         made_by_call: bool,
         working_dir: String,
+        carried: String,
         no_change_timeout: Option<Duration>,
     ) -> (Arc<Self>, mpsc::Receiver<Message>) {
         let (mailbox, messages) = mpsc::channel(MAILBOX);
         let session = Self {
             id,
             made_by_call,
+            carried,
             mailbox,
             opened: watch::Sender::new(None),
             state: Mutex::new(State {
@@ -137,6 +142,7 @@ impl Session {
                 queue: VecDeque::new(),
                 closed: false,
                 shell: None,
+                is_bash: false,
                 last: None,
                 renewed: None,
                 console: VecDeque::new(),
@@ -214,6 +220,10 @@ impl Session {
         let Phase::Ended(status) = run.phase() else {
             return;
         };
+        if run.is_hidden {
+            self.state().current = None;
+            return;
+        }
         let last =
             Last { command: run.command.clone(), status, exit_code: run.exit_code(), output: run.output(Some(SHOWN_CHARS)) };
         let record =
@@ -242,7 +252,7 @@ impl Session {
                 Some(_) => "running".to_owned(),
                 None => "idle".to_owned(),
             },
-            current_command: state.current.as_ref().map(|run| shown(&run.command).to_owned()),
+            current_command: state.current.as_ref().filter(|run| !run.is_hidden).map(|run| shown(&run.command).to_owned()),
         }
     }
 

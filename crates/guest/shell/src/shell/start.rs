@@ -42,12 +42,18 @@ pub(super) enum StartError {
 }
 
 /// Starts a shell in `dir`. If it can't be entered, uses the default directory, else `/`. `keep_links`: `pwd` shows `dir`
-/// unchanged. `plain`: without the user's start-up files.
-pub(super) async fn start(runtime: &Runtime, dir: &str, keep_links: bool, plain: bool) -> Result<Shell, StartError> {
+/// unchanged. `plain`: without the user's start-up files. `carried`: lines that bash runs after them.
+pub(super) async fn start(
+    runtime: &Runtime,
+    dir: &str,
+    keep_links: bool,
+    plain: bool,
+    carried: &str,
+) -> Result<Shell, StartError> {
     let default = runtime.default_dir().display().to_string();
     let mut failed = None;
     for dir in [dir, &default, "/"] {
-        match start_in(runtime, dir, keep_links, plain).await {
+        match start_in(runtime, dir, keep_links, plain, carried).await {
             Err(e @ StartError::NotSpawned(SpawnError::Failed { stage: Stage::Directory, .. })) => failed = Some(e),
             other => return other,
         }
@@ -55,7 +61,7 @@ pub(super) async fn start(runtime: &Runtime, dir: &str, keep_links: bool, plain:
     Err(failed.unwrap_or(StartError::NoShell))
 }
 
-async fn start_in(runtime: &Runtime, dir: &str, keep_links: bool, plain: bool) -> Result<Shell, StartError> {
+async fn start_in(runtime: &Runtime, dir: &str, keep_links: bool, plain: bool, carried: &str) -> Result<Shell, StartError> {
     let mut env = environment(runtime, dir, keep_links);
     let shell = CommandShell::find(&env).ok_or(StartError::NoShell)?;
     let descriptors =
@@ -68,7 +74,7 @@ async fn start_in(runtime: &Runtime, dir: &str, keep_links: bool, plain: bool) -
     let mut argv = vec![shell.name().to_owned()];
     let letterbox = match shell {
         CommandShell::Bash => {
-            set(&mut env, driver::SETUP_VARIABLE, driver::setup(&nonce));
+            set(&mut env, driver::SETUP_VARIABLE, driver::setup(&nonce) + carried);
             if plain {
                 argv.push("--norc".to_owned());
             }

@@ -147,12 +147,12 @@ impl Actor {
             return Err(NotOpened::Failed(format!("{ATTEMPTS} shells in a row ended at their start")));
         }
         let dir = self.session.state().working_dir.clone();
-        let mut started = start::start(&self.service.runtime, &dir, self.keep_links, self.plain).await;
+        let mut started = start::start(&self.service.runtime, &dir, self.keep_links, self.plain, &self.session.carried).await;
         for _ in 1..ATTEMPTS {
             if !matches!(started, Err(StartError::NotSpawned(SpawnError::Gone(_)))) {
                 break;
             }
-            started = start::start(&self.service.runtime, &dir, self.keep_links, self.plain).await;
+            started = start::start(&self.service.runtime, &dir, self.keep_links, self.plain, &self.session.carried).await;
         }
         let shell = started.map_err(|e| {
             tracing::warn!(error = %e, "could not start a shell");
@@ -171,6 +171,7 @@ impl Actor {
             let mut state = self.session.state();
             state.working_dir = dir;
             state.shell = Some(child.pid);
+            state.is_bash = letterbox.is_none();
         }
         (self.pty, self.child, self.marks) = (Some(pty), Some(child), Some(marks));
         self.letterbox = letterbox;

@@ -109,6 +109,9 @@ impl Actor {
             Stage::Running | Stage::Typed => {
                 if let Some(run) = &self.current {
                     run.push(text);
+                    if run.is_hidden {
+                        return;
+                    }
                 }
             }
             Stage::Idle | Stage::Clearing | Stage::Settling => {}
@@ -139,9 +142,11 @@ impl Actor {
         let Some(run) = self.current.clone() else {
             return;
         };
-        let text = shown(&run.command).replace('\n', "\r\n");
-        self.viewers.show(text.as_bytes());
-        self.viewers.show(b"\r\n");
+        if !run.is_hidden {
+            let text = shown(&run.command).replace('\n', "\r\n");
+            self.viewers.show(text.as_bytes());
+            self.viewers.show(b"\r\n");
+        }
         run.begin();
         self.release_held();
         if let Some(stop) = &mut self.stop {
