@@ -66,7 +66,7 @@ __arenite_next() {
 }
 __arenite_carry() {
   { \builtin local __arenite_s=$? __arenite_o=$- __arenite_n __arenite_v IFS=$' \t\n'; \builtin set +x; } 2>/dev/null
-  \builtin local -A __arenite_was=() __arenite_now=()
+  \builtin local -A __arenite_was __arenite_now
   while IFS= \builtin read -rd '' __arenite_v; do
     __arenite_n=${__arenite_v%%=*}
     case $__arenite_n in '' | [0-9]* | *[!a-zA-Z0-9_]*) ;; *) __arenite_was[$__arenite_n]=${__arenite_v#*=} ;; esac
