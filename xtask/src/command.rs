@@ -21,6 +21,14 @@ pub(crate) fn target_dir() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repository().join("target"), |dir| repository().join(dir))
 }
 
+/// Tools that were built for tests, each in a folder of its name and version. All clones of a user share them: building one takes
+/// minutes, and the same version is the same program.
+pub(crate) fn tools_dir() -> PathBuf {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|dir| dir.is_absolute());
+    let cache = cache.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")));
+    cache.map_or_else(|| target_dir().join("tools"), |cache| cache.join("arenite-tools"))
+}
+
 /// A command that runs in the repository.
 pub(crate) fn program(name: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(name);

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::command::{self, program, target_dir};
+use crate::command::{self, program, tools_dir};
 use crate::failure::{Attempt, Failure};
 use crate::host;
 
@@ -52,7 +52,7 @@ impl GoTool {
     /// Its path; built if it is missing.
     pub(crate) fn ensure(&self) -> Result<PathBuf, Failure> {
         let Self { name, package, version, version_variable } = self;
-        let dir = target_dir().join("tools").join(format!("{name}-{version}"));
+        let dir = tools_dir().join(format!("{name}-{version}"));
         let tool = dir.join(package.rsplit('/').next().unwrap_or(name));
         if tool.is_file() {
             return Ok(tool);
@@ -76,7 +76,7 @@ pub(crate) fn toolchain() -> Result<PathBuf, Failure> {
         return Ok(go);
     }
     host::prepare(&[host::TO_BUILD_GO])?;
-    let modules = target_dir().join("tools/go");
+    let modules = tools_dir().join("go");
     let module = format!("golang.org/toolchain@v0.0.1-{TOOLCHAIN}.linux-{}", architecture());
     let mut fetch = program("go");
     fetch.args(["mod", "download", "-modcacherw", &module]).current_dir("/").env("GOMODCACHE", &modules);

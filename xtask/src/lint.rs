@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::command::{self, cargo, program, target_dir};
+use crate::command::{self, cargo, program, tools_dir};
 use crate::failure::{Attempt, Failure, Outcome};
 use crate::{arrows, chart, clients, fmt, web, words};
 
@@ -59,7 +59,7 @@ fn code(cargo: impl Fn() -> Command + Sync) -> Outcome {
 
 /// The path of cargo-deny; installed from source if it is missing.
 fn cargo_deny(cargo: &impl Fn() -> Command) -> Result<PathBuf, Failure> {
-    let tools = target_dir().join("tools");
+    let tools = tools_dir();
     let root = tools.join(format!("cargo-deny-{CARGO_DENY}"));
     let tool = root.join("bin/cargo-deny");
     if tool.is_file() {

@@ -1,9 +1,10 @@
 //! The Python environment of the end-to-end tests.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use crate::command::{self, program, repository, succeeds, target_dir};
+use crate::command::{self, program, repository, succeeds, tools_dir};
 use crate::failure::{Attempt, Failure};
 
 /// The interpreter of an environment with exactly the pinned packages of `tests/requirements.txt`, and those of
@@ -16,7 +17,9 @@ pub(crate) fn environment() -> Result<PathBuf, Failure> {
     let alone = repository().join("tests/requirements-alone.txt");
     let read = |file: &Path| std::fs::read_to_string(file).attempt(|| format!("could not read {}", file.display()));
     let wanted = read(&requirements)? + &read(&alone)?;
-    let dir = target_dir().join("venv");
+    let mut hasher = DefaultHasher::new();
+    wanted.hash(&mut hasher);
+    let dir = tools_dir().join(format!("python-{:016x}", hasher.finish()));
     let python = dir.join("bin/python");
     let mark = dir.join("installed-requirements.txt");
     if std::fs::read_to_string(&mark).is_ok_and(|have| have == wanted) && succeeds(program(&python).args(["-c", "import pytest"]))
@@ -27,7 +30,8 @@ pub(crate) fn environment() -> Result<PathBuf, Failure> {
     command::run(program("python3").args(["-m", "venv", "--clear"]).arg(&dir))?;
     for (file, with) in [(&requirements, None), (&alone, Some("--no-deps"))] {
         let mut install = program(&python);
-        install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(with);
+        // Some packages have thousands of modules, and the tests import a few: those are compiled when they are imported.
+        install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]).args(with);
         command::download(install.arg("--requirement").arg(file))?;
     }
     std::fs::write(&mark, wanted).attempt(|| format!("could not write {}", mark.display()))?;

@@ -195,6 +195,9 @@ impl Prepared {
         pytest.env("ARENITE_BIN", &self.arenite).env("ARENITE_TEST_DATA", &self.data_dir);
         pytest.env("ARENITE_TEST_RUNSC", &self.runsc).env("ARENITE_TEST_VERSITYGW", &self.versitygw);
         pytest.env("ARENITE_SECOND_TRIES", second_tries());
+        // Modules are compiled once, and not into the tree. What tests install is mostly never imported.
+        pytest.env_remove("PYTHONDONTWRITEBYTECODE").env("PYTHONPYCACHEPREFIX", target_dir().join("pycache"));
+        pytest.env("PIP_NO_COMPILE", "1");
         if let Some((_, file)) = host::extra_ca() {
             pytest.env("ARENITE_TEST_EXTRA_CA", file);
         }

@@ -4,6 +4,7 @@ import { useEffect, useRef, useState } from 'preact/hooks';
 
 import { address, request } from '../client/api';
 import { ApiError, isAbort } from '../client/errors';
+import { sentence } from '../format';
 import { Button, EmptyState, type IconName } from '../ui';
 import type { TabState } from './tabs';
 
@@ -105,7 +106,7 @@ export function Missing({ tab, error, retry }: { tab: TabState; error?: Error; r
     <div class="notice-box" role="alert">
       <EmptyState icon={icon} title={lacking ? `${tab.title} is not there in this sandbox` : `${tab.title} can't be shown`}
         actions={retry && <Button icon="refresh" onPress={() => retry()}>Try again</Button>}>
-        {reason}{hint && <><br /><span class="hint">{hint}</span></>}
+        {sentence(reason)}{hint && <><br /><span class="hint">{sentence(hint)}</span></>}
       </EmptyState>
     </div>
   );

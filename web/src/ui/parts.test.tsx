@@ -11,7 +11,7 @@ import { ErrorState } from './empty';
 import { Menu } from './menu';
 import { Meter, State } from './state';
 import { Tabs } from './tabs';
-import { relativeTime } from './time';
+import { Time, now, relativeTime } from './time';
 import { Toasts, failed, notify, toasts } from './toast';
 
 beforeEach(() => { toasts.value = []; });
@@ -118,6 +118,12 @@ it('times are relative', () => {
   const at = Date.parse('2026-01-01T12:00:00Z');
   expect(relativeTime('2026-01-01T11:55:00Z', at)).toBe('5 min ago');
   expect(relativeTime('2026-01-01T14:00:00Z', at)).toBe('in 2 h');
+});
+
+it('what has just happened is not in the future', () => {
+  now.value = Date.now() - 4000;
+  render(<><Time at={new Date(Date.now() - 500).toISOString()} /> <Time at={new Date(Date.now() + 60_000).toISOString()} /></>);
+  expect(document.body.textContent).toMatch(/^0 s ago in 1 min$/);
 });
 
 it('a failure of one part leaves the rest', () => {

@@ -30,9 +30,15 @@ export function relativeTime(time: string, at = Date.now()): string {
   return seconds > 1 ? `in ${duration(seconds)}` : `${duration(-seconds)} ago`;
 }
 
+/** The present for this time: the tick of what has just happened is still to come. */
+function present(at: string): number {
+  const moment = Date.parse(at), latest = Date.now();
+  return now.value < moment && moment <= latest ? latest : now.value;
+}
+
 /** `form`: `relative`, such as `5 min ago`; `age`, such as `5 min`; `date`; or `full`, date and time. */
 export function Time({ at, form = 'relative' }: { at: string; form?: 'relative' | 'age' | 'date' | 'full' }) {
-  const shown = form === 'relative' ? relativeTime(at, now.value) : form === 'age' ? duration((now.value - Date.parse(at)) / 1000)
+  const shown = form === 'relative' ? relativeTime(at, present(at)) : form === 'age' ? duration((present(at) - Date.parse(at)) / 1000)
     : form === 'date' ? localTime(at).slice(0, 10) : localTime(at);
   return <time dateTime={at} title={fullTime(at)}>{shown}</time>;
 }
