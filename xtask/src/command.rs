@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, IsTerminal};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -22,11 +23,14 @@ pub(crate) fn target_dir() -> PathBuf {
 }
 
 /// Tools that were built for tests, each in a folder of its name and version. All clones of a user share them: building one takes
-/// minutes, and the same version is the same program.
+/// minutes, and the same version is the same program. Root's are where the server's helpers can run them, which have other users.
 pub(crate) fn tools_dir() -> PathBuf {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|dir| dir.is_absolute());
-    let cache = cache.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")));
-    cache.map_or_else(|| target_dir().join("tools"), |cache| cache.join("arenite-tools"))
+    let home = std::env::var_os("HOME").filter(|_| !is_root());
+    home.map_or_else(|| PathBuf::from("/var/cache"), |home| PathBuf::from(home).join(".cache")).join("arenite-tools")
+}
+
+pub(crate) fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|data| data.uid() == 0)
 }
 
 /// A command that runs in the repository.

@@ -1,10 +1,9 @@
 //! The programs and packages that tasks need on the host, and their installation.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::command::{download, find, program, run, succeeds};
+use crate::command::{download, find, is_root, program, run, succeeds};
 use crate::failure::{Failure, Outcome};
 
 /// A program or package that must be installed.
@@ -185,10 +184,6 @@ fn install(packages: &[&str]) -> Command {
     command.env("DEBIAN_FRONTEND", "noninteractive");
     command.args(["install", "-q", "-y", "--no-install-recommends"]).args(packages);
     command
-}
-
-fn is_root() -> bool {
-    std::fs::metadata("/proc/self").is_ok_and(|data| data.uid() == 0)
 }
 
 /// Fails without root, which sandboxes need, and names the command to type.

@@ -423,9 +423,9 @@ impl ShellService {
 
     /// Opens a session of this sandbox's parent, unless there is one.
     pub(crate) fn take_over(self: &Arc<Self>, CarriedSession { id, dir, env, .. }: CarriedSession) {
-        let opened = new_session_id(&id).and_then(|id| match self.lock().contains_key(&id) {
-            true => Ok(()),
-            false => self.open(Some(id), Some(dir), env, None, true).map(drop),
+        let opened = new_session_id(&id).and_then(|id| {
+            let exists = self.lock().contains_key(&id);
+            if exists { Ok(()) } else { self.open(Some(id), Some(dir), env, None, true).map(drop) }
         });
         if let Err(error) = opened {
             tracing::info!(%error, "a session was not taken over");
