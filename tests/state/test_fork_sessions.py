@@ -58,9 +58,10 @@ def test_shells_go_on_in_their_directory_and_with_their_environment(parent: Shel
     parent.sandbox.output("mkdir -p ~/work/'a b' && ln -s ~/work ~/link")
     parent.sandbox.http.post("/v1/file/write", json={"file": "/home/gem/hostile", "content": HOSTILE}).raise_for_status()
     parent.call("POST", "shell/sessions/create", id="agent's", exec_dir="/home/gem/link/a b")
-    parent.run("agent's", "cd ~/link/'a b'; export HOSTILE=\"$(cat ~/hostile)\" WHO=shell EMPTY=; unset GONE; own=1; set -u -x; (exit 7)")
+    parent.run("agent's", "cd ~/link/'a b'; export HOSTILE=\"$(cat ~/hostile)\" WHO=shell EMPTY=; unset GONE; own=1; set -u -x")
     plain = parent.call("POST", "shell/exec", command="cd /var && export PLAIN=1")["session_id"]
-    before = parent.call("POST", "shell/view", id="agent's")
+    parent.run(plain, "(exit 7)")
+    before = [parent.call("POST", "shell/view", id=session) for session in ("agent's", plain)]
 
     children = forked(parent, count=2)
     for child in children:
@@ -73,9 +74,9 @@ def test_shells_go_on_in_their_directory_and_with_their_environment(parent: Shel
     children[0].run("agent's", "cd /; export WHO=first")
     assert children[1].run("agent's", "echo $WHO $PWD") == "shell /home/gem/link/a b"
 
-    after = parent.call("POST", "shell/view", id="agent's")
+    after = [parent.call("POST", "shell/view", id=session) for session in ("agent's", plain)]
     assert after == before, "the question leaves no trace"
-    assert parent.run("agent's", "{ echo $?; } 2>/dev/null").splitlines()[-1] == "7"
+    assert parent.run(plain, "echo $?") == "7"
     assert "__arenite_carry" not in parent.run("agent's", "set +x; history; cat ~/.bash_history 2>/dev/null")
 
 
