@@ -172,8 +172,9 @@ class TestTheShell:
     ) -> None:
         person.emulate_media(color_scheme="light")
         chosen = "({ ...document.documentElement.dataset })"
+        sign_in(person, tenants.url, acme.key)
         for theme, contrast in (("Dark", "High"), ("As the system", "As the system")):
-            sign_in(person, tenants.url, acme.key, "#/settings")
+            person.goto(f"{tenants.url}/#/settings")
             person.get_by_role("group", name="Theme").get_by_role("button", name=theme, exact=True).click()
             person.get_by_role("group", name="Contrast").get_by_role("button", name=contrast, exact=True).click()
             person.goto(f"{tenants.url}/#/sandboxes/{several[0]}")

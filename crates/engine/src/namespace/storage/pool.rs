@@ -184,7 +184,8 @@ fn grow_image(file: &File, size_bytes: Option<u64>, notes: &mut Vec<String>) -> 
         return Ok(false);
     };
     if wanted < now {
-        notes.push(format!("the pool keeps its {now} bytes: it can grow but not shrink to {wanted}"));
+        let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+        notes.push(format!("the pool keeps its {:.1} GiB: it can grow but not shrink to {:.1} GiB", gib(now), gib(wanted)));
         return Ok(false);
     }
     file.set_len(wanted).map_err(StorageError::io("grow the pool image"))?;
