@@ -20,6 +20,8 @@
   function watch(on) {
     watching = on;
     $('watch').setAttribute('aria-pressed', String(on));
+    // Releases what is pressed, as the key that hands the desktop back: nothing of that is sent once it only watches.
+    if (on && rfb && !rfb.viewOnly) dispatchEvent(new Event('blur'));
     if (rfb) rfb.viewOnly = on;
     // The dashboard shows who acts.
     if (parent !== window) parent.postMessage({ type: 'arenite-desktop', watching }, location.origin);
