@@ -1,8 +1,8 @@
 //! The sessions of a sandbox for its forks: told by the parent, and opened by each fork.
 
 use arenite_guest_shell::carry;
-use arenite_model::protocol::{CarriedSessions, MAX_CARRIED, SESSIONS_PATH};
-use axum::extract::{DefaultBodyLimit, State};
+use arenite_model::protocol::{CarriedSessions, SESSIONS_PATH};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::get;
 use axum::{Json, Router};
@@ -10,8 +10,7 @@ use axum::{Json, Router};
 use crate::SharedGuest;
 
 pub(crate) fn router(guest: &SharedGuest) -> Router {
-    let sessions = get(tell).post(take_over);
-    Router::new().route(SESSIONS_PATH, sessions).layer(DefaultBodyLimit::max(MAX_CARRIED)).with_state(guest.clone())
+    Router::new().route(SESSIONS_PATH, get(tell).post(take_over)).with_state(guest.clone())
 }
 
 async fn tell(State(guest): State<SharedGuest>) -> Json<CarriedSessions> {
