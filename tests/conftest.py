@@ -9,13 +9,16 @@ around it); tests that need sandboxes of their own, or the server's process, are
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
+import ssl
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import certifi
 import httpx
 import page_calls
 import pytest
@@ -35,6 +38,20 @@ ENVIRONMENTS = """[
 
 def pytest_configure() -> None:
     sdk_calls.watch()
+    keep_authorities()
+
+
+def keep_authorities() -> None:
+    """Reads the certificates of public authorities once: each client of httpx reads them, which takes longer than most calls."""
+    read = ssl.create_default_context
+    kept = functools.cache(read)
+    public = {certifi.where(), os.environ.get("SSL_CERT_FILE")}
+
+    def create(*args: Any, **kwargs: Any) -> ssl.SSLContext:
+        only_file = not args and kwargs.keys() == {"cafile"} and kwargs["cafile"] in public
+        return (kept if only_file else read)(*args, **kwargs)
+
+    ssl.create_default_context = create
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -223,7 +223,8 @@ class TestDashboard:
         answer = live.http.get("/code-server/", headers={"accept": "application/json"})
         assert answer.status_code in (404, 424)
         if answer.headers.get("content-type", "").startswith("application/json"):
-            expect(notice).to_contain_text(answer.json()["message"])
+            message = answer.json()["message"]
+            expect(notice).to_contain_text(message[0].upper() + message[1:])
         # Tabs are only for what the image has; a menu names the others.
         tabs = person.get_by_role("tab")
         expect(person.get_by_role("tab", name="Desktop")).to_have_count(0)

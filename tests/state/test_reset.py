@@ -31,7 +31,11 @@ sudo hostname probe 2>/dev/null; sudo mount -t tmpfs probe /mnt 2>/dev/null; sud
 perl -MIO::Socket::INET -e '$0 = "probe-port"; $s = IO::Socket::INET->new(Listen => 1, LocalPort => 8765); sleep 1000' >/dev/null 2>&1 &
 setsid nohup bash -c 'while :; do echo probe >/home/gem/late; sleep 0.05; done' >/dev/null 2>&1 &
 ipcmk -M 1000 >/dev/null 2>&1
-sleep 0.2
+# A busy host takes its time to start what is in the background.
+for _ in $(seq 100); do
+  [ -e /home/gem/late ] && pgrep -f '^probe-process' >/dev/null && grep -qi ':223D .* 0A' /proc/net/tcp && break
+  sleep 0.1
+done
 """
 
 # Whatever is found of another task.
@@ -69,7 +73,7 @@ def test_a_reset_leaves_nothing_for_the_next_task(server: Server) -> None:
             hook = {"name": "probe", "command": "echo probe >/home/gem/hook"}
             sandbox.http.post("/v1/sandbox/hooks", json=hook).raise_for_status()
             left = sandbox.output(
-                "cat /home/gem/probe /etc/probe /tmp/probe /dev/shm/probe; pgrep -fc probe-process; grep -ci ':223D .* 0A' /proc/net/tcp"
+                "cat /home/gem/probe /etc/probe /tmp/probe /dev/shm/probe; pgrep -fc '^probe-process'; grep -ci ':223D .* 0A' /proc/net/tcp"
             )
             assert left.split()[:4] == ["probe"] * 4 and "0" not in left.split()[4:], left
             with server.api(60) as api:

@@ -13,8 +13,8 @@ use crate::command::{self, repository, target_dir};
 use crate::failure::{Attempt, Failure, Outcome};
 use crate::test::Prepared;
 
-/// Each has a copy of the images, some 4 GB: a third lane would need more disk than it saves time.
-pub(crate) const LANES: usize = 2;
+/// Each has a copy of the images, some 4 GB. Two of them leave two fifths of two processors unused.
+pub(crate) const LANES: usize = 3;
 /// The runs that take longest, the longest first: what is started last should be short.
 const LONGEST: [&str; 6] = ["operation", "aio", "operation-nodes", "operation-images", "agentflow", "isolation"];
 /// Parts of folders that are runs apart: the folder, the name, and how the files' names start.

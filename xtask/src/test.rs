@@ -33,6 +33,7 @@ const LONGEST_DATA_DIR: usize = 58;
 /// The images of the end-to-end tests.
 const IMAGES: [&str; 4] = ["base", "code", "browser", "aio"];
 const LINT: &str = "lint";
+const CRATES: &str = "crates";
 const END_TO_END: &str = "end-to-end";
 /// The folder that needs a cluster, which takes minutes to build. No lane has it.
 const LEFT_OUT: &str = "LEFT OUT: tests/kubernetes needs a Kubernetes cluster; run it with: cargo xtask test-kubernetes";
@@ -49,11 +50,11 @@ pub(crate) fn run(args: &TestArgs) -> Outcome {
     host::prepare(&[host::TO_BUILD, host::TO_RUN, host::TO_TEST])?;
     let begun = Instant::now();
     let wanted = |name: &str| args.only.as_deref().is_none_or(|only| name.contains(only));
-    // Clippy and rustdoc take the time that the end-to-end tests wait.
+    // Clippy and rustdoc take the time that tests wait.
     let in_lanes = wanted(END_TO_END) && args.pytest.is_empty();
     let lint_beside = wanted(LINT) && in_lanes && !args.fail_fast;
     let parts: [Part; 3] =
-        [(LINT, if lint_beside { lint::sources } else { lint::run }), ("crates", crates), ("package", clients::test)];
+        [(LINT, if lint_beside { lint::sources } else { lint::run }), (CRATES, crates), ("package", clients::test)];
     let mut results: Vec<Done> = Vec::new();
     let (mut prepared, mut lint_of_code) = (None, None);
     // The list of the last run, which may not exist.
@@ -70,35 +71,42 @@ pub(crate) fn run(args: &TestArgs) -> Outcome {
                 Ok(prepared)
             })
         });
+        let mut linting = None;
+        let lint_of_code_in = || scope.spawn(|| step("lint of the code", lint::code_in_idle_time));
         for (name, part) in parts.into_iter().filter(|(name, _)| wanted(name)) {
+            if name == CRATES && lint_beside {
+                // While compilers have work, it would only wait for them. Errors are the part's to report.
+                let _ = compile_crates();
+                linting = Some(lint_of_code_in());
+            }
             results.push(step(name, part));
             if args.fail_fast && results.iter().any(|(_, outcome, _)| outcome.is_err()) {
                 return;
             }
+        }
+        if lint_beside && linting.is_none() {
+            linting = Some(lint_of_code_in());
         }
         let Some(preparing) = preparing else { return };
         results.push(step("preparation", || {
             prepared = Some(preparing.join().unwrap_or_else(|_| Err(Failure::new("it panicked")))?);
             Ok(())
         }));
-        let Some(prepared) = &prepared else { return };
-        results.push(step(END_TO_END, || {
-            let decoy = Decoy::start(&prepared.arenite, &prepared.data_dir, &beside(&prepared.data_dir, "decoy"))?;
-            let tests = if in_lanes {
-                let (lanes, lint) = std::thread::scope(|scope| {
-                    let lint = lint_beside.then(|| scope.spawn(|| step("lint of the code", lint::code_in_idle_time)));
-                    (lanes::run(prepared), lint.map(std::thread::ScopedJoinHandle::join))
-                });
-                lint_of_code =
-                    lint.map(|done| done.unwrap_or_else(|_| step("lint of the code", || Err(Failure::new("it panicked")))));
-                lanes.and(lanes::run_alone(prepared))
-            } else {
-                command::run(&mut prepared.pytest(&args.pytest))
-            };
-            // Also after failed tests: that they reached it may be the reason.
-            let untouched = decoy.map_or(Ok(()), Decoy::check);
-            tests.and(untouched)
-        }));
+        if let Some(prepared) = &prepared {
+            results.push(step(END_TO_END, || {
+                let decoy = Decoy::start(&prepared.arenite, &prepared.data_dir, &beside(&prepared.data_dir, "decoy"))?;
+                let tests = if in_lanes {
+                    lanes::run(prepared).and(lanes::run_alone(prepared))
+                } else {
+                    command::run(&mut prepared.pytest(&args.pytest))
+                };
+                // Also after failed tests: that they reached it may be the reason.
+                let untouched = decoy.map_or(Ok(()), Decoy::check);
+                tests.and(untouched)
+            }));
+        }
+        lint_of_code =
+            linting.map(|done| done.join().unwrap_or_else(|_| step("lint of the code", || Err(Failure::new("it panicked")))));
     });
     results.extend(lint_of_code);
     if results.is_empty() {
@@ -149,15 +157,21 @@ fn second_tries() -> PathBuf {
     target_dir().join("second-tries.txt")
 }
 
+/// Without doc tests: no crate has one, and looking for them takes a minute.
+fn cargo_test() -> Command {
+    let mut cargo = cargo();
+    cargo.args(["test", "--workspace", "--profile", "checked", "--quiet", "--lib", "--bins", "--tests"]);
+    cargo
+}
+
+fn compile_crates() -> Outcome {
+    command::run(cargo_test().arg("--no-run"))
+}
+
 /// Runs the crates' own tests. A failed run gets one second try, since other work on the host can disturb timing; a test that
 /// needs it still has a defect.
 fn crates() -> Outcome {
-    // Without doc tests: no crate has one, and looking for them takes a minute.
-    let kinds = ["--lib", "--bins", "--tests"];
-    let tests = || {
-        let arguments = ["test", "--workspace", "--profile", "checked", "--quiet", "--no-fail-fast"];
-        command::run(cargo().args(arguments).args(kinds))
-    };
+    let tests = || command::run(cargo_test().arg("--no-fail-fast"));
     tests().or_else(|failure| {
         eprintln!("\n{failure}\nA SECOND TRY: what passes now failed above, and is to be mended");
         let log = second_tries();
