@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+import signal
 import ssl
 import uuid
 from collections.abc import Callable, Iterator
@@ -39,6 +40,8 @@ ENVIRONMENTS = """[
 def pytest_configure() -> None:
     sdk_calls.watch()
     keep_authorities()
+    # A shell's job in the background ignores Ctrl-C, and so would all that it starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def keep_authorities() -> None:

@@ -10,6 +10,7 @@ use crate::{arrows, chart, clients, fmt, web, words};
 
 /// The version of cargo-deny, pinned: its rules change between versions.
 const CARGO_DENY: &str = "0.20.2";
+const DENY_WARNINGS: [&str; 2] = ["--deny", "warnings"];
 
 pub(crate) fn run() -> Outcome {
     sources()?;
@@ -40,14 +41,19 @@ fn code(cargo: impl Fn() -> Command + Sync) -> Outcome {
         // It has a separate build folder.
         let deny = scope.spawn(|| cargo_deny(&cargo));
         // The profile of the tests: their C code and macros are compiled once, then.
-        let clippy = ["clippy", "--workspace", "--all-targets", "--profile", "checked", "--quiet", "--", "--deny", "warnings"];
-        command::run(cargo().args(clippy))?;
-        // The build of `cargo xtask up`, which leaves features out.
-        let first = ["check", "--package", "arenite", "--no-default-features", "--profile", "checked", "--quiet"];
-        command::run(cargo().args(first))?;
+        let clippy = |features: &[&str]| {
+            let all = ["clippy", "--workspace", "--all-targets", "--profile", "checked", "--quiet"];
+            command::run(cargo().args(all).args(features).args(["--"]).args(DENY_WARNINGS))
+        };
+        clippy(&[])?;
+        // `cargo xtask up` leaves features out.
+        clippy(&["--no-default-features"])?;
         // Refuses broken links. Links to private items help readers of the code; bare URLs are in texts that clap prints.
         let mut rustdoc = cargo();
         rustdoc.args(["doc", "--workspace", "--no-deps", "--document-private-items", "--profile", "checked", "--quiet"]);
+        // As clippy was called, so that what it has checked is not checked again.
+        let arguments: String = DENY_WARNINGS.map(|argument| format!("{argument}__CLIPPY_HACKERY__")).concat();
+        rustdoc.env("RUSTC_WORKSPACE_WRAPPER", clippy_driver()).env("CLIPPY_ARGS", arguments);
         command::run(
             rustdoc.env("RUSTDOCFLAGS", "--deny warnings --allow rustdoc::private-intra-doc-links --allow rustdoc::bare-urls"),
         )?;
@@ -55,6 +61,11 @@ fn code(cargo: impl Fn() -> Command + Sync) -> Outcome {
         // Not advisories: they change from day to day, and a lint must give the same answer tomorrow.
         command::run(program(deny).args(["--log-level", "error", "check", "bans", "licenses", "sources"]))
     })
+}
+
+/// The compiler that `cargo clippy` calls, which is beside cargo.
+fn clippy_driver() -> PathBuf {
+    PathBuf::from(command::cargo().get_program()).with_file_name("clippy-driver")
 }
 
 /// The path of cargo-deny; installed from source if it is missing.
