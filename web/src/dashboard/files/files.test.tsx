@@ -148,6 +148,16 @@ describe('the list', () => {
     await waitFor(() => expect(container.querySelectorAll('button.name')).toHaveLength(1));
   });
 
+  it('leaves the field of the folder to who is about to type in it', async () => {
+    render(<Files canRun />);
+    const field = screen.getByRole('textbox', { name: 'Folder' }) as HTMLInputElement;
+    field.focus();
+    await screen.findByRole('table', { name: 'Files in /home' });
+    expect(field.value).toBe('');
+    field.blur();
+    await waitFor(() => expect(field.value).toBe('/home'));
+  });
+
   it('deletes by key, after a question', async () => {
     await list();
     const button = screen.getByRole('button', { name: 'b.txt' });

@@ -56,8 +56,9 @@ export function Files({ canRun }: { canRun: boolean }) {
       if (!path && !home.current) home.current = (await readSandbox(controller.signal)).home_dir || '/';
       const read = await list(path || home.current, showHidden.value, controller.signal);
       setListing({ ...read, files: ordered(read.files) });
-      // What was typed while the folder was read stays.
-      setTyped(now => (now === before ? read.path : now));
+      // What was typed while the folder was read stays, and so does a field that somebody is about to type in.
+      const isTyping = !focus && document.activeElement?.id === 'path';
+      setTyped(now => (now === before && !isTyping ? read.path : now));
       setError(null);
       if (read.path !== at) {
         setFilter('');
@@ -192,7 +193,7 @@ export function Files({ canRun }: { canRun: boolean }) {
         <form class="row place" onSubmit={event => { event.preventDefault(); void open(event.currentTarget.querySelector<HTMLInputElement>('#path')!.value.trim(), true); }}>
           <IconButton icon="up" label="Up to the folder above" disabled={!listing || at === '/'} onPress={() => void open(parent(at), at)} />
           <IconButton icon="home" label="To the home folder" onPress={() => void open(undefined, true)} />
-          <input id="path" class="input mono" aria-label="Folder" autocomplete="off" spellcheck={false} value={typed} onInput={event => setTyped(event.currentTarget.value)} />
+          <input id="path" class="input mono" aria-label="Folder" autocomplete="off" spellcheck={false} value={typed} onInput={event => setTyped(event.currentTarget.value)} onBlur={() => setTyped(now => now.trim() || at)} />
           <IconButton icon="refresh" label="Read the folder again" busy={busy} onPress={() => void open(at || undefined)} />
         </form>
         <div class="row">
