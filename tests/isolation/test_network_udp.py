@@ -170,7 +170,8 @@ while True:
     time.sleep(0.05)
 """
     box.sandbox.bash(f"python3 -c '{program}' > /tmp/flow 2>&1", async_mode=True)
-    last = "tail -1 /tmp/flow"
+    # It is not there until the program has been started.
+    last = "[ ! -e /tmp/flow ] || tail -1 /tmp/flow"
     until(lambda: box.sandbox.output(last) == "pong")
     ended = len(box.events(kind="end", port=PORT))
     box.allow(*ALLOWED, deny=(ADDRESS,))
