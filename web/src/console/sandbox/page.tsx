@@ -129,7 +129,7 @@ function Charts({ sandbox: { name, id } }: { sandbox: Sandbox }) {
   );
 }
 
-function Settings({ sandbox }: { sandbox: Sandbox }) {
+function Settings({ sandbox }: { sandbox: Schemas['SandboxInfo'] }) {
   const { spec } = sandbox;
   const { resources } = spec;
   void now.value;

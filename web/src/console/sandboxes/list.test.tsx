@@ -10,7 +10,7 @@ import { readView, savedViews, viewQuery } from './views';
 
 const sandbox = (name: string, more: Partial<Sandbox> = {}): Sandbox => ({
   name, id: `id-${name}`, state: 'running', state_since: '2026-01-01T00:00:00Z', created_at: '2026-01-01T00:00:00Z', last_used_at: '2026-01-01T00:00:00Z', origin: 'api', tier: 'namespace',
-  isolation: [], revision: 1, stages: [], urls: { host: '', path: '' }, spec: { image: 'base', labels: { team: 'red' } }, ...more,
+  revision: 1, spec: { image: 'base', labels: { team: 'red' } }, ...more,
 });
 const ADMIN = new Rights({ tenant: 'acme', role: 'admin', operator: false, bound: [], tenants: true, quotas: [] });
 const fetched = vi.fn<(path: string, options?: RequestInit) => Promise<Response>>();
