@@ -37,6 +37,7 @@ mod standalone;
 pub use tools::descriptions as tool_descriptions;
 mod tools;
 mod trust;
+mod unread;
 
 pub use arenite_guest_desktop::vm;
 pub use arenite_guest_files::confined;

@@ -39,6 +39,7 @@ use crate::sessions;
 use crate::ssh_agent;
 use crate::standalone::Container;
 use crate::trust;
+use crate::unread;
 use arenite_guest_runtime::process::Processes;
 
 /// Time without a call from the host after which a sandbox counts as idle.
@@ -146,6 +147,7 @@ pub fn run(start: Start) -> io::Result<()> {
                 answer
             }
         }));
+        let host = host.layer(middleware::from_fn(unread::close));
         // The host's listener is older than this process: earlier connections wait in its queue.
         let host = async {
             if let Some(pod) = start.pod {
