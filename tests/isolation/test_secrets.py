@@ -126,6 +126,38 @@ def test_programs_trust_the_proxy_and_the_service_gets_the_value(box: LiveSandbo
     assert echoed == f"Bearer {placeholder(box)}", "the echo is masked"
 
 
+JAVA = """FROM base
+USER root
+RUN apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends default-jdk-headless && rm -rf /var/lib/apt/lists/*
+USER gem
+"""
+FETCH = """public class Fetch {
+    public static void main(String[] of) throws Exception {
+        var call = new java.net.URL(of[0]).openConnection();
+        call.setRequestProperty("authorization", "Bearer " + System.getenv("KEY"));
+        System.out.print(new String(call.getInputStream().readAllBytes()));
+    }
+}
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_java_trusts_the_proxy_too(server: Server, secrets: None, upstream: Upstream, tmp_path: Path) -> None:
+    """Its packages are 150 MB, which no other test needs."""
+    (tmp_path / "Dockerfile").write_text(JAVA)
+    built = run(server, "image", "build", "java", "--file", str(tmp_path / "Dockerfile"), timeout=500)
+    assert built.returncode == 0, built.stderr
+    try:
+        live = create(server, image="java")
+        live.http.post("/v1/file/write", json={"file": "/tmp/Fetch.java", "content": FETCH}).raise_for_status()
+        live.output(f"java /tmp/Fetch.java https://{API}/java")
+        assert {k.lower(): v for k, v in upstream.last()["headers"].items()}["authorization"] == f"Bearer {VALUE}"
+        live.delete()
+    finally:
+        run(server, "image", "rm", "java")
+
+
 def test_the_value_reaches_all_places_that_the_secret_names(box: LiveSandbox, upstream: Upstream) -> None:
     box.output(f"curl -sSf -u user:$KEY https://{API}/basic")
     basic = base64.b64encode(f"user:{VALUE}".encode()).decode()

@@ -158,6 +158,8 @@ def test_exports_hold_turns_of_model_and_tools_in_order(
     else:
         assert anthropic_agent(base, live, stream) == "There are three."
 
+    # A step ends when the server has sent the end of the stream, which a client does not wait for.
+    until(lambda: len(steps(allowing, live.id)) == 3)
     found = steps(allowing, live.id)
     assert [(step["outcome"], step["origin"], step["model"]["stream"]) for step in found] == [("ok", "agent", stream)] * 3
     for step in found:

@@ -23,6 +23,8 @@ const PARTS: [(&str, &str, &[&str]); 2] = [
     ("operation", "operation-nodes", &["test_node"]),
     ("operation", "operation-images", &["test_any_image", "test_base_on_image", "test_dockerfiles", "test_image"]),
 ];
+/// Files that run with another folder, because they use its network namespace.
+const WITH_OTHERS: [(&str, &str); 1] = [("tenants/test_network_floor.py", "isolation")];
 /// What runs after all else: these tests fill the host, or compare how long something takes, or how nodes share a burst.
 const ALONE: [&str; 5] = [
     "isolation/hostile",
@@ -103,7 +105,7 @@ fn runs(settings: &str, tests: &Path) -> Result<Vec<Run>, Failure> {
     let listed = settings.lines().find_map(|line| line.strip_prefix("testpaths =")).unwrap_or_default();
     let mut runs = Vec::new();
     for folder in listed.split_whitespace() {
-        let mut apart: Vec<String> = ALONE.map(str::to_owned).into();
+        let mut apart: Vec<String> = ALONE.into_iter().chain(WITH_OTHERS.map(|(file, _)| file)).map(str::to_owned).collect();
         for (_, name, starts) in PARTS.iter().filter(|(of, ..)| *of == folder) {
             let paths = files(&tests.join(folder), starts)?.into_iter().map(|file| format!("{folder}/{file}"));
             let args: Vec<String> = paths.filter(|path| !ALONE.contains(&path.as_str())).collect();
@@ -111,7 +113,8 @@ fn runs(settings: &str, tests: &Path) -> Result<Vec<Run>, Failure> {
             runs.push(Run { name: (*name).to_owned(), args });
         }
         let ignored = apart.iter().filter(|path| path.starts_with(&format!("{folder}/")));
-        let args = std::iter::once(folder.to_owned()).chain(ignored.map(|path| format!("--ignore={path}")));
+        let guests = WITH_OTHERS.into_iter().filter(|(_, of)| *of == folder).map(|(file, _)| file.to_owned());
+        let args = std::iter::once(folder.to_owned()).chain(ignored.map(|path| format!("--ignore={path}"))).chain(guests);
         runs.push(Run { name: folder.to_owned(), args: args.collect() });
     }
     // The others keep the order of the settings.
@@ -154,6 +157,19 @@ mod tests {
             assert!(!args(name).is_empty());
             let ignored = |path: &String| args(folder).contains(&format!("--ignore={path}"));
             assert!(args(name).iter().all(ignored), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_runs_with_another_folder_runs_once() {
+        let (tests, runs) = real();
+        for (file, folder) in WITH_OTHERS {
+            assert!(tests.join(file).exists(), "{file}");
+            let with: Vec<&str> =
+                runs.iter().filter(|run| run.args.contains(&file.to_owned())).map(|run| run.name.as_str()).collect();
+            assert_eq!(with, [folder]);
+            let home = runs.iter().find(|run| file.starts_with(&format!("{}/", run.name))).expect("its folder is a run");
+            assert!(home.args.contains(&format!("--ignore={file}")), "{file}");
         }
     }
 
