@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import httpx
 from arenite_server import Server
+from commands import run
 from consoles import PATIENCE, answer, error, heading, picture, row, violations
 from nodes import create_on_all, nodes_of
 from playwright.sync_api import Browser, expect
@@ -23,6 +24,15 @@ def test_a_node_is_drained_and_takes_sandboxes_again(postgres: Postgres, own_ser
         expect.set_options(timeout=PATIENCE)
         mistakes: list[str] = []
         page.on("pageerror", lambda error: mistakes.append(str(error)))
+        page.goto(f"{red.url}/#/")
+        page.get_by_role("button", name="Filter by node").click()
+        page.get_by_role("menuitemcheckbox", name="green").click()
+        expect(page.get_by_role("status", name="Number of sandboxes")).to_have_text(str(len(made)))
+        expect(row(page, made[0])).to_contain_text("green")
+        picture(page, "console-of-node")
+        of_green = httpx.get(f"{nodes['blue'].url}/api/v2/sandboxes?node=green", timeout=30).raise_for_status().json()["sandboxes"]
+        assert sorted(one["name"] for one in of_green) == sorted(made) and {one["node"] for one in of_green} == {"green"}
+        assert sorted(run(red, "ls", "--node", "green", "-q").stdout.split()) == sorted(made)
         page.goto(f"{red.url}/#/nodes")
         expect(heading(page)).to_have_text("Nodes")
         expect(page.get_by_role("table", name="Nodes").locator("tbody tr")).to_have_count(3)

@@ -174,6 +174,9 @@ pub(crate) struct Sandboxes {
 pub(crate) struct Sandbox {
     pub(crate) id: String,
     pub(crate) name: String,
+    /// None: its server is in no cluster.
+    #[serde(default)]
+    pub(crate) node: Option<String>,
     pub(crate) state: String,
     /// None: it is not paused, or the server is of a version without kinds of pauses.
     #[serde(default)]

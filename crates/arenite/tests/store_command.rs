@@ -64,6 +64,7 @@ fn sandbox(name: &str) -> Sandbox {
         expires_at: None,
         provenance: arenite_control::Provenance::default(),
         stages: Vec::new(),
+        node: None,
     }
 }
 

@@ -277,6 +277,7 @@ fn sandbox(name: &str) -> Anything<Sandbox> {
         expires_at: None,
         provenance: Provenance::default(),
         stages: Vec::new(),
+        node: None,
     })
 }
 

@@ -408,6 +408,7 @@ impl Control {
             last_used_at: now,
             state_since: now,
             stages: Vec::new(),
+            node: None,
         }));
         let _change = entry.change.lock().await;
         if !reservation.fill(&entry) {

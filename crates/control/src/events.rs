@@ -386,6 +386,7 @@ mod tests {
             expires_at: None,
             provenance: crate::Provenance::default(),
             stages: Vec::new(),
+            node: None,
         }
     }
 

@@ -71,6 +71,7 @@ impl Memo {
             revision: self.revision,
             provenance: self.provenance,
             stages: Vec::new(),
+            node: None,
         }
     }
 }

@@ -175,6 +175,7 @@ impl Control {
                 revision: 1,
                 provenance: Provenance::default(),
                 stages: Vec::new(),
+                node: None,
             },
         };
         row.name = match name {

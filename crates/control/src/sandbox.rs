@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use arenite_model::protocol::CarriedSessions;
 use arenite_model::{
-    Death, GroupName, IdempotencyKey, PauseKind, SandboxId, SandboxName, SandboxSpec, SandboxState, SnapshotName, TenantId, Tier,
+    Death, GroupName, IdempotencyKey, NodeName, PauseKind, SandboxId, SandboxName, SandboxSpec, SandboxState, SnapshotName, TenantId,
+    Tier,
 };
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -121,6 +122,9 @@ pub struct Sandbox {
     /// Durations of the stages of its creation, in milliseconds; only known to the server that created it.
     #[serde(skip)]
     pub stages: Vec<(String, f64)>,
+    /// The other node that has it; none: this server has it.
+    #[serde(skip)]
+    pub node: Option<NodeName>,
 }
 
 pub(crate) fn first_revision() -> u64 {

@@ -456,6 +456,7 @@ fn described(gateway: &Gateway, context: &Context, sandbox: Sandbox) -> SandboxI
         stages: sandbox.stages.into_iter().map(|(name, ms)| Stage { name, ms }).collect(),
         id: sandbox.id,
         name: sandbox.name,
+        node: sandbox.node.or_else(|| gateway.control.own_node()),
         processes: None,
         state: sandbox.state,
         reason: sandbox.reason,

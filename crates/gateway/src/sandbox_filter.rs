@@ -1,7 +1,7 @@
 //! Which sandboxes a list has, and in which order.
 
 use arenite_control::{ListOrder, Sandbox};
-use arenite_model::{GroupName, ImageName, SandboxId, SandboxState};
+use arenite_model::{GroupName, ImageName, NodeName, SandboxId, SandboxState};
 use jiff::Timestamp;
 
 use crate::path::query_pairs;
@@ -21,6 +21,7 @@ pub(crate) const PARAMETERS: &[Query] = &[
     ("template", "string", "Only sandboxes of this template"),
     ("image", "string", "Only sandboxes of this image"),
     ("group", "string", "Only sandboxes of this group"),
+    ("node", "string", "Only sandboxes of this node; without a cluster, none has one"),
     ("client_tag", "string", "Only sandboxes with this client tag"),
     ("parent", "string", "Only sandboxes that the agent in this one created, by its id"),
     ("name_prefix", "string", "Only sandboxes with a name that starts with this"),
@@ -45,6 +46,7 @@ pub(crate) struct SandboxFilter {
     template: Option<String>,
     image: Option<ImageName>,
     group: Option<GroupName>,
+    node: Option<NodeName>,
     client_tag: Option<String>,
     parent: Option<SandboxId>,
     name_prefix: Option<String>,
@@ -71,6 +73,7 @@ impl SandboxFilter {
                 "template" => filter.template = Some(value),
                 "image" => filter.image = Some(value.parse()?),
                 "group" => filter.group = Some(value.parse()?),
+                "node" => filter.node = Some(value.parse()?),
                 "client_tag" => filter.client_tag = Some(value),
                 "parent" => filter.parent = Some(value.parse()?),
                 "name_prefix" => filter.name_prefix = Some(value),
@@ -92,7 +95,8 @@ impl SandboxFilter {
         }
     }
 
-    pub(crate) fn selects(&self, sandbox: &Sandbox) -> bool {
+    /// `own_node` is the node of sandboxes that name none.
+    pub(crate) fn selects(&self, sandbox: &Sandbox, own_node: Option<&NodeName>) -> bool {
         fn fits<T: PartialEq>(wanted: Option<&T>, found: Option<&T>) -> bool {
             wanted.is_none() || wanted == found
         }
@@ -105,6 +109,7 @@ impl SandboxFilter {
             && fits(self.template.as_ref(), sandbox.template.as_ref())
             && fits(self.image.as_ref(), Some(&spec.image))
             && fits(self.group.as_ref(), provenance.group.as_ref())
+            && fits(self.node.as_ref(), sandbox.node.as_ref().or(own_node))
             && fits(self.client_tag.as_ref(), provenance.client_tag.as_ref())
             && fits(self.parent.as_ref(), provenance.ancestors.last())
             && self.name_prefix.as_ref().is_none_or(|prefix| sandbox.name.as_str().starts_with(prefix.as_str()))
@@ -178,6 +183,7 @@ mod tests {
             ("image=other", vec!["b-1"]),
             ("group=g", vec!["a-2"]),
             ("client_tag=t", vec!["a-1"]),
+            ("node=other", vec![]),
             ("name_prefix=a-", vec!["a-1", "a-2"]),
             ("search=B-", vec!["b-1"]),
             ("search=TEAM=red", vec!["a-1", "b-1"]),
@@ -198,6 +204,7 @@ mod tests {
             "label=a&lable=b",
             "image=NO",
             "group=No",
+            "node=No",
             "parent=a-2",
             "created_after=1",
             "order=up",

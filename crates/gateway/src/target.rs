@@ -204,7 +204,8 @@ pub(crate) async fn page(
     limit: usize,
 ) -> Result<(Vec<Sandbox>, bool), Refusal> {
     let others = control.sandboxes_of_others(context.tenant()).await?;
-    let selects = |sandbox: &Sandbox| context.principal.sees(sandbox) && filter.selects(sandbox);
+    let own_node = control.own_node();
+    let selects = |sandbox: &Sandbox| context.principal.sees(sandbox) && filter.selects(sandbox, own_node.as_ref());
     Ok(control.select(context.tenant(), others, filter.order, after, limit, selects))
 }
 

@@ -1266,6 +1266,8 @@ class SandboxInfo(Model):
     """The isolation in effect, such as `["namespaces", "seccomp"]`."""
     last_used_at: datetime
     name: SandboxName
+    node: NodeName | None = None
+    """The node that has it; absent without a cluster."""
     origin: str
     """The interface that created it."""
     parent: SandboxId | None = None

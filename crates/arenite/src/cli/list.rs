@@ -1,6 +1,6 @@
 //! Arguments of `ls` and `inspect`.
 
-use arenite_model::{GroupName, ImageName, SandboxId, SandboxName, SandboxState};
+use arenite_model::{GroupName, ImageName, NodeName, SandboxId, SandboxName, SandboxState};
 use clap::Args;
 
 use super::{ListOutput, Output, Server};
@@ -37,6 +37,9 @@ pub(crate) struct LsArgs {
     /// Only sandboxes of this group
     #[arg(long, value_name = "GROUP")]
     group: Option<GroupName>,
+    /// Only sandboxes of this node
+    #[arg(long, value_name = "NODE")]
+    node: Option<NodeName>,
     /// Only sandboxes with this client tag
     #[arg(long, value_name = "TAG")]
     client_tag: Option<String>,
@@ -86,6 +89,7 @@ impl LsArgs {
             ("template", self.template.as_deref()),
             ("image", self.image.as_ref().map(ImageName::as_str)),
             ("group", self.group.as_ref().map(GroupName::as_str)),
+            ("node", self.node.as_ref().map(NodeName::as_str)),
             ("client_tag", self.client_tag.as_deref()),
             ("parent", self.parent.as_ref().map(SandboxId::as_str)),
             ("name_prefix", self.name_prefix.as_deref()),

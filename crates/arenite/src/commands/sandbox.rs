@@ -209,7 +209,11 @@ fn view(empty: &str, answer: Value) -> Result<View, Failure> {
         return Ok(View::empty(empty));
     }
     let now = Timestamp::now();
-    let header = ["name", "state", "image", "tier", "created", "used", "ends in", "id"];
+    let mut header = vec!["name", "state", "image", "tier", "created", "used", "ends in", "id"];
+    // Without a column, a cell is dropped.
+    if list.sandboxes.iter().any(|sandbox| sandbox.node.is_some()) {
+        header.push("node");
+    }
     let mut rows = output::table(&header).long(&["image"]).leave_out(&["id", "tier", "used"]);
     for sandbox in &list.sandboxes {
         let ago = |at: Timestamp| format!("{} ago", output::distance(at, now));
@@ -222,6 +226,7 @@ fn view(empty: &str, answer: Value) -> Result<View, Failure> {
             sandbox.last_used_at.map_or("-".to_owned(), ago).into(),
             sandbox.deadline.as_ref().map_or("-".to_owned(), |end| ends_in(end, now)).into(),
             sandbox.id.clone().into(),
+            sandbox.node.clone().unwrap_or_default().into(),
         ]);
     }
     let reason = |sandbox: &wire::Sandbox| {

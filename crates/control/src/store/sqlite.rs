@@ -493,6 +493,7 @@ fn read_row(row: &Row<'_>) -> Result<Sandbox, Box<dyn std::error::Error>> {
         revision: row.get::<_, i64>(14)?.unsigned_abs(),
         died: row.get::<_, Option<String>>(15)?.map(|died| serde_json::from_str(&died)).transpose()?,
         stages: Vec::new(),
+        node: None,
     })
 }
 

@@ -72,6 +72,7 @@ pub(crate) fn sandbox(tenant: &str, name: &str) -> Sandbox {
         expires_at: Some(at),
         provenance: Provenance { client_tag: Some("tag".to_owned()), ..Provenance::default() },
         stages: Vec::new(),
+        node: None,
     }
 }
 

@@ -363,6 +363,9 @@ pub(crate) struct Nothing {}
 pub(crate) struct SandboxInfo {
     pub(super) id: SandboxId,
     pub(super) name: SandboxName,
+    /// The node that has it; absent without a cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) node: Option<NodeName>,
     pub(super) state: SandboxState,
     /// What its pause keeps; null unless it is paused.
     pub(super) pause_kind: Option<PauseKind>,

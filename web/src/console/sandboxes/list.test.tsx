@@ -5,7 +5,7 @@ import { Rights, route } from '../../shell';
 import { parseRoute } from '../../shell/router';
 import { Dialogs, closeDialogs } from '../../ui/dialog';
 import { SandboxesPage } from './list';
-import { type Sandbox, NO_FILTER, filter, ready, sandboxes } from './store';
+import { type Sandbox, NO_FILTER, filter, known, ready, sandboxes } from './store';
 import { readView, savedViews, viewQuery } from './views';
 
 const sandbox = (name: string, more: Partial<Sandbox> = {}): Sandbox => ({
@@ -49,6 +49,20 @@ it('filters by state on the server', async () => {
   await waitFor(() => expect(fetched.mock.calls.some(([path]) => path === 'api/v2/sandboxes?state=paused')).toBe(true));
   fireEvent.click(await screen.findByRole('button', { name: 'Remove the filter state: paused' }));
   await waitFor(() => expect(location.hash).toBe('#/'));
+});
+
+it('shows nodes where there are several, and filters by them on the server', async () => {
+  const { unmount } = render(<SandboxesPage rights={ADMIN} />);
+  expect(screen.queryByRole('button', { name: 'Filter by node' })).toBeNull();
+  expect(screen.queryByRole('columnheader', { name: /Node/ })).toBeNull();
+  unmount();
+  known.value = sandboxes.value = [sandbox('here', { node: 'red' }), sandbox('there', { node: 'green' })];
+  render(<SandboxesPage rights={ADMIN} />);
+  expect(screen.getByRole('columnheader', { name: /Node/ })).toBeTruthy();
+  fireEvent.click(screen.getByRole('button', { name: 'Filter by node' }));
+  fireEvent.click(screen.getByRole('menuitemcheckbox', { name: 'green' }));
+  await waitFor(() => expect(fetched.mock.calls.some(([path]) => path === 'api/v2/sandboxes?node=green')).toBe(true));
+  known.value = [];
 });
 
 it('deletes those that are selected, after a question', async () => {

@@ -11,7 +11,7 @@ import { Button, type Column, EmptyState, ErrorState, FieldReader, FormDialog, I
 import { openSteps } from '../steps_dialog';
 import { openCreate } from './create';
 import { NEXT, type Transition, askToDelete, change, forEach, remove } from './lifecycle';
-import { type Filter, NO_FILTER, type Sandbox, dashboardAddress, failure, isFiltered, loads, matches, measured, ready, reasonText, recorded, refresh, sandboxes, setFilter } from './store';
+import { type Filter, NO_FILTER, type Sandbox, dashboardAddress, failure, isFiltered, known, loads, matches, measured, ready, reasonText, recorded, refresh, sandboxes, setFilter } from './store';
 import { type ListView, STATES, readView, removeView, saveView, savedViews, viewQuery } from './views';
 
 export function SandboxesPage({ rights }: { rights: Rights }) {
@@ -51,7 +51,8 @@ export function SandboxesPage({ rights }: { rights: Rights }) {
   const removeOne = async (name: string): Promise<void> => {
     if (await askToDelete([name])) await work(name, () => remove(name));
   };
-  const columns = useMemo(() => newColumns({ manages, busy, work, removeOne }), [manages, busy]);
+  const hasNodes = useMemo(() => current.some(one => one.node), [current]);
+  const columns = useMemo(() => newColumns({ manages, hasNodes, busy, work, removeOne }), [manages, hasNodes, busy]);
   const sort: Sort = { column: view.sort.replace(/^-/, ''), down: view.sort.startsWith('-') };
   const key = (event: KeyboardEvent, sandbox: Sandbox): void => {
     if (event.key === 's') openSteps(sandbox.name, sandbox.id);
@@ -104,6 +105,7 @@ function Toolbar({ view, show, search }: { view: ListView; show: (part: Partial<
     names.map(name => ({ text: name, checked: name === chosen, onPress: () => choose(name === chosen ? '' : name) }));
   const templates = choices.data?.templates ?? [];
   const groups = choices.data?.groups ?? [];
+  const nodes = [...new Set(known.value.flatMap(one => one.node ?? []))].sort();
   return (
     <div class="toolbar" role="search" aria-label="Sandboxes">
       <SearchField label="Find sandboxes" placeholder="Find by name, image, state or label" hotkey="/" value={view.find} onInput={find => show({ find })} inputRef={search} />
@@ -111,6 +113,7 @@ function Toolbar({ view, show, search }: { view: ListView; show: (part: Partial<
         <Menu label="Filter by state" items={STATES.map(state => ({ text: state, checked: active.states.includes(state), onPress: () => toggle(state) }))}>State</Menu>
         {templates.length > 0 && <Menu label="Filter by template" items={one(templates, active.template, template => set({ template }))}>Template</Menu>}
         {groups.length > 0 && <Menu label="Filter by group" items={one(groups, active.group, group => set({ group }))}>Group</Menu>}
+        {nodes.length > 1 && <Menu label="Filter by node" items={one(nodes, active.node, node => set({ node }))}>Node</Menu>}
         <Button label="Filter by label" onPress={() => openLabelFilter(label => set({ labels: [...new Set([...active.labels, label])] }))}>Label</Button>
         <Views view={view} />
       </div>
@@ -174,6 +177,7 @@ function ActiveFilters({ filter: active, show }: { filter: Filter; show: (next: 
       {active.template && chip(`template: ${active.template}`, { ...active, template: '' })}
       {active.group && chip(`group: ${active.group}`, { ...active, group: '' })}
       {active.image && chip(`image: ${active.image}`, { ...active, image: '' })}
+      {active.node && chip(`node: ${active.node}`, { ...active, node: '' })}
       <Button small kind="plain" onPress={() => show(NO_FILTER)}>Clear filters</Button>
     </div>
   );
@@ -213,12 +217,14 @@ function BulkBar({ selected, clear }: { selected: readonly Sandbox[]; clear: () 
 
 interface RowTools {
   manages: boolean;
+  /** Its server is one of several. */
+  hasNodes: boolean;
   busy: ReadonlySet<string>;
   work: (name: string, act: () => Promise<unknown>) => Promise<void>;
   removeOne: (name: string) => Promise<void>;
 }
 
-function newColumns({ manages, busy, work, removeOne }: RowTools): Column<Sandbox>[] {
+function newColumns({ manages, hasNodes, busy, work, removeOne }: RowTools): Column<Sandbox>[] {
   return [
     { id: 'name', title: 'Name', className: 'clip-cell', sort: one => one.name, cell: one => <><a class="title" href={sandboxPage(one.name)}>{one.name}</a><small class="mono">{one.id}</small></> },
     { id: 'state', title: 'State', sort: one => one.state, className: 'clip-cell', cell: one => {
@@ -226,6 +232,7 @@ function newColumns({ manages, busy, work, removeOne }: RowTools): Column<Sandbo
       return <div><State name={one.state} />{reason && <small class="reason" title={reason}>{reason}</small>}</div>;
     } },
     { id: 'image', title: 'Image', low: true, className: 'clip-cell', sort: one => one.spec.image, cell: one => <code>{one.spec.image}</code>, tip: one => one.spec.image },
+    ...(hasNodes ? [{ id: 'node', title: 'Node', low: true, className: 'clip-cell', sort: one => one.node ?? '', cell: one => one.node }] satisfies Column<Sandbox>[] : []),
     { id: 'cpu', title: 'CPU', sort: one => loads.get(one.id)?.cores ?? -1, cell: one => <CpuCell id={one.id} /> },
     { id: 'memory', title: 'Memory', sort: one => loads.get(one.id)?.memory_bytes ?? -1, cell: one => <MemoryCell id={one.id} /> },
     { id: 'age', title: 'Age', number: true, sort: one => Date.parse(one.created_at), cell: one => <Time at={one.created_at} form="age" /> },

@@ -20,12 +20,13 @@ export interface Filter {
   template: string;
   group: string;
   image: string;
+  node: string;
 }
 
-export const NO_FILTER: Filter = { states: [], labels: [], template: '', group: '', image: '' };
+export const NO_FILTER: Filter = { states: [], labels: [], template: '', group: '', image: '', node: '' };
 
 export function isFiltered(filter: Filter): boolean {
-  return filter.states.length > 0 || filter.labels.length > 0 || filter.template !== '' || filter.group !== '' || filter.image !== '';
+  return filter.states.length > 0 || filter.labels.length > 0 || filter.template !== '' || filter.group !== '' || filter.image !== '' || filter.node !== '';
 }
 
 /** Totals of all measured sandboxes at a time. */
@@ -95,12 +96,12 @@ function slim(sandbox: Sandbox): void {
 
 async function readAll(): Promise<void> {
   const asked = filter.value;
-  const { states, labels, template, group, image } = asked;
+  const { states, labels, template, group, image, node } = asked;
   const begun = performance.now();
   changed.clear();
   mayMiss = false;
   try {
-    const found = await all('/api/v2/sandboxes', 'sandboxes', { query: { state: states, label: labels, template, group, image } });
+    const found = await all('/api/v2/sandboxes', 'sandboxes', { query: { state: states, label: labels, template, group, image, node } });
     found.forEach(slim);
     took = performance.now() - begun;
     // Who changed the filter asked for another read.

@@ -67,7 +67,7 @@ const TOUCH: &str = "
 const REMOVE: &str = "DELETE FROM sandboxes WHERE id = ANY ($1::text[])";
 const LOAD: &str = "
     SELECT id, tenant, name, state, reason, template, origin, spec, isolation, created_at, last_used_at, state_since, expires_at,
-        provenance, revision, died, pause_kind
+        provenance, revision, died, pause_kind, NULLIF(node, arenite_node())
     FROM sandboxes";
 const IN_ORDER: &str = "ORDER BY created_at, id";
 /// A group is its node's.
@@ -472,5 +472,6 @@ fn read(row: &Row) -> Result<Sandbox, Unreadable> {
         revision: row.try_get::<_, i64>(14)?.unsigned_abs(),
         died: row.try_get::<_, Option<&str>>(15)?.map(serde_json::from_str).transpose()?,
         stages: Vec::new(),
+        node: row.try_get::<_, Option<&str>>(17)?.filter(|node| !node.is_empty()).map(str::parse).transpose()?,
     })
 }
