@@ -72,12 +72,12 @@ pub(crate) fn run(args: &TestArgs) -> Outcome {
             })
         });
         let mut linting = None;
-        let lint_of_code_in = || scope.spawn(|| step("lint of the code", lint::code_in_idle_time));
+        let start_lint = || scope.spawn(|| step("lint of the code", lint::code_in_idle_time));
         for (name, part) in parts.into_iter().filter(|(name, _)| wanted(name)) {
             if name == CRATES && lint_beside {
                 // While compilers have work, it would only wait for them. Errors are the part's to report.
                 let _ = compile_crates();
-                linting = Some(lint_of_code_in());
+                linting = Some(start_lint());
             }
             results.push(step(name, part));
             if args.fail_fast && results.iter().any(|(_, outcome, _)| outcome.is_err()) {
@@ -85,7 +85,7 @@ pub(crate) fn run(args: &TestArgs) -> Outcome {
             }
         }
         if lint_beside && linting.is_none() {
-            linting = Some(lint_of_code_in());
+            linting = Some(start_lint());
         }
         let Some(preparing) = preparing else { return };
         results.push(step("preparation", || {
