@@ -92,6 +92,10 @@ def server() -> Iterator[Server]:
     server = Server(data_dir, args=args)
     server.start()
     server.delete_all_sandboxes()
+    # An earlier run's groups have leases from the start of the server on.
+    with server.api() as api:
+        for group in api.get("/api/v2/groups").raise_for_status().json()["groups"]:
+            api.delete(f"/api/v2/groups/{group['name']}").raise_for_status()
     yield server
     if server.process is not None:
         server.delete_all_sandboxes()

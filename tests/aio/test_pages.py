@@ -133,13 +133,16 @@ def test_programs_get_the_bytes_on_every_path(aio: LiveSandbox) -> None:
 @pytest.mark.timeout(600)
 def test_one_that_was_killed_is_replaced(aio: LiveSandbox) -> None:
     for path, name in (("/code-server/healthz", "code-server"), ("/jupyter/api", "jupyter-lab")):
-        assert httpx.get(aio.url + path, timeout=120).status_code == 200
-        for _ in range(3):
-            # It answers a moment before its last program has its name.
-            kill = f"pkill -KILL -o -f '[b]in/{name}' && killed=1 && break"
-            aio.output(f"killed=; for _ in {{1..100}}; do {kill}; sleep 0.1; done; [ -n \"$killed\" ]")
+
+        def is_killed() -> bool:
             answer = httpx.get(aio.url + path, timeout=120)
             assert answer.status_code == 200, (path, answer.text)
+            # A new one answers a moment before its last program has its name, and a child of the killed one a moment longer.
+            return aio.bash(f"pkill -KILL -o -f '[b]in/{name}'").exit_code == 0
+
+        for _ in range(3):
+            until(is_killed, f"{name} was killed")
+        assert httpx.get(aio.url + path, timeout=120).status_code == 200
 
 
 def test_an_image_without_them_says_so(sandbox: Callable[..., LiveSandbox], page: Page) -> None:

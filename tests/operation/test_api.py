@@ -226,6 +226,7 @@ def test_every_filter_selects(served: TenantsServer, operator: Tenant, operation
         "image": [("tiny", ours), ("base", set())],
         "group": [("g-0", {"a-2"}), ("g-1", set())],
         "client_tag": [("mine", {"a-1"})],
+        "node": [("red", set())],
         "parent": [(middle["id"], set())],
         "name_prefix": [("a-", {"a-1", "a-2"}), ("A", set())],
         "search": [("A- team=RED", {"a-1"}), ("tiny", ours), ("tiny nothing", set())],
