@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import shutil
 import uuid
 from pathlib import Path
@@ -62,13 +61,13 @@ def take_console(page: Page, server: str, out: Path) -> None:
                 client.delete(f"/api/v2/sandboxes/{name}")
 
 
-def take(page: Page, server: str, name: str, out: Path) -> None:
+def take(page: Page, server: str, name: str, run: str, out: Path) -> None:
     page.goto(f"{server}/sandbox/{name}/index.html")
     page.click("#tab-browser")
     page.wait_for_timeout(5000)
     page.screenshot(path=out / "dashboard.png")
-    page.goto(server)
-    page.get_by_role("button", name=re.compile(f"steps? of {name}$")).click()
+    page.goto(f"{server}/trajectory/{run}")
+    page.get_by_role("button", name="Previous failure").click()
     page.wait_for_timeout(1500)
     page.screenshot(path=out / "trajectory.png")
 
@@ -80,12 +79,12 @@ def main() -> None:
     given = arguments.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     name = f"report-{uuid.uuid4().hex[:4]}"
-    httpx.post(f"{given.server}/api/v2/sandboxes", json={"name": name, "image": "aio"}, timeout=120).raise_for_status()
+    made = httpx.post(f"{given.server}/api/v2/sandboxes", json={"name": name, "image": "aio"}, timeout=120).raise_for_status().json()
     try:
         work(given.server, name)
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-            take(browser.new_page(viewport=SIZE, color_scheme="light"), given.server, name, given.out)
+            take(browser.new_page(viewport=SIZE, color_scheme="light"), given.server, name, made["id"], given.out)
             take_console(browser.new_page(viewport=SIZE, color_scheme="light"), given.server, given.out)
             browser.close()
     finally:

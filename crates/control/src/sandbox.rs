@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use arenite_model::protocol::CarriedSessions;
 use arenite_model::{
-    Death, GroupName, IdempotencyKey, NodeName, PauseKind, SandboxId, SandboxName, SandboxSpec, SandboxState, SnapshotName, TenantId,
-    Tier,
+    Death, GroupName, IdempotencyKey, NodeName, PauseKind, SandboxId, SandboxName, SandboxSpec, SandboxState, SnapshotName,
+    TenantId, Tier,
 };
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};

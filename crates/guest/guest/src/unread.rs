@@ -1,4 +1,4 @@
-//! Closes connections whose request was answered before its body was read.
+//! Closes connections after a request that was answered before its body was read.
 //!
 //! HTTP has no other use for such a connection. Without a word, the server would find that out with its next call on it.
 
