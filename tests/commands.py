@@ -15,4 +15,5 @@ def environment(server: Server) -> dict[str, str]:
 
 def run(server: Server, *words: str, **more) -> subprocess.CompletedProcess[str]:
     more.setdefault("stdin", subprocess.DEVNULL)
-    return subprocess.run([str(binary()), *words], capture_output=True, text=True, timeout=120, env=environment(server), **more)
+    more.setdefault("timeout", 120)
+    return subprocess.run([str(binary()), *words], capture_output=True, text=True, env=environment(server), **more)
