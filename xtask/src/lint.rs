@@ -43,7 +43,7 @@ fn code(cargo: impl Fn() -> Command + Sync) -> Outcome {
         // The profile of the tests: their C code and macros are compiled once, then.
         let clippy = |features: &[&str]| {
             let all = ["clippy", "--workspace", "--all-targets", "--profile", "checked", "--quiet"];
-            command::run(cargo().args(all).args(features).args(["--"]).args(DENY_WARNINGS))
+            command::run(cargo().args(all).args(features).arg("--").args(DENY_WARNINGS))
         };
         clippy(&[])?;
         // `cargo xtask up` leaves features out.

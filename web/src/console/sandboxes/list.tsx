@@ -105,7 +105,8 @@ function Toolbar({ view, show, search }: { view: ListView; show: (part: Partial<
     names.map(name => ({ text: name, checked: name === chosen, onPress: () => choose(name === chosen ? '' : name) }));
   const templates = choices.data?.templates ?? [];
   const groups = choices.data?.groups ?? [];
-  const nodes = [...new Set(known.value.flatMap(one => one.node ?? []))].sort();
+  const everything = known.value;
+  const nodes = useMemo(() => [...new Set(everything.flatMap(one => one.node ?? []))].sort(), [everything]);
   return (
     <div class="toolbar" role="search" aria-label="Sandboxes">
       <SearchField label="Find sandboxes" placeholder="Find by name, image, state or label" hotkey="/" value={view.find} onInput={find => show({ find })} inputRef={search} />

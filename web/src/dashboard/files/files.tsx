@@ -190,7 +190,7 @@ export function Files({ canRun }: { canRun: boolean }) {
     <div ref={panel} class="files pane" data-dropping={dropping || undefined} onDragOver={event => { event.preventDefault(); setDropping(true); }}
       onDragLeave={event => { if (!panel.current?.contains(event.relatedTarget as Node | null)) setDropping(false); }} onDrop={drop}>
       <div class="files-head">
-        <form class="row place" onSubmit={event => { event.preventDefault(); void open(event.currentTarget.querySelector<HTMLInputElement>('#path')!.value.trim(), true); }}>
+        <form class="row place" onSubmit={event => { event.preventDefault(); void open(typed.trim(), true); }}>
           <IconButton icon="up" label="Up to the folder above" disabled={!listing || at === '/'} onPress={() => void open(parent(at), at)} />
           <IconButton icon="home" label="To the home folder" onPress={() => void open(undefined, true)} />
           <input id="path" class="input mono" aria-label="Folder" autocomplete="off" spellcheck={false} value={typed} onInput={event => setTyped(event.currentTarget.value)} onBlur={() => setTyped(now => now.trim() || at)} />
