@@ -64,6 +64,11 @@ def show(page: Page, name: str) -> Locator:
     return page.get_by_role("main")
 
 
+def sentence(text: str) -> str:
+    """A message of the server as pages show it."""
+    return f"{text[0].upper()}{text[1:]}{'' if text[-1] in '.!?' else '.'}"
+
+
 def row(page: Page, text: str) -> Locator:
     return page.get_by_role("row").filter(has_text=text)
 

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from arenite_server import Server
-from consoles import answer, error, heading, row, show
+from consoles import answer, error, heading, row, sentence, show
 from playwright.sync_api import Browser, Page, expect
 from sandboxes import LiveSandbox
 
@@ -224,7 +224,7 @@ class TestDashboard:
         assert answer.status_code in (404, 424)
         if answer.headers.get("content-type", "").startswith("application/json"):
             message = answer.json()["message"]
-            expect(notice).to_contain_text(message[0].upper() + message[1:])
+            expect(notice).to_contain_text(sentence(message))
         # Tabs are only for what the image has; a menu names the others.
         tabs = person.get_by_role("tab")
         expect(person.get_by_role("tab", name="Desktop")).to_have_count(0)

@@ -298,7 +298,7 @@ def test_a_shared_link_opens_this_sandbox_alone(server: Server, locked: LiveSand
     person.route("**/tickets", lambda route: route.fulfill(status=403, json={"success": False, "message": "a ticket can't be used to make another"}))
     person.get_by_role("button", name="Share").click()
     share.get_by_role("button", name="Create a link").click()
-    expect(share.get_by_role("alert")).to_contain_text("a ticket can't")
+    expect(share.get_by_role("alert")).to_contain_text("A ticket can't")
     expect(share.get_by_role("link", name="Open the keys")).to_have_attribute("href", f"http://localhost:{server.port}/#/keys")
     # With the key, it is a link with an end.
     holder = browser.new_context(extra_http_headers=key).new_page()

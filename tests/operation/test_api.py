@@ -228,6 +228,7 @@ def test_every_filter_selects(served: TenantsServer, operator: Tenant, operation
         "client_tag": [("mine", {"a-1"})],
         "node": [("red", set())],
         "parent": [(middle["id"], set())],
+        "tenant": [("default", ours), ("red", set())],
         "name_prefix": [("a-", {"a-1", "a-2"}), ("A", set())],
         "search": [("A- team=RED", {"a-1"}), ("tiny", ours), ("tiny nothing", set())],
         "created_after": [(at, {"b-1"})],

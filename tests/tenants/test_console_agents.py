@@ -115,8 +115,8 @@ def test_a_corpus_is_searched(tenants: TenantsServer, acme: Tenant, person: Page
         # The server's words are shown.
         person.route("**/capitals/search", lambda route: route.fulfill(status=501, json={"detail": "the corpus has no vectors", "hint": "index it again", "code": "unsupported"}))
         search.get_by_role("button", name="Search").click()
-        expect(search.get_by_role("alert")).to_contain_text("the corpus has no vectors")
-        expect(search.get_by_role("alert")).to_contain_text("index it again")
+        expect(search.get_by_role("alert")).to_contain_text("The corpus has no vectors")
+        expect(search.get_by_role("alert")).to_contain_text("Index it again")
     finally:
         run_rag(tenants.server.data_dir, "rm", "capitals")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from consoles import HOSTILE, answer, error, heading, notification, picture, row, show, sign_in
+from consoles import HOSTILE, answer, error, heading, notification, picture, row, sentence, show, sign_in
 from playwright.sync_api import Locator, Page, expect
 from registries import Registry, Relay, layer, registry
 from small import tiny_files
@@ -127,13 +127,13 @@ class TestPulls:
 
     def test_refusals_are_shown_whole(self, tenants: TenantsServer, acme: Tenant, person: Page, pushed: Registry) -> None:
         sign_in(person, tenants.url, acme.key, "#/images")
-        for name, reason in ((f"{pushed.host}/team/small:none", "check the name"), ("registry.invalid/x:1", "image_registry"), (HOSTILE.replace(" ", ""), "")):
+        for name, reason in ((f"{pushed.host}/team/small:none", "Check the name"), ("registry.invalid/x:1", "image_registry"), (HOSTILE.replace(" ", ""), "")):
             person.get_by_role("button", name="Pull", exact=True).click()
             person.get_by_label("Reference").fill(name)
             person.keyboard.press("Enter")
             pull = job(person, f"Pull of {name}")
             refused = acme.http.post("/api/v2/images/pull", json={"image": name}).json()
-            expect(pull.get_by_role("alert")).to_contain_text(refused["message"] if "message" in refused else refused["detail"])
+            expect(pull.get_by_role("alert")).to_contain_text(sentence(refused.get("message") or refused["detail"]))
             expect(pull.get_by_role("alert")).to_contain_text(reason)
             expect(pull).to_contain_text("pull failed")
             pull.get_by_role("button", name=f"Dismiss the pull of {name}").click()

@@ -198,7 +198,7 @@ def states(page: Page, url: str) -> Iterator[str]:
     yield "loading"
     page.route("**/api/v2/groups", lambda route: route.fulfill(status=503, json={"detail": "the store does not answer", "hint": "read the server's log", "code": "unavailable"}))
     show(page, "Groups")
-    expect(page.get_by_role("main").get_by_role("alert")).to_contain_text("read the server's log")
+    expect(page.get_by_role("main").get_by_role("alert")).to_contain_text("Read the server's log")
     yield "unreadable"
     page.unroute_all(behavior="ignoreErrors")
 
@@ -258,7 +258,7 @@ def image_states(page: Page, url: str, close: Callable[[], None]) -> Iterator[st
     yield "build"
     page.get_by_role("dialog").get_by_label("Name", exact=True).fill("team/app:1")
     page.get_by_role("dialog").get_by_role("button", name="Build", exact=True).click()
-    expect(page.get_by_role("listitem", name="Build of team/app:1")).to_contain_text("read its output")
+    expect(page.get_by_role("listitem", name="Build of team/app:1")).to_contain_text("Read its output")
     expect(page.get_by_role("progressbar")).to_be_visible()
     yield "images"
     page.get_by_role("button", name="Dismiss the build of team/app:1").click()

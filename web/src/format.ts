@@ -38,7 +38,12 @@ export function milliseconds(ms: number): string {
   return ms >= 10 ? `${ms.toFixed(0)} ms` : `${ms.toFixed(1)} ms`;
 }
 
+/** With a capital letter first, unless it is a command. */
+export function capitalized(text: string): string {
+  return text.startsWith('arenite ') ? text : `${text.charAt(0).toUpperCase()}${text.slice(1)}`;
+}
+
 /** A message of the server as a sentence: those begin in lower case. */
 export function sentence(text: string): string {
-  return `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? '' : '.'}`;
+  return `${capitalized(text)}${/[.!?]$/.test(text) ? '' : '.'}`;
 }

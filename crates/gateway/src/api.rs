@@ -36,7 +36,7 @@ use crate::proxy::{self, InternalAnswer};
 use crate::refusal::{Refusal, json_response};
 use crate::sandbox_filter::SandboxFilter;
 use crate::target::{self, SandboxRef};
-use crate::{changes, follow, images, trajectories};
+use crate::{changes, follow, images, tenants, trajectories};
 
 use types::{
     CreateSandbox, DeletedSandbox, LiveUsage, Nothing, PauseSandbox, ProcessesAfter, SandboxInfo, SandboxList, SandboxLoad,
@@ -245,14 +245,18 @@ pub(crate) async fn info(exchange: &mut Exchange) -> Answered {
 
 /// A page of the sandboxes, or their changes as they come.
 pub(crate) async fn list(exchange: &mut Exchange) -> Answered {
-    let Exchange { gateway, context, parts, .. } = &*exchange;
+    let Exchange { gateway, parts, .. } = &*exchange;
     if follow::is_wanted(parts) {
         if query_pairs(parts.uri.query().unwrap_or_default()).count() > 1 {
             return Err(Refusal::bad_request("follow=true takes no other parameter")
                 .hint(format!("GET {PATH}/events streams the events of selected sandboxes")));
         }
-        return Ok(follow::changes(gateway, context));
+        return Ok(follow::changes(gateway, &exchange.context));
     }
+    let context = &match tenants::of_list(exchange)? {
+        Some(tenant) => exchange.context.of_tenant(tenant),
+        None => exchange.context.clone(),
+    };
     let filter = SandboxFilter::read(exchange.parts.uri.query())?;
     let page = PageQuery::in_order(exchange, filter.order_name())?;
     let after = page.after()?;

@@ -195,6 +195,11 @@ impl Context {
         &self.principal.tenant
     }
 
+    /// The same caller for a list of another tenant's.
+    pub(crate) fn of_tenant(&self, tenant: TenantId) -> Self {
+        Self { principal: Arc::new(Principal { tenant, ..Principal::clone(&self.principal) }), ..self.clone() }
+    }
+
     /// Whether an event concerns a sandbox that exists for the caller.
     pub(crate) fn sees_event(&self, event: &Event) -> bool {
         event.tenant == *self.tenant() && self.principal.covers(Some(&event.name), &event.labels)

@@ -22,6 +22,7 @@ pub(crate) const PARAMETERS: &[Query] = &[
     ("image", "string", "Only sandboxes of this image"),
     ("group", "string", "Only sandboxes of this group"),
     ("node", "string", "Only sandboxes of this node; without a cluster, none has one"),
+    ("tenant", "string", "Sandboxes of this tenant instead of the caller's; for operators"),
     ("client_tag", "string", "Only sandboxes with this client tag"),
     ("parent", "string", "Only sandboxes that the agent in this one created, by its id"),
     ("name_prefix", "string", "Only sandboxes with a name that starts with this"),

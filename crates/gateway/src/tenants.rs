@@ -275,6 +275,15 @@ fn chosen(exchange: &Exchange, given: Option<TenantId>) -> Result<TenantId, Refu
     }
 }
 
+/// The tenant that a list names, which exists.
+pub(crate) fn of_list(exchange: &Exchange) -> Result<Option<TenantId>, Refusal> {
+    let Some(given) = tenant_in_query(exchange)? else { return Ok(None) };
+    let tenants = tenants(exchange)?;
+    let tenant = chosen(exchange, Some(given))?;
+    tenants.get(&tenant)?;
+    Ok(Some(tenant))
+}
+
 fn tenant_in_query(exchange: &Exchange) -> Result<Option<TenantId>, Refusal> {
     Ok(exchange.query("tenant").map(|given| given.parse()).transpose()?)
 }

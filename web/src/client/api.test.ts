@@ -33,12 +33,12 @@ describe('calls', () => {
     fetched.mockResolvedValue(json({ detail: 'quota exceeded', hint: 'delete one', code: 'quota_exceeded', quota: { quota: 'sandboxes', limit: 1, used: 1, requested: 1 } }, 409));
     const refused = await api.post('/api/v2/sandboxes', { body: { name: 'x' } }).catch((error: unknown) => error);
     expect(refused).toBeInstanceOf(ApiError);
-    expect(refused).toMatchObject({ status: 409, reason: 'quota exceeded', hint: 'delete one', message: 'quota exceeded (delete one)', quota: { quota: 'sandboxes' } });
+    expect(refused).toMatchObject({ status: 409, reason: 'Quota exceeded.', hint: 'Delete one', message: 'Quota exceeded. Delete one', quota: { quota: 'sandboxes' } });
   });
 
   it('report a failure within an answer of 200', async () => {
     fetched.mockResolvedValue(json({ success: false, message: 'no such file' }));
-    await expect(api.get('/api/v2/info')).rejects.toThrow('no such file');
+    await expect(api.get('/api/v2/info')).rejects.toThrow('No such file.');
   });
 
   it('report a server that can\'t be reached, but not an abort', async () => {

@@ -1,6 +1,7 @@
 // What the server says when it refuses.
 
 import type { components } from '../../generated/schema';
+import { capitalized, sentence } from '../format';
 
 export type QuotaExceeded = components['schemas']['QuotaExceeded'];
 
@@ -13,7 +14,7 @@ interface Refusal {
   quota?: QuotaExceeded | null;
 }
 
-/** A refused request. `message` includes the hint, `reason` does not. The status is 0 if the server can't be reached. */
+/** A refused request, in sentences. `message` includes the hint, `reason` does not. The status is 0 if the server can't be reached. */
 export class ApiError extends Error {
   override readonly name = 'ApiError';
   readonly status: number;
@@ -24,12 +25,14 @@ export class ApiError extends Error {
 
   constructor(status: number, refusal: Refusal) {
     const detail = typeof refusal.detail === 'string' ? refusal.detail : '';
-    const reason = detail || refusal.message || `the server answered ${status}`;
-    super(refusal.hint ? `${reason} (${refusal.hint})` : reason);
+    const reason = sentence(detail || refusal.message || `the server answered ${status}`);
+    // Without a full stop: it may end with a command.
+    const hint = capitalized(refusal.hint ?? '');
+    super(hint ? `${reason} ${hint}` : reason);
     this.status = status;
     this.code = refusal.code ?? '';
     this.reason = reason;
-    this.hint = refusal.hint ?? '';
+    this.hint = hint;
     this.quota = refusal.quota ?? null;
   }
 

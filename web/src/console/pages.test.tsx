@@ -101,7 +101,7 @@ it('corpora: their size, and a search with its results, or why there are none', 
   const { unmount } = render(<CorporaPage />);
   expect((await screen.findByRole('link', { name: 'docs' })).closest('tr')!.textContent).toContain('1,2004.0 KiB');
   // One that can't be opened does not hide the others.
-  expect(screen.getByRole('link', { name: 'broken' }).closest('tr')!.textContent).toContain('there is no');
+  expect(screen.getByRole('link', { name: 'broken' }).closest('tr')!.textContent).toContain('There is no');
   unmount();
   show('#/corpora/docs');
   render(<CorporaPage />);
@@ -116,7 +116,7 @@ it('corpora: their size, and a search with its results, or why there are none', 
   expect(readPassage('odd')).toEqual({ id: '', title: '', text: '', score: null, metadata: [] });
   delete answers['POST api/v2/corpora/docs/search'];
   fireEvent.click(screen.getByRole('button', { name: 'Search' }));
-  expect((await screen.findByRole('alert')).textContent).toContain('there is no');
+  expect((await screen.findByRole('alert')).textContent).toContain('There is no');
 });
 
 it('workers: sessions, the sandbox, and the way to the trajectory', async () => {

@@ -63,7 +63,7 @@ export function Dashboard({ name, ownHost, console }: DashboardProps) {
             null, look('system', 'Theme of the system'), look('light', 'Light theme'), look('dark', 'Dark theme'),
           ]} />
         </Head>
-        {error && !gone && state && <p class="notice bad stale" role="alert">{error.message}. What is shown may be out of date.</p>}
+        {error && !gone && state && <p class="notice bad stale" role="alert">{error.message} What is shown may be out of date.</p>}
         {gone ? <Gone own={own} console={console} />
           : !state ? error ? <Filled><ErrorState error={error} retry={own.reload} /></Filled> : <main id="main" class="filled" tabIndex={-1} />
             : state.state !== 'running' ? <NotRunning own={own} state={state} console={console} />

@@ -2,6 +2,7 @@
 
 import { useRef } from 'preact/hooks';
 
+import { sentence } from '../format';
 import { Button, EmptyState, LinkButton, Loading, failed } from '../ui';
 import { readSandbox } from './calls';
 import type { Own, OwnState } from './state';
@@ -49,7 +50,7 @@ export function NotRunning({ own, state, console }: { own: Own; state: OwnState;
     return (
       <Filled>
         <EmptyState icon="pause" title="This sandbox is paused" actions={<><Button kind="primary" icon="play" onPress={() => resume().catch(failed)}>Resume</Button><LinkButton href={manage}>Manage</LinkButton></>}>
-          {state.reason ? `${state.reason}. ` : ''}It uses no CPU, and its next call resumes it.
+          {state.reason ? `${sentence(state.reason)} ` : ''}It uses no CPU, and its next call resumes it.
         </EmptyState>
       </Filled>
     );
@@ -59,7 +60,7 @@ export function NotRunning({ own, state, console }: { own: Own; state: OwnState;
     <Filled>
       <EmptyState icon="alert" title={TITLES[state.state] ?? `This sandbox is ${state.state}`}
         actions={<><LinkButton kind="primary" icon="play" href={manage}>Start it in the console</LinkButton><LinkButton icon="trajectory" href={`${console}trajectory/${state.id}`}>Its steps</LinkButton></>}>
-        {state.reason ?? 'No reason is known.'} Its disk is kept{state.deadline ? ' for some time' : ''}.
+        {sentence(state.reason ?? 'No reason is known')} Its disk is kept{state.deadline ? ' for some time' : ''}.
       </EmptyState>
     </Filled>
   );

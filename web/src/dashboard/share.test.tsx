@@ -30,7 +30,7 @@ it('leads to the console if this session makes no tickets', async () => {
   answering({ 'POST /tickets': () => json({ message: 'a ticket can\'t be used to make another', code: 'forbidden' }, 403) });
   render(<ShareDialog name="demo" keys console="http://box.example/" close={() => {}} />);
   fireEvent.click(screen.getByRole('button', { name: 'Create a link' }));
-  expect((await screen.findByRole('alert')).textContent).toContain('a ticket can\'t be used');
+  expect((await screen.findByRole('alert')).textContent).toContain('A ticket can\'t be used');
   expect(screen.getByRole('link', { name: 'Open the keys' }).getAttribute('href')).toBe('http://box.example/#/keys');
 });
 

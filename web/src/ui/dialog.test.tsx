@@ -55,8 +55,8 @@ it('keeps a form open until it is accepted, with errors at fields and the server
   expect(input.getAttribute('aria-invalid')).toBeNull();
   fireEvent.click(submit);
   const alert = await screen.findByRole('alert');
-  expect(alert.textContent).toContain('quota exceeded');
-  expect(alert.textContent).toContain('delete one');
+  expect(alert.textContent).toContain('Quota exceeded');
+  expect(alert.textContent).toContain('Delete one');
   fireEvent.click(submit);
   await waitFor(() => expect(screen.queryByRole('dialog')).toBeNull());
   expect(sent).toHaveBeenLastCalledWith(64 << 20);

@@ -30,10 +30,10 @@ describe('notifications', () => {
     });
     const status = screen.getByRole('status');
     expect(status.textContent).toContain('Created one.');
-    expect(status.textContent).toContain('ask an admin');
+    expect(status.textContent).toContain('Ask an admin');
     act(() => { vi.advanceTimersByTime(10_000); });
     expect(status.textContent).not.toContain('Created one.');
-    expect(status.textContent).toContain('the role does not allow this');
+    expect(status.textContent).toContain('The role does not allow this');
     fireEvent.click(screen.getByRole('button', { name: 'Dismiss' }));
     expect(status.textContent).toBe('');
   });
@@ -105,7 +105,7 @@ it('states, meters and errors have names', () => {
   render(<><State name="running" /><Meter share={0.5} label="CPU used">half</Meter><ErrorState error={new ApiError(503, { detail: 'busy', hint: 'wait' })} retry={() => {}} /></>);
   expect(screen.getByText('running').dataset.tone).toBe('good');
   expect(screen.getByRole('meter', { name: 'CPU used' }).getAttribute('aria-valuenow')).toBe('50');
-  expect(screen.getByRole('alert').textContent).toContain('wait');
+  expect(screen.getByRole('alert').textContent).toContain('Wait');
 });
 
 it('code is shown in the chosen language', () => {

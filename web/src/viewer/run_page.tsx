@@ -231,7 +231,7 @@ function Gone({ id, reason }: { id: string; reason: string }): ComponentChildren
   return (
     <Page title="This trajectory is not here">
       <section class="panel gone" role="alert">
-        <EmptyState icon="alert" title={reason} actions={<LinkButton kind="primary" href={address('/trajectories')}>All trajectories</LinkButton>}>
+        <EmptyState icon="alert" title={reason.replace(/\.$/, '')} actions={<LinkButton kind="primary" href={address('/trajectories')}>All trajectories</LinkButton>}>
           <span class="mono">{id}</span> may have been removed when the limit for trajectories was reached, may belong to another tenant, or its address is wrong.
         </EmptyState>
       </section>

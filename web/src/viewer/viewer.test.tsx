@@ -272,7 +272,7 @@ describe('a run', () => {
     const events = await source();
     events.readyState = 2;
     events.onerror?.();
-    await vi.waitFor(() => expect([run.state, run.reason]).toEqual(['gone', 'there is no trajectory id']));
+    await vi.waitFor(() => expect([run.state, run.reason]).toEqual(['gone', 'There is no trajectory id.']));
     run.close();
   });
 });

@@ -19,7 +19,7 @@ const ROUNDS: usize = 10;
 const WARM_UP: usize = 2;
 /// Bytes of one transfer, and of one at 1 Gbit/s.
 const BYTES: usize = 512 << 20;
-const PACED_BYTES: usize = 128 << 20;
+const SLOW_BYTES: usize = 128 << 20;
 /// New connections of one round.
 const CONNECTIONS: usize = 100;
 /// Sandboxes and rules of each, for the proxy's memory.
@@ -32,8 +32,10 @@ pub(super) const ADDRESS: &str = "11.204.0.2";
 const SENDER: u16 = 9001;
 const GREETER: u16 = 9002;
 const WEB: u16 = 9003;
-const PACED: u16 = 9004;
-/// Sends without end, greets once, answers one request, and sends at 1 Gbit/s, on a port each.
+/// 1 and 10 Gbit/s.
+const SLOW: u16 = 9004;
+const PACED: u16 = 9005;
+/// Sends without end, greets once, answers one request, and sends at 1 and at 10 Gbit/s, on a port each.
 const SERVERS: &str = r#"
 import socket, threading, time
 def serve(port, answer):
@@ -48,15 +50,17 @@ def serve(port, answer):
 block = bytes(1 << 20)
 def send(connection):
     while True: connection.sendall(block)
-def pace(connection):
-    begun, sent = time.monotonic(), 0
-    while True:
-        connection.sendall(block[:1 << 18])
-        sent += 1 << 18
-        time.sleep(max(0, begun + sent / 125e6 - time.monotonic()))
+def pace(rate):
+    def send(connection):
+        begun, sent = time.monotonic(), 0
+        while True:
+            connection.sendall(block[:1 << 18])
+            sent += 1 << 18
+            time.sleep(max(0, begun + sent / rate - time.monotonic()))
+    return send
 def web(connection):
     connection.recv(4096); connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
-serve(9001, send); serve(9002, lambda connection: connection.sendall(b"x")); serve(9003, web); serve(9004, pace)
+serve(9001, send); serve(9002, lambda connection: connection.sendall(b"x")); serve(9003, web); serve(9004, pace(125e6)); serve(9005, pace(1250e6))
 print("ready", flush=True)
 threading.Event().wait()
 "#;
@@ -65,7 +69,7 @@ const CLIENT: &str = r#"
 import socket, sys, time
 port, count = int(sys.argv[1]), int(sys.argv[2])
 def connect(): return socket.create_connection(("11.204.0.2", port), 10)
-if port in (9001, 9004):
+if port in (9001, 9004, 9005):
     with connect() as s:
         buffer, left, begun = bytearray(1 << 20), count, time.perf_counter_ns()
         while left > 0: left -= s.recv_into(buffer)
@@ -88,13 +92,14 @@ pub(super) fn measure(port: u16, api: &mut Connection, report: &mut Report) -> O
 }
 
 fn connections(api: &mut Connection, report: &mut Report) -> Outcome {
-    let rules = [format!("{ADDRESS}:{SENDER},{GREETER},{PACED}/tcp"), format!("{ADDRESS}:{WEB}/http")];
+    let rules = [format!("{ADDRESS}:{SENDER},{GREETER},{SLOW},{PACED}/tcp"), format!("{ADDRESS}:{WEB}/http")];
     for (name, network) in [(OPEN, json!("open")), (POLICED, json!({ "mode": "allowlist", "allow": rules }))] {
         api.post("/api/v2/sandboxes", &json!({ "name": name, "image": "base", "network": network }))?;
         api.bash(name, &format!("cat >/tmp/client.py <<'END'\n{CLIENT}\nEND"))?;
     }
     for (what, port, count) in [
-        ("transfer of 128 MiB at 1 Gbit/s", PACED, PACED_BYTES),
+        ("transfer of 128 MiB at 1 Gbit/s", SLOW, SLOW_BYTES),
+        ("transfer of 512 MiB at 10 Gbit/s", PACED, BYTES),
         ("transfer of 512 MiB as fast as it goes", SENDER, BYTES),
         ("new connection", GREETER, CONNECTIONS),
         ("new request", WEB, CONNECTIONS),
@@ -110,7 +115,7 @@ fn connections(api: &mut Connection, report: &mut Report) -> Outcome {
         }
         let name = format!("{what} under an allowlist, p50");
         let row = match port {
-            PACED => Row::ratio(&name, &ours, 0.5, &floors, 0.5, 1.05),
+            SLOW | PACED => Row::ratio(&name, &ours, 0.5, &floors, 0.5, 1.05),
             // Without a link, each byte is copied twice more, and nothing else limits it.
             SENDER => Row::ratio(&name, &ours, 0.5, &floors, 0.5, 1.05).goal_only(),
             _ => Row::added(&name, &ours, &floors, 1.0),

@@ -1,6 +1,6 @@
 //! Arguments of `ls` and `inspect`.
 
-use arenite_model::{GroupName, ImageName, NodeName, SandboxId, SandboxName, SandboxState};
+use arenite_model::{GroupName, ImageName, NodeName, SandboxId, SandboxName, SandboxState, TenantId};
 use clap::Args;
 
 use super::{ListOutput, Output, Server};
@@ -40,6 +40,9 @@ pub(crate) struct LsArgs {
     /// Only sandboxes of this node
     #[arg(long, value_name = "NODE")]
     node: Option<NodeName>,
+    /// Sandboxes of this tenant instead of the key's; for operators
+    #[arg(long, value_name = "TENANT")]
+    tenant: Option<TenantId>,
     /// Only sandboxes with this client tag
     #[arg(long, value_name = "TAG")]
     client_tag: Option<String>,
@@ -90,6 +93,7 @@ impl LsArgs {
             ("image", self.image.as_ref().map(ImageName::as_str)),
             ("group", self.group.as_ref().map(GroupName::as_str)),
             ("node", self.node.as_ref().map(NodeName::as_str)),
+            ("tenant", self.tenant.as_ref().map(TenantId::as_str)),
             ("client_tag", self.client_tag.as_deref()),
             ("parent", self.parent.as_ref().map(SandboxId::as_str)),
             ("name_prefix", self.name_prefix.as_deref()),

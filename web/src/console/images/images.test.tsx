@@ -80,7 +80,7 @@ it('shows an image with its layers, and one that is missing', async () => {
   cleanup();
   show('#/images/none');
   render(<ImagesPage rights={ADMIN} />);
-  expect((await screen.findByRole('alert')).textContent).toContain('image "none" is not built here');
+  expect((await screen.findByRole('alert')).textContent).toContain('Image "none" is not built here');
 });
 
 it('pulls with the bytes of the server, and knows when it is done', async () => {
@@ -110,8 +110,8 @@ it('tells apart a refusal, a lost connection, and a cancelled build', async () =
   await waitFor(() => expect(screen.getByRole('log').textContent).toBe('Step 2 of 3: RUN make\n  cc: no such file\n'));
   expect(screen.getByRole('progressbar', { name: 'Steps of a' }).getAttribute('aria-valuenow')).toBe('33');
   refused.send('failed', { status: 422, detail: 'step 2 failed with exit code 1', hint: 'read its output' });
-  await waitFor(() => expect(screen.getByRole('listitem', { name: 'Build of a' }).textContent).toContain('step 2 failed with exit code 1'));
-  expect(screen.getByRole('listitem', { name: 'Build of a' }).textContent).toContain('read its output');
+  await waitFor(() => expect(screen.getByRole('listitem', { name: 'Build of a' }).textContent).toContain('Step 2 failed with exit code 1'));
+  expect(screen.getByRole('listitem', { name: 'Build of a' }).textContent).toContain('Read its output');
 
   for (const ends of ['end', 'fail'] as const) {
     const lost = stream();

@@ -65,6 +65,32 @@ it('shows nodes where there are several, and filters by them on the server', asy
   known.value = [];
 });
 
+it('shows operators the sandboxes of another tenant, and nothing that would reach their own', async () => {
+  const operator = new Rights({ ...ADMIN.me, operator: true });
+  const own = sandboxes.value;
+  fetched.mockImplementation(path => Promise.resolve(new Response(JSON.stringify(
+    path === 'api/v2/tenants' ? { tenants: [{ name: 'acme' }, { name: 'other' }] } : path === 'api/v2/sandboxes?tenant=other' ? { sandboxes: [sandbox('old')] } : { sandboxes: own },
+  ))));
+  render(<SandboxesPage rights={operator} />);
+  fireEvent.click(await screen.findByRole('button', { name: 'Filter by tenant' }));
+  fireEvent.click(screen.getByRole('menuitemcheckbox', { name: 'other' }));
+  // At once: a row of one tenant must not be taken for one of another.
+  expect(screen.queryByText('new')).toBeNull();
+  await waitFor(() => expect(screen.getByText('old')).toBeTruthy());
+  expect(names()).toEqual([]);
+  expect(screen.queryByRole('checkbox')).toBeNull();
+  expect(screen.queryByRole('button', { name: 'Delete old' })).toBeNull();
+  fireEvent.click(screen.getByRole('button', { name: 'Remove the filter tenant: other' }));
+  await waitFor(() => expect(names()).toEqual(['new', 'paused', 'old']));
+});
+
+it('offers tenants only to operators', async () => {
+  render(<SandboxesPage rights={ADMIN} />);
+  await waitFor(() => expect(fetched).toHaveBeenCalled());
+  expect(fetched.mock.calls.some(([path]) => path === 'api/v2/tenants')).toBe(false);
+  expect(screen.queryByRole('button', { name: 'Filter by tenant' })).toBeNull();
+});
+
 it('deletes those that are selected, after a question', async () => {
   render(<><SandboxesPage rights={ADMIN} /><Dialogs /></>);
   fireEvent.click(screen.getByRole('checkbox', { name: 'Select old' }));

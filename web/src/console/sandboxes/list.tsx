@@ -15,8 +15,9 @@ import { type Filter, NO_FILTER, type Sandbox, dashboardAddress, failure, isFilt
 import { type ListView, STATES, readView, removeView, saveView, savedViews, viewQuery } from './views';
 
 export function SandboxesPage({ rights }: { rights: Rights }) {
-  const manages = rights.may('manage');
   const view = readView(route.value.query);
+  const isOthers = view.filter.tenant !== '' && view.filter.tenant !== rights.me.tenant;
+  const manages = rights.may('manage') && !isOthers;
   const show = (part: Partial<ListView>): void => replaceQuery(viewQuery({ ...view, ...part }));
   const filterKey = JSON.stringify(view.filter);
   useEffect(() => setFilter(view.filter), [filterKey]);
@@ -52,9 +53,10 @@ export function SandboxesPage({ rights }: { rights: Rights }) {
     if (await askToDelete([name])) await work(name, () => remove(name));
   };
   const hasNodes = useMemo(() => current.some(one => one.node), [current]);
-  const columns = useMemo(() => newColumns({ manages, hasNodes, busy, work, removeOne }), [manages, hasNodes, busy]);
+  const columns = useMemo(() => newColumns({ manages, isOthers, hasNodes, busy, work, removeOne }), [manages, isOthers, hasNodes, busy]);
   const sort: Sort = { column: view.sort.replace(/^-/, ''), down: view.sort.startsWith('-') };
   const key = (event: KeyboardEvent, sandbox: Sandbox): void => {
+    if (isOthers) return;
     if (event.key === 's') openSteps(sandbox.name, sandbox.id);
     else if (event.key === 'd') location.href = dashboardAddress(sandbox.name);
     else if (event.key === 'Delete' && manages) void removeOne(sandbox.name);
@@ -66,7 +68,7 @@ export function SandboxesPage({ rights }: { rights: Rights }) {
   return (
     <Page title="Sandboxes" beside={<span class="quiet" role="status" aria-label="Number of sandboxes">{count}</span>}
       actions={manages && <Button kind="primary" icon="plus" onPress={() => openCreate()}>Create sandbox</Button>}>
-      <Toolbar view={view} show={show} search={search} />
+      <Toolbar rights={rights} view={view} show={show} search={search} />
       <ActiveFilters filter={view.filter} show={next => show({ filter: next })} />
       {failure.value && ready.value && <p class="notice bad" role="alert">{failure.value.message}</p>}
       {manages && selected.length > 0 && <BulkBar selected={selected} clear={() => setPicked(new Set())} />}
@@ -90,14 +92,16 @@ function NoSandboxes({ manages }: { manages: boolean }) {
   );
 }
 
-function Toolbar({ view, show, search }: { view: ListView; show: (part: Partial<ListView>) => void; search: { current: HTMLInputElement | null } }) {
+function Toolbar({ rights, view, show, search }: { rights: Rights; view: ListView; show: (part: Partial<ListView>) => void; search: { current: HTMLInputElement | null } }) {
   const { filter: active } = view;
   const choices = useResource('filters', async signal => {
-    const [templates, groups] = await Promise.all([
+    const [templates, groups, tenants] = await Promise.all([
       all('/api/v2/templates', 'templates', { signal }).catch(() => []),
       all('/api/v2/groups', 'groups', { signal }).catch(() => []),
+      rights.managesTenants ? all('/api/v2/tenants', 'tenants', { signal }).catch(() => []) : [],
     ]);
-    return { templates: templates.map(one => one.name), groups: groups.map(one => one.name) };
+    const names = (of: readonly { name: string }[]): string[] => of.map(one => one.name);
+    return { templates: names(templates), groups: names(groups), tenants: names(tenants) };
   });
   const set = (part: Partial<Filter>): void => show({ filter: { ...active, ...part } });
   const toggle = (state: (typeof STATES)[number]): void => set({ states: active.states.includes(state) ? active.states.filter(one => one !== state) : [...active.states, state] });
@@ -105,6 +109,7 @@ function Toolbar({ view, show, search }: { view: ListView; show: (part: Partial<
     names.map(name => ({ text: name, checked: name === chosen, onPress: () => choose(name === chosen ? '' : name) }));
   const templates = choices.data?.templates ?? [];
   const groups = choices.data?.groups ?? [];
+  const tenants = choices.data?.tenants ?? [];
   const everything = known.value;
   const nodes = useMemo(() => [...new Set(everything.flatMap(one => one.node ?? []))].sort(), [everything]);
   return (
@@ -115,6 +120,7 @@ function Toolbar({ view, show, search }: { view: ListView; show: (part: Partial<
         {templates.length > 0 && <Menu label="Filter by template" items={one(templates, active.template, template => set({ template }))}>Template</Menu>}
         {groups.length > 0 && <Menu label="Filter by group" items={one(groups, active.group, group => set({ group }))}>Group</Menu>}
         {nodes.length > 1 && <Menu label="Filter by node" items={one(nodes, active.node, node => set({ node }))}>Node</Menu>}
+        {tenants.length > 1 && <Menu label="Filter by tenant" items={one(tenants, active.tenant || rights.me.tenant, tenant => set({ tenant: tenant === rights.me.tenant ? '' : tenant }))}>Tenant</Menu>}
         <Button label="Filter by label" onPress={() => openLabelFilter(label => set({ labels: [...new Set([...active.labels, label])] }))}>Label</Button>
         <Views view={view} />
       </div>
@@ -179,6 +185,7 @@ function ActiveFilters({ filter: active, show }: { filter: Filter; show: (next: 
       {active.group && chip(`group: ${active.group}`, { ...active, group: '' })}
       {active.image && chip(`image: ${active.image}`, { ...active, image: '' })}
       {active.node && chip(`node: ${active.node}`, { ...active, node: '' })}
+      {active.tenant && chip(`tenant: ${active.tenant}`, { ...active, tenant: '' })}
       <Button small kind="plain" onPress={() => show(NO_FILTER)}>Clear filters</Button>
     </div>
   );
@@ -218,6 +225,8 @@ function BulkBar({ selected, clear }: { selected: readonly Sandbox[]; clear: () 
 
 interface RowTools {
   manages: boolean;
+  /** Another tenant's: they have no pages here. */
+  isOthers: boolean;
   /** Its server is one of several. */
   hasNodes: boolean;
   busy: ReadonlySet<string>;
@@ -225,9 +234,9 @@ interface RowTools {
   removeOne: (name: string) => Promise<void>;
 }
 
-function newColumns({ manages, hasNodes, busy, work, removeOne }: RowTools): Column<Sandbox>[] {
+function newColumns({ manages, isOthers, hasNodes, busy, work, removeOne }: RowTools): Column<Sandbox>[] {
   return [
-    { id: 'name', title: 'Name', className: 'clip-cell', sort: one => one.name, cell: one => <><a class="title" href={sandboxPage(one.name)}>{one.name}</a><small class="mono">{one.id}</small></> },
+    { id: 'name', title: 'Name', className: 'clip-cell', sort: one => one.name, cell: one => <>{isOthers ? <span class="title">{one.name}</span> : <a class="title" href={sandboxPage(one.name)}>{one.name}</a>}<small class="mono">{one.id}</small></> },
     { id: 'state', title: 'State', sort: one => one.state, className: 'clip-cell', cell: one => {
       const reason = reasonText(one);
       return <div><State name={one.state} />{reason && <small class="reason" title={reason}>{reason}</small>}</div>;
@@ -238,7 +247,7 @@ function newColumns({ manages, hasNodes, busy, work, removeOne }: RowTools): Col
     { id: 'memory', title: 'Memory', sort: one => loads.get(one.id)?.memory_bytes ?? -1, cell: one => <MemoryCell id={one.id} /> },
     { id: 'age', title: 'Age', number: true, sort: one => Date.parse(one.created_at), cell: one => <Time at={one.created_at} form="age" /> },
     { id: 'ends', title: 'Ends in', number: true, low: true, sort: one => (one.deadline ? Date.parse(one.deadline.at) : Infinity), cell: one => <EndsCell sandbox={one} /> },
-    { id: 'actions', title: '', cell: one => {
+    ...(isOthers ? [] : [{ id: 'actions', title: '', cell: one => {
       const next = NEXT[one.state];
       const steps = recorded.value.get(one.id)?.steps ?? 0;
       const isBusy = busy.has(one.name);
@@ -250,7 +259,7 @@ function newColumns({ manages, hasNodes, busy, work, removeOne }: RowTools): Col
           {manages && <IconButton small kind="plain" icon="trash" label={`Delete ${one.name}`} title="Delete" disabled={isBusy} onPress={() => removeOne(one.name)} />}
         </div>
       );
-    } },
+    } }] satisfies Column<Sandbox>[]),
   ];
 }
 

@@ -21,12 +21,14 @@ export interface Filter {
   group: string;
   image: string;
   node: string;
+  /** The caller's if it is empty; others are for operators. */
+  tenant: string;
 }
 
-export const NO_FILTER: Filter = { states: [], labels: [], template: '', group: '', image: '', node: '' };
+export const NO_FILTER: Filter = { states: [], labels: [], template: '', group: '', image: '', node: '', tenant: '' };
 
 export function isFiltered(filter: Filter): boolean {
-  return filter.states.length > 0 || filter.labels.length > 0 || filter.template !== '' || filter.group !== '' || filter.image !== '' || filter.node !== '';
+  return filter.states.length > 0 || filter.labels.length > 0 || filter.template !== '' || filter.group !== '' || filter.image !== '' || filter.node !== '' || filter.tenant !== '';
 }
 
 /** Totals of all measured sandboxes at a time. */
@@ -96,12 +98,12 @@ function slim(sandbox: Sandbox): void {
 
 async function readAll(): Promise<void> {
   const asked = filter.value;
-  const { states, labels, template, group, image, node } = asked;
+  const { states, labels, ...single } = asked;
   const begun = performance.now();
   changed.clear();
   mayMiss = false;
   try {
-    const found = await all('/api/v2/sandboxes', 'sandboxes', { query: { state: states, label: labels, template, group, image, node } });
+    const found = await all('/api/v2/sandboxes', 'sandboxes', { query: { state: states, label: labels, ...single } });
     found.forEach(slim);
     took = performance.now() - begun;
     // Who changed the filter asked for another read.
@@ -175,6 +177,11 @@ function changedSoon(): void {
 
 export function setFilter(next: Filter): void {
   if (JSON.stringify(next) === JSON.stringify(filter.value)) return;
+  // Names are a tenant's: what is done to a row must not reach a sandbox of another one.
+  if (next.tenant !== filter.value.tenant) batch(() => {
+    sandboxes.value = [];
+    ready.value = false;
+  });
   filter.value = next;
   void refresh();
 }

@@ -20,14 +20,14 @@ export function readView(query: URLSearchParams): ListView {
     find: query.get('find') ?? '',
     filter: {
       states: list('state').filter((state): state is State => (STATES as readonly string[]).includes(state)),
-      labels: list('label').map(decoded).filter(Boolean), template: query.get('template') ?? '', group: query.get('group') ?? '', image: query.get('image') ?? '', node: query.get('node') ?? '',
+      labels: list('label').map(decoded).filter(Boolean), template: query.get('template') ?? '', group: query.get('group') ?? '', image: query.get('image') ?? '', node: query.get('node') ?? '', tenant: query.get('tenant') ?? '',
     },
     sort: query.get('sort') ?? DEFAULT_SORT,
   };
 }
 
-export function viewQuery({ find, filter: { states, labels, template, group, image, node }, sort }: ListView): Record<string, string> {
-  return { find: find.trim(), state: states.join(','), label: labels.map(encodeURIComponent).join(','), template, group, image, node, sort: sort === DEFAULT_SORT ? '' : sort };
+export function viewQuery({ find, filter: { states, labels, ...single }, sort }: ListView): Record<string, string> {
+  return { find: find.trim(), state: states.join(','), label: labels.map(encodeURIComponent).join(','), ...single, sort: sort === DEFAULT_SORT ? '' : sort };
 }
 
 export interface SavedView {

@@ -187,7 +187,7 @@ describe('the list', () => {
   it('stays as it was if another folder can\'t be read', async () => {
     const { container } = await list();
     fireEvent.click(screen.getByRole('button', { name: 'folder/' }));
-    expect((await screen.findByRole('alert')).textContent).toContain('there is no /home/folder');
+    expect((await screen.findByRole('alert')).textContent).toContain('There is no /home/folder');
     expect(container.querySelectorAll('button.name')).toHaveLength(3);
   });
 });

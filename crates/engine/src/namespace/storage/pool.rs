@@ -19,6 +19,9 @@ const DETACH_LIMIT: Duration = Duration::from_secs(15);
 const START_LIMIT: Duration = Duration::from_secs(1);
 const LEAST_BYTES: u64 = 256 << 20;
 const MOST_DEFAULT_BYTES: u64 = 256 << 30;
+/// Bytes of a node of the trees of btrfs, at least a page. The first write after a snapshot adds references to all that the
+/// changed nodes refer to, and the next snapshot waits for that. Half the usual size of a node needs half as many.
+const NODE_BYTES: usize = 8 << 10;
 /// `discard=async` returns freed space to the host in the background: the image shrinks again.
 const MOUNT_OPTIONS: &std::ffi::CStr = c"discard=async";
 
@@ -122,6 +125,7 @@ fn format(image: &Path) -> Result<()> {
     // One copy of the metadata: both would be in the same file on the same disk.
     let output = Command::new(PROGRAM)
         .args(["--quiet", "--nodiscard", "--data", "single", "--metadata", "single"])
+        .args(["--nodesize", &NODE_BYTES.max(rustix::param::page_size()).to_string()])
         .args(["--label", "arenite", "--"])
         .arg(image)
         .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
