@@ -266,7 +266,7 @@ def test_it_is_accessible(server: Server, sandbox: Callable[..., LiveSandbox], p
     person.route("**/openapi.json", lambda route: route.fulfill(status=503, json={"detail": "the server is busy", "hint": "wait a moment", "code": "exhausted"}))
     person.goto("about:blank")
     person.goto(f"{server.url}/docs")
-    expect(person.get_by_role("main").get_by_role("alert")).to_contain_text("wait a moment")
+    expect(person.get_by_role("main").get_by_role("alert")).to_contain_text("Wait a moment")
     check("unreadable")
     person.unroute_all(behavior="ignoreErrors")
     person.get_by_role("button", name="Try again").click()

@@ -38,9 +38,9 @@ export function milliseconds(ms: number): string {
   return ms >= 10 ? `${ms.toFixed(0)} ms` : `${ms.toFixed(1)} ms`;
 }
 
-/** With a capital letter first, unless it is a command. */
+/** With a capital letter first, unless that is a command, or a name such as `memory_bytes`. */
 export function capitalized(text: string): string {
-  return text.startsWith('arenite ') ? text : `${text.charAt(0).toUpperCase()}${text.slice(1)}`;
+  return /^(?!arenite\b)[a-z]+(?![\w./-]|:\/\/)/.test(text) ? `${text.charAt(0).toUpperCase()}${text.slice(1)}` : text;
 }
 
 /** A message of the server as a sentence: those begin in lower case. */

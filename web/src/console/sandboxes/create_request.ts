@@ -141,11 +141,11 @@ function defined<T extends object>(fields: T): { [field in keyof T]: NonNullable
 const OF_QUOTA: Record<string, CreateField> = { cpu_millis: 'cpu', memory_bytes: 'memory', disk_bytes: 'disk', max_timeout_seconds: 'timeout', timeout_seconds: 'timeout' };
 /** How messages name a field, at their start. */
 const NAMED: [RegExp, CreateField][] = [
-  [/^(resources\.)?memory_bytes\b/, 'memory'], [/^(resources\.)?cpu_millis\b/, 'cpu'], [/^(resources\.)?disk_bytes\b/, 'disk'],
-  [/^env\b/, 'env'], [/^labels?\b/, 'labels'], [/^(args|main command)\b/, 'command'], [/^idle_timeout_seconds\b/, 'idleTimeout'],
-  [/^idle_policy\b/, 'idlePolicy'], [/^timeout_seconds\b/, 'timeout'], [/^(count|min)\b/, 'count'], [/^network\b/, 'network'],
-  [/^(the |invalid )?network rule\b/, 'allow'], [/^(there is no )?secrets?\b/, 'secrets'], [/^(there is no )?volumes?\b/, 'volumes'],
-  [/^(there is no )?template\b/, 'template'], [/^(there is no )?image\b/, 'image'], [/^(sandbox )?name\b/, 'name'],
+  [/^(resources\.)?memory_bytes\b/i, 'memory'], [/^(resources\.)?cpu_millis\b/i, 'cpu'], [/^(resources\.)?disk_bytes\b/i, 'disk'],
+  [/^env\b/i, 'env'], [/^labels?\b/i, 'labels'], [/^(args|main command)\b/i, 'command'], [/^idle_timeout_seconds\b/i, 'idleTimeout'],
+  [/^idle_policy\b/i, 'idlePolicy'], [/^timeout_seconds\b/i, 'timeout'], [/^(count|min)\b/i, 'count'], [/^network\b/i, 'network'],
+  [/^(the |invalid )?network rule\b/i, 'allow'], [/^(there is no )?secrets?\b/i, 'secrets'], [/^(there is no )?volumes?\b/i, 'volumes'],
+  [/^(there is no )?template\b/i, 'template'], [/^(there is no )?image\b/i, 'image'], [/^(sandbox )?name\b/i, 'name'],
 ];
 
 /** The field that a refusal is about; null for the request as a whole. */

@@ -225,7 +225,7 @@ function BulkBar({ selected, clear }: { selected: readonly Sandbox[]; clear: () 
 
 interface RowTools {
   manages: boolean;
-  /** Another tenant's: they have no pages here. */
+  /** Another tenant's: they have no pages here, and are not measured. */
   isOthers: boolean;
   /** Its server is one of several. */
   hasNodes: boolean;
@@ -243,8 +243,10 @@ function newColumns({ manages, isOthers, hasNodes, busy, work, removeOne }: RowT
     } },
     { id: 'image', title: 'Image', low: true, className: 'clip-cell', sort: one => one.spec.image, cell: one => <code>{one.spec.image}</code>, tip: one => one.spec.image },
     ...(hasNodes ? [{ id: 'node', title: 'Node', low: true, className: 'clip-cell', sort: one => one.node ?? '', cell: one => one.node }] satisfies Column<Sandbox>[] : []),
-    { id: 'cpu', title: 'CPU', sort: one => loads.get(one.id)?.cores ?? -1, cell: one => <CpuCell id={one.id} /> },
-    { id: 'memory', title: 'Memory', sort: one => loads.get(one.id)?.memory_bytes ?? -1, cell: one => <MemoryCell id={one.id} /> },
+    ...(isOthers ? [] : [
+      { id: 'cpu', title: 'CPU', sort: one => loads.get(one.id)?.cores ?? -1, cell: one => <CpuCell id={one.id} /> },
+      { id: 'memory', title: 'Memory', sort: one => loads.get(one.id)?.memory_bytes ?? -1, cell: one => <MemoryCell id={one.id} /> },
+    ] satisfies Column<Sandbox>[]),
     { id: 'age', title: 'Age', number: true, sort: one => Date.parse(one.created_at), cell: one => <Time at={one.created_at} form="age" /> },
     { id: 'ends', title: 'Ends in', number: true, low: true, sort: one => (one.deadline ? Date.parse(one.deadline.at) : Infinity), cell: one => <EndsCell sandbox={one} /> },
     ...(isOthers ? [] : [{ id: 'actions', title: '', cell: one => {
