@@ -154,9 +154,9 @@ class Installed:
         gone = self.call("DELETE", f"/api/v1/sandbox/{name}")
         assert gone.status_code == 200, gone.text
 
-    def create(self, name: str) -> None:
+    def create(self, name: str, **spec: Any) -> None:
         resources = {"memory_bytes": 256 << 20, "cpu_millis": 500}
-        made = self.call("POST", "/api/v2/sandboxes", {"name": name, "resources": resources})
+        made = self.call("POST", "/api/v2/sandboxes", {"name": name, "resources": resources, **spec})
         assert made.status_code == 201, made.text
 
 
@@ -205,6 +205,8 @@ def test_values_that_cannot_work_are_refused(helm: str) -> None:
         "mode=nodes,postgres.enabled=true,nodes.dataDir=data": "dataDir",
         "mode=nodes,postgres.enabled=true,podDisruptionBudget.enabled=true": "is for the mode pods",
         "mode=nodes,postgres.enabled=true,sandboxes.images.base=b": "remove sandboxes.images",
+        "mode=nodes,postgres.enabled=true,sandboxes.volumes.storageClass=s": "remove sandboxes.volumes.storageClass",
+        "sandboxes.volumes.accessMode=ReadWriteOncePod": "/sandboxes/volumes/accessMode",
     }.items():
         done = render(value)
         assert done.returncode != 0 and reason in done.stderr, (value, done.stderr)
@@ -268,7 +270,19 @@ def test_helm_installs_upgrades_and_uninstalls(cluster: Cluster, helm: str, imag
         assert release.call("GET", "/healthz", host="evil.example").status_code == 403
         release.use("demo")
 
-        # The volume has the rows and the key that guests know the server by.
+        # Its Role has what volumes of tenants need.
+        made = release.call("POST", "/api/v2/volumes", {"name": "data", "size_bytes": 64 << 20})
+        assert made.status_code == 201, made.text
+        release.create("user", volumes=[{"name": "data", "path": "/data"}])
+        assert release.output("user", "echo kept > /data/file; cat /data/file") == "kept\n"
+        grown = release.call("PATCH", "/api/v2/volumes/data", {"size_bytes": 128 << 20})
+        assert grown.status_code == 200, grown.text
+        claims = cluster.get("-n", release.sandboxes, "persistentvolumeclaims")["items"]
+        assert ["data" in claim["metadata"]["annotations"]["arenite.memo"] for claim in claims] == [True]
+        assert release.call("DELETE", "/api/v2/sandboxes/user").is_success
+        assert release.call("DELETE", "/api/v2/volumes/data").is_success
+
+        # The server's volume has the rows and the key that guests know it by.
         release.create("kept")
         release.output("kept", "echo here > /tmp/file")
         release.put("upgrade", hosts=["arenite.example.org"], podAnnotations={"changed": "yes"})

@@ -123,8 +123,12 @@ pub enum ControlError {
     NotOwnVolume { name: String },
     #[error("this server's engine has no volumes")]
     NoVolumes,
-    #[error("volumes can't be copied here: there is no storage pool")]
-    NoVolumeCopies,
+    #[error("volumes can't be copied here: {reason}")]
+    NoVolumeCopies { reason: &'static str, hint: &'static str },
+    #[error("volume {name} has {size_bytes} bytes, and volumes of a cluster can only grow")]
+    VolumeOnlyGrows { name: VolumeName, size_bytes: u64 },
+    #[error("the files of volume {name} can't be reached by the server: the cluster mounts them in sandboxes only")]
+    NoVolumeFiles { name: VolumeName },
     #[error("volume {name} can't be copied: copies are not made in or from a bucket")]
     NoBucketCopies { name: VolumeName },
     #[error("a lease is from {least:?} to {most:?}")]
@@ -270,7 +274,9 @@ impl ControlError {
             | Self::NoImages
             | Self::NoBuilds { .. }
             | Self::NoVolumes
-            | Self::NoVolumeCopies
+            | Self::NoVolumeCopies { .. }
+            | Self::VolumeOnlyGrows { .. }
+            | Self::NoVolumeFiles { .. }
             | Self::NoBucketCopies { .. } => ErrorCode::Unsupported,
             Self::Gone { .. } => ErrorCode::SandboxFailed,
             Self::BadTemplate { .. }
@@ -354,9 +360,13 @@ impl ControlError {
             Self::NotOwnVolume { .. } => {
                 "create it with: arenite volume create; an operator can declare directories of the host in a template"
             }
-            Self::NoVolumes => "the namespace engine has them",
+            Self::NoVolumes => "the engines namespace and kubernetes have them",
+            Self::VolumeOnlyGrows { .. } => "create a smaller volume, and copy the files in a sandbox that mounts both",
+            Self::NoVolumeFiles { .. } => {
+                "create a sandbox that mounts it, and use that sandbox's API of files: arenite create NAME --volume VOLUME:/data"
+            }
             Self::NoBucketCopies { .. } => "copy its objects with the bucket's own tools",
-            Self::NoVolumeCopies => "start the server with a pool: see docs/VOLUMES.md",
+            Self::NoVolumeCopies { hint, .. } => hint,
             Self::NoNode { .. } => "see which there are: arenite node ls",
             Self::NoNodeFits { .. } => "arenite node ls shows states, drains and labels; arenite node uncordon NAME ends a drain",
             Self::GroupExists { .. } => "renew its lease, or choose another name",

@@ -13,13 +13,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arenite_engine::{
-    BoundSecret, Connection, Created, Ended, Engine, EngineError, Found, FoundState, HostCapacity, Quarantined, Recovery,
-    Remains, Row, Storage, Usage,
+    BoundSecret, ClusterVolumes, Connection, Created, Ended, Engine, EngineError, Found, FoundState, HostCapacity, Quarantined,
+    Recovery, Remains, Row, Storage, Usage,
 };
 use arenite_model::{Death, DeathReason, NetworkPolicy, SandboxId, SandboxSpec};
 use async_trait::async_trait;
 use tokio::io::DuplexStream;
 use tokio::sync::{Notify, broadcast};
+
+use crate::fake_cluster::FakeCluster;
 
 /// The guest's side of a dial: receives the sandbox's id and its end of the connection.
 pub type Guest = Arc<dyn Fn(SandboxId, DuplexStream) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
@@ -98,6 +100,7 @@ struct State {
     /// Work in sandboxes that continues without a call.
     working: HashMap<SandboxId, String>,
     volumes: Option<Arc<Storage>>,
+    cluster_volumes: Option<Arc<dyn ClusterVolumes>>,
     secrets: HashMap<SandboxId, Vec<BoundSecret>>,
 }
 
@@ -192,6 +195,11 @@ impl FakeEngine {
     /// Where tenants' volumes are from now on. Without it, there are none.
     pub fn keep_volumes(&self, storage: Arc<Storage>) {
         self.state().volumes = Some(storage);
+    }
+
+    /// The cluster that has tenants' volumes from now on.
+    pub fn keep_cluster_volumes(&self, cluster: Arc<FakeCluster>) {
+        self.state().cluster_volumes = Some(cluster);
     }
 
     pub fn set_capacity(&self, capacity: HostCapacity) {
@@ -609,6 +617,10 @@ impl Engine for FakeEngine {
 
     fn volumes(&self) -> Option<Arc<Storage>> {
         self.state().volumes.clone()
+    }
+
+    fn cluster_volumes(&self) -> Option<Arc<dyn ClusterVolumes>> {
+        self.state().cluster_volumes.clone()
     }
 
     async fn health(&self) -> Vec<String> {

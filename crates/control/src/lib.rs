@@ -110,6 +110,8 @@ mod create;
 mod error;
 mod events;
 #[cfg(any(test, feature = "fake-engine"))]
+pub mod fake_cluster;
+#[cfg(any(test, feature = "fake-engine"))]
 pub mod fake_engine;
 mod fork_sessions;
 pub mod gone;

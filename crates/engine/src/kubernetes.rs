@@ -33,4 +33,27 @@ pub struct KubernetesConfig {
     pub has_network_policies: bool,
     /// Time for a pod to be scheduled, for clusters that add nodes on demand.
     pub schedule_wait: Duration,
+    /// Storage class of volumes' claims; none: the cluster's default.
+    pub volume_class: Option<String>,
+    pub volume_access: VolumeAccess,
+}
+
+/// Which nodes can mount a volume at the same time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum VolumeAccess {
+    /// One node, so all sandboxes of a volume run on one node.
+    #[default]
+    ReadWriteOnce,
+    /// All nodes.
+    ReadWriteMany,
+}
+
+impl VolumeAccess {
+    /// The access mode of Kubernetes.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ReadWriteOnce => "ReadWriteOnce",
+            Self::ReadWriteMany => "ReadWriteMany",
+        }
+    }
 }

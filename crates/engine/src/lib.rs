@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+mod cluster_volumes;
 pub mod descriptors;
 pub mod docker;
 pub mod file_tree;
@@ -29,9 +30,10 @@ use tokio::sync::broadcast;
 use utoipa::ToSchema;
 
 pub use arenite_egress::{BoundSecret, EgressError, EgressEvent, EventKind, Protocol, Reason};
+pub use cluster_volumes::{ClusterVolume, ClusterVolumes};
 pub use file_tree::FileTreeError;
 pub use guest_request::{GuestAnswer, request_guest};
-pub use kubernetes::KubernetesConfig;
+pub use kubernetes::{KubernetesConfig, VolumeAccess};
 pub use layered_tree::LayeredTree;
 pub use namespace::buckets::{Backing, BucketError, BucketFacts, Buckets};
 pub use namespace::network::{NetworkLog, check_policy, egress_main, suggest_rules};
@@ -280,8 +282,13 @@ pub trait Engine: Send + Sync + 'static {
         Vec::new()
     }
 
-    /// Where it keeps tenants' volumes; none: it has none.
+    /// The storage of this host with tenants' volumes; none: it keeps none there.
     fn volumes(&self) -> Option<Arc<Storage>> {
+        None
+    }
+
+    /// Tenants' volumes, if a cluster has them instead of this host.
+    fn cluster_volumes(&self) -> Option<Arc<dyn ClusterVolumes>> {
         None
     }
 
@@ -465,7 +472,10 @@ pub enum EngineError {
     NoTier { tier: Tier, reason: String, hint: &'static str },
     #[error(transparent)]
     Bucket(#[from] BucketError),
-    /// The storage of sandboxes' disks is unusable.
+    /// The cluster refused a larger size of a volume.
+    #[error("the volume can't grow: {reason}")]
+    NoGrowth { reason: String, hint: &'static str },
+    /// The storage of sandboxes' disks, or of volumes, is unusable.
     #[error("{reason}")]
     Storage { reason: String, hint: Option<String> },
     /// What creates sandboxes can't do it now; a retry may help.
@@ -504,7 +514,7 @@ impl EngineError {
                 ErrorCode::Unsupported
             }
             Self::Timeout { .. } => ErrorCode::Timeout,
-            Self::OtherLayers { .. } | Self::NoProcesses { .. } => ErrorCode::Conflict,
+            Self::OtherLayers { .. } | Self::NoProcesses { .. } | Self::NoGrowth { .. } => ErrorCode::Conflict,
             Self::Busy { .. } => ErrorCode::Exhausted,
             Self::Stage { source, .. } | Self::Dial { source, .. } | Self::Host { source, .. }
                 if descriptors::ran_out(source) =>
@@ -563,7 +573,7 @@ impl EngineError {
             Self::Look { .. } => {
                 Some("nothing was changed and all sandboxes live on; start again when the host has what it lacked".to_owned())
             }
-            Self::NoTier { hint, .. } => Some((*hint).to_owned()),
+            Self::NoTier { hint, .. } | Self::NoGrowth { hint, .. } => Some((*hint).to_owned()),
             Self::NoPauseToDisk { .. } => Some("pause it with the kind freeze".to_owned()),
             Self::Unsupported { .. } => Some("arenite doctor says what this host can enforce".to_owned()),
             _ => None,

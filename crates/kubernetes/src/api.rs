@@ -7,7 +7,7 @@ use std::time::Duration;
 use arenite_engine::EngineError;
 use arenite_model::{SandboxId, with_sources};
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
-use k8s_openapi::api::core::v1::{Event, Pod, Secret};
+use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim, Pod, Secret};
 use kube::api::{Api as KubeApi, DeleteParams, ListParams, ObjectList, Patch, PatchParams, PostParams, Preconditions};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::Status;
@@ -38,6 +38,7 @@ const PAGE: u32 = 500;
 pub(crate) struct Api {
     pub(crate) pods: KubeApi<Pod>,
     pub(crate) events: KubeApi<Event>,
+    pub(crate) volumes: KubeApi<PersistentVolumeClaim>,
     secrets: KubeApi<Secret>,
     reviews: KubeApi<TokenReview>,
     pub(crate) claims: Claims,
@@ -82,6 +83,7 @@ impl Api {
         let api = Self {
             pods: KubeApi::namespaced(client.clone(), &namespace),
             events: KubeApi::namespaced(client.clone(), &namespace),
+            volumes: KubeApi::namespaced(client.clone(), &namespace),
             secrets: KubeApi::namespaced(client.clone(), &namespace),
             claims: Claims::new(client.clone(), &namespace),
             reviews: KubeApi::all(client),
@@ -139,7 +141,7 @@ impl Api {
     pub(crate) async fn delete_record(&self, id: &SandboxId) -> Result<(), EngineError> {
         let stage = "deleting the sandbox's Secret";
         let (name, params) = (object_name(id), DeleteParams::default());
-        ignore_missing(call(stage, || self.secrets.delete(&name, &params)).await.map(drop), stage)
+        ignore_missing(call(stage, || self.secrets.delete(&name, &params)).await.map(drop)).map_err(|error| error.at_stage(stage))
     }
 
     /// Checks the credentials, the rights and the namespace.
@@ -150,11 +152,13 @@ impl Api {
     }
 
     pub(crate) async fn records(&self) -> Result<Vec<Secret>, EngineError> {
-        list("the sandboxes' Secrets", &self.secrets, &self.selector()).await
+        let what = "the sandboxes' Secrets";
+        list(what, &self.secrets, &self.selector()).await.map_err(|error| unread(what, &error))
     }
 
     pub(crate) async fn all_pods(&self) -> Result<Vec<Pod>, EngineError> {
-        list("the sandboxes' pods", &self.pods, &self.selector()).await
+        let what = "the sandboxes' pods";
+        list(what, &self.pods, &self.selector()).await.map_err(|error| unread(what, &error))
     }
 
     /// Creates a pod. One of this name with the same owner is from an earlier attempt.
@@ -177,7 +181,7 @@ impl Api {
         let stage = "deleting the sandbox's pod";
         let preconditions = uid.map(|uid| Preconditions { uid: Some(uid.to_owned()), resource_version: None });
         let params = DeleteParams { grace_period_seconds: Some(grace.unwrap_or(0)), preconditions, ..DeleteParams::default() };
-        ignore_missing(call(stage, || self.pods.delete(name, &params)).await.map(drop), stage)
+        ignore_missing(call(stage, || self.pods.delete(name, &params)).await.map(drop)).map_err(|error| error.at_stage(stage))
     }
 
     /// The uid of the pod of a token. None: the token is not valid.
@@ -197,16 +201,18 @@ impl Api {
     }
 }
 
-async fn list<K>(what: &str, api: &KubeApi<K>, selector: &str) -> Result<Vec<K>, EngineError>
+fn unread(what: &str, error: &CallError) -> EngineError {
+    EngineError::Look { what: what.to_owned(), source: std::io::Error::other(error.to_string()) }
+}
+
+pub(crate) async fn list<K>(what: &str, api: &KubeApi<K>, selector: &str) -> Result<Vec<K>, CallError>
 where
     K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
 {
     let mut all = Vec::new();
     let mut params = ListParams::default().labels(selector).limit(PAGE);
     loop {
-        let page: ObjectList<K> = call(what, || api.list(&params))
-            .await
-            .map_err(|error| EngineError::Look { what: what.to_owned(), source: std::io::Error::other(error.to_string()) })?;
+        let page: ObjectList<K> = call(what, || api.list(&params)).await?;
         all.extend(page.items);
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),
@@ -215,12 +221,12 @@ where
     }
 }
 
-pub(crate) fn ignore_missing(called: Result<(), CallError>, stage: &str) -> Result<(), EngineError> {
+pub(crate) fn ignore_missing(called: Result<(), CallError>) -> Result<(), CallError> {
     match called {
         Err(CallError::Api(status)) if status.code == 404 => Ok(()),
         // With a precondition: it was replaced, so the one that was meant is gone.
         Err(CallError::Api(status)) if status.code == 409 => Ok(()),
-        other => other.map_err(|error| error.at_stage(stage)),
+        other => other,
     }
 }
 
@@ -235,28 +241,34 @@ pub(crate) enum CallError {
 
 impl CallError {
     pub(crate) fn at_stage(self, stage: &str) -> EngineError {
-        match self {
-            Self::Unreachable(_) => EngineError::Busy { reason: self.to_string(), retry_after: RETRY_AFTER },
-            Self::Api(status) if is_busy(&status) => {
-                let retry_after = retry_after(&status).unwrap_or(RETRY_AFTER);
-                EngineError::Busy { reason: format!("the cluster's API server is busy: {}", status.message), retry_after }
+        self.busy().unwrap_or_else(|| failed(stage, self.to_string(), self.hint()))
+    }
+
+    /// The error, if a retry may help.
+    pub(crate) fn busy(&self) -> Option<EngineError> {
+        let (reason, retry_after) = match self {
+            Self::Unreachable(_) => (self.to_string(), RETRY_AFTER),
+            Self::Api(status) if is_busy(status) => {
+                (format!("the cluster's API server is busy: {self}"), retry_after(status).unwrap_or(RETRY_AFTER))
             }
-            Self::Api(status) if status.code == 403 && status.message.contains("exceeded quota") => EngineError::Busy {
-                reason: format!("the quota of the cluster's namespace: {}", status.message),
-                retry_after: Duration::from_secs(30),
-            },
-            Self::Api(status) => {
-                let hint = match status.code {
-                    401 => Some("the server's credentials for the cluster are not valid, or have expired"),
-                    403 if status.message.contains("PodSecurity") => Some(
-                        "the namespace's PodSecurity level refuses the pod: see the settings kubernetes_template and docs/KUBERNETES.md",
-                    ),
-                    403 => Some("the server's service account lacks a right: see the roles in docs/KUBERNETES.md"),
-                    404 => Some("the namespace is missing: kubernetes_namespace names one that exists"),
-                    _ => None,
-                };
-                failed(stage, status.message.clone(), hint)
+            Self::Api(status) if status.code == 403 && status.message.contains("exceeded quota") => {
+                (format!("the quota of the cluster's namespace: {self}"), Duration::from_secs(30))
             }
+            Self::Api(_) => return None,
+        };
+        Some(EngineError::Busy { reason, retry_after })
+    }
+
+    pub(crate) fn hint(&self) -> Option<&'static str> {
+        let Self::Api(status) = self else { return None };
+        match status.code {
+            401 => Some("the server's credentials for the cluster are not valid, or have expired"),
+            403 if status.message.contains("PodSecurity") => Some(
+                "the namespace's PodSecurity level refuses the pod: see the settings kubernetes_template and docs/KUBERNETES.md",
+            ),
+            403 => Some("the server's service account lacks a right: see the roles in docs/KUBERNETES.md"),
+            404 => Some("the namespace is missing: kubernetes_namespace names one that exists"),
+            _ => None,
         }
     }
 }

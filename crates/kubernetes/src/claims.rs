@@ -122,7 +122,7 @@ impl Claims {
         let stage = "deleting the claim of a pod";
         let propagation_policy = Some(PropagationPolicy::Background);
         let (name, params) = (object_name(id), DeleteParams { propagation_policy, ..DeleteParams::default() });
-        ignore_missing(call(stage, || self.claims.delete(&name, &params)).await.map(drop), stage)
+        ignore_missing(call(stage, || self.claims.delete(&name, &params)).await.map(drop)).map_err(|error| error.at_stage(stage))
     }
 }
 

@@ -9,7 +9,8 @@ use arenite_channel::{Connector, Identity, PublicKey};
 use arenite_engine::descriptors::DescriptorCount;
 use arenite_engine::namespace::ServerLock;
 use arenite_engine::{
-    Connection, Created, Ended, Engine, EngineError, Found, HostCapacity, KubernetesConfig, Recovery, Remains, Row, Stages, Usage,
+    ClusterVolumes, Connection, Created, Ended, Engine, EngineError, Found, HostCapacity, KubernetesConfig, Recovery, Remains,
+    Row, Stages, Usage,
 };
 use arenite_model::protocol::{Assignment, Become, GuestConfig, PodFacts};
 use arenite_model::{Resources, SandboxId, SandboxName, SandboxSpec, Tier};
@@ -24,10 +25,13 @@ use crate::guest::{self, GuestAddress};
 use crate::pod::{GRACE_SECONDS, Wanted};
 use crate::record::{GuestIdentity, Record};
 use crate::state::{Obstacle, ObstacleKind, Phase, PodEnd, PodView, Pods};
+use crate::volumes::Volumes;
 use crate::{object_name, pod};
 
 /// Time for a pod to start once it is scheduled, which includes the pull of its image.
 const START_LIMIT: Duration = Duration::from_secs(600);
+/// Minimum time for a pod with volumes to be scheduled. Kubernetes says that it can't be while the cluster provisions a claim.
+const CLAIM_WAIT: Duration = Duration::from_secs(120);
 /// Time for the guest of a running container to listen.
 const LISTEN_LIMIT: Duration = Duration::from_secs(20);
 const LISTEN_CHECK: Duration = Duration::from_millis(20);
@@ -188,7 +192,7 @@ impl Shared {
         let uid = created.metadata.uid.clone().ok_or_else(|| at("the sandbox's pod", io::ErrorKind::NotFound.into()))?;
         self.pods.learn(id, &created);
         stages.done("pod");
-        let ip = self.started(id, &uid).await?;
+        let ip = self.started(id, &uid, self.schedule_wait(spec)).await?;
         stages.done("start");
         let (key, facts) = self.prove(id, &uid, ip).await?;
         stages.done("identity");
@@ -220,17 +224,23 @@ impl Shared {
         self.api.create_pod(id, &object).await
     }
 
-    /// The warm pool with pods for this spec. Its pods have resources, runtime class, and host name already, so only a spec
-    /// that leaves them open gets one.
+    /// Time for the pod of this spec to be scheduled.
+    fn schedule_wait(&self, spec: &SandboxSpec) -> Duration {
+        let least = if spec.volumes.is_empty() { Duration::ZERO } else { CLAIM_WAIT };
+        self.config.schedule_wait.max(least)
+    }
+
+    /// The warm pool with pods for this spec. Its pods have resources, runtime class, host name, and mounts already, so only a
+    /// spec that leaves them open gets one.
     fn warm_pool(&self, row: Option<&Row>, spec: &SandboxSpec) -> Option<&str> {
         let pool = self.config.warm_pools.get(spec.image.as_str())?;
-        let is_open = spec.resources == Resources::default() && spec.hostname.is_none();
+        let is_open = spec.resources == Resources::default() && spec.hostname.is_none() && spec.volumes.is_empty();
         let is_open = is_open && spec.tier.is_none_or(|tier| tier == self.config.default_tier);
         (row.is_some() && is_open).then_some(pool)
     }
 
     /// Waits until the pod's main container runs.
-    async fn started(&self, id: &SandboxId, uid: &str) -> Result<std::net::IpAddr, EngineError> {
+    async fn started(&self, id: &SandboxId, uid: &str, schedule_wait: Duration) -> Result<std::net::IpAddr, EngineError> {
         let fail = |reason: String, hint| failed("the start of its pod", reason, hint);
         let begun = Instant::now();
         let answer = |view: Option<&PodView>| {
@@ -243,20 +253,26 @@ impl Shared {
                     Some(Err(fail(text.clone(), Some(hint))))
                 }
                 Phase::Waiting(Some(Obstacle { text, kind: ObstacleKind::Unschedulable })) => {
-                    let is_over = begun.elapsed() >= self.config.schedule_wait;
+                    let is_over = begun.elapsed() >= schedule_wait;
                     let hint = "give the cluster more nodes, ask for less, or let creates wait: kubernetes_schedule_wait_seconds";
                     is_over.then(|| Err(fail(text.clone(), Some(hint))))
                 }
-                Phase::Waiting(None) => None,
+                Phase::Waiting(Some(Obstacle { kind: ObstacleKind::Mount, .. }) | None) => None,
             }
         };
         // Time passes without a change of the pod, so it is looked at again when the wait for a node is over.
-        let at_first = timeout(self.config.schedule_wait.max(Duration::from_millis(1)), self.pods.wait(id, answer)).await;
-        match at_first {
-            Ok(answer) => answer,
-            Err(_) => timeout(START_LIMIT, self.pods.wait(id, answer))
-                .await
-                .unwrap_or(Err(EngineError::Timeout { what: "the start of its pod", limit: START_LIMIT })),
+        if let Ok(answer) = timeout(schedule_wait.max(Duration::from_millis(1)), self.pods.wait(id, answer)).await {
+            return answer;
+        }
+        if let Ok(answer) = timeout(START_LIMIT, self.pods.wait(id, answer)).await {
+            return answer;
+        }
+        match self.pods.get(id).map(|view| view.phase) {
+            Some(Phase::Waiting(Some(Obstacle { text, kind: ObstacleKind::Mount }))) => {
+                let hint = "a volume with the access mode ReadWriteOnce is on one node; kubectl describe pvc and pv say more";
+                Err(fail(format!("it did not start within {START_LIMIT:?}: {text}"), Some(hint)))
+            }
+            _ => Err(EngineError::Timeout { what: "the start of its pod", limit: START_LIMIT }),
         }
     }
 
@@ -513,6 +529,10 @@ impl Engine for KubernetesEngine {
             descriptors_total: count.map_or(0, |count| count.limit),
             ..HostCapacity::default()
         })
+    }
+
+    fn cluster_volumes(&self) -> Option<Arc<dyn ClusterVolumes>> {
+        Some(Arc::new(Volumes(Arc::clone(&self.shared))))
     }
 
     async fn health(&self) -> Vec<String> {

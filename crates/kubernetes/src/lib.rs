@@ -33,6 +33,7 @@ mod record;
 mod recovery;
 mod state;
 mod template;
+mod volumes;
 
 pub use claims::warm_pool;
 pub use engine::KubernetesEngine;
@@ -54,7 +55,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::time::Duration;
 
-    use arenite_engine::KubernetesConfig;
+    use arenite_engine::{KubernetesConfig, VolumeAccess};
     use arenite_model::Tier;
 
     /// The settings of a test.
@@ -72,6 +73,8 @@ mod tests {
             default_tier: Tier::Namespace,
             has_network_policies: false,
             schedule_wait: Duration::ZERO,
+            volume_class: None,
+            volume_access: VolumeAccess::default(),
         }
     }
 }

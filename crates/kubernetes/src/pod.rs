@@ -1,16 +1,18 @@
 //! The pod of a sandbox.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
-use arenite_engine::{EngineError, KubernetesConfig};
+use arenite_engine::{EngineError, KubernetesConfig, VolumeAccess};
 use arenite_model::protocol::{POD_DIR, POD_ID_ENV, POD_KEYS_ENV, POD_PORT, POD_PROGRAM, POD_TOKEN_DIR, POD_TOKEN_NAME};
-use arenite_model::{NetworkMode, Resources, SandboxId, SandboxSpec, Tier};
+use arenite_model::{NetworkMode, Resources, SandboxId, SandboxSpec, Tier, VolumeId, VolumeMount};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::api::{AUDIENCE, at};
 use crate::claims::owner_of;
 use crate::template::merge;
+use crate::volumes::claim_name;
 use crate::{INSTALLATION, NETWORK, SANDBOX, object_name};
 
 /// The main container.
@@ -75,8 +77,18 @@ pub(crate) fn check(spec: &SandboxSpec, has_network_policies: bool) -> Result<()
         }
         NetworkMode::None | NetworkMode::Open => {}
     }
-    if !spec.volumes.is_empty() {
-        return refuse("a volume".to_owned(), "directories of the server's host are not on the cluster's nodes");
+    for VolumeMount { name, path, volume_id, .. } in &spec.volumes {
+        if volume_id.is_none() {
+            let reason = "the tenant has none of that name, and directories of the server's host are not on the cluster's nodes";
+            return refuse(format!("the volume {name:?}"), reason);
+        }
+        let is_below = |top: &str| path.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        if path.contains(':') || [POD_DIR, POD_TOKEN_DIR].into_iter().any(is_below) {
+            return refuse(
+                format!("a volume at {path:?}"),
+                "a pod's mounts have no colons, and the guest's directories are its own",
+            );
+        }
     }
     if spec.image_command {
         return refuse("the image's own command".to_owned(), "the server does not know the images of the cluster; give args");
@@ -119,7 +131,51 @@ pub(crate) fn object(wanted: &Wanted<'_>) -> Result<Pod, EngineError> {
             },
         }),
     );
+    add_volumes(&mut object, config, &spec.volumes);
     serde_json::from_value(object).map_err(|error| at("the sandbox's pod", error.into()))
+}
+
+/// Adds the claims of volumes and their mounts. They are appended, since a template can have mounts of the same names.
+fn add_volumes(object: &mut Value, config: &KubernetesConfig, mounts: &[VolumeMount]) {
+    let claims: BTreeSet<&VolumeId> = mounts.iter().filter_map(|mount| mount.volume_id.as_ref()).collect();
+    let spec = &mut object["spec"];
+    for &id in &claims {
+        let name = claim_name(id);
+        push(&mut spec["volumes"], json!({"name": name, "persistentVolumeClaim": {"claimName": name}}));
+        if config.volume_access == VolumeAccess::ReadWriteOnce {
+            // Kubernetes would also choose nodes that can't attach it, where the pod would wait for the end of the others.
+            let selector = json!({"matchExpressions": [{"key": volume_label(id), "operator": "Exists"}]});
+            let term = json!({"labelSelector": selector, "topologyKey": "kubernetes.io/hostname"});
+            push(&mut spec["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"], term);
+        }
+    }
+    let containers = spec["containers"].as_array_mut().into_iter().flatten();
+    for container in containers.filter(|container| container["name"] == CONTAINER) {
+        for mount in mounts {
+            let Some(id) = &mount.volume_id else { continue };
+            let mut object = json!({"name": claim_name(id), "mountPath": mount.path, "readOnly": mount.read_only});
+            if let Some(sub_path) = &mount.sub_path {
+                object["subPath"] = json!(sub_path);
+            }
+            push(&mut container["volumeMounts"], object);
+        }
+    }
+    for id in claims {
+        object["metadata"]["labels"][volume_label(id)] = json!("");
+    }
+}
+
+/// Label of the pods that mount a volume.
+fn volume_label(id: &VolumeId) -> String {
+    format!("arenite.volume.{id}")
+}
+
+/// Appends to a list, which may be missing.
+fn push(list: &mut Value, item: Value) {
+    match list {
+        Value::Array(items) => items.push(item),
+        missing => *missing = json!([item]),
+    }
 }
 
 /// The template of pods without an assignment, for warm pools.
@@ -277,6 +333,73 @@ mod tests {
         check(&spec, true).unwrap();
         spec.resources.pids = 77;
         assert!(check(&spec, true).unwrap_err().to_string().contains("77 processes"));
+    }
+
+    fn mount(id: &str, path: &str) -> VolumeMount {
+        let volume_id = Some(id.parse().unwrap());
+        VolumeMount { name: "data".to_owned(), path: path.to_owned(), volume_id, ..VolumeMount::default() }
+    }
+
+    #[test]
+    fn a_volume_is_one_claim_with_a_mount_for_each_path() {
+        let template = json!({
+            "spec": {
+                "affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+                    {"labelSelector": {}, "topologyKey": "zone"},
+                ]}},
+                "volumes": [{"name": "cache", "emptyDir": {}}],
+                "containers": [{"name": CONTAINER, "volumeMounts": [{"name": "cache", "mountPath": "/cache"}]}],
+            },
+        });
+        let pod = made(template.clone(), |spec| {
+            let part = VolumeMount { sub_path: Some("a/b".to_owned()), read_only: true, ..mount("v0123456789a", "/part") };
+            spec.volumes = vec![mount("v0123456789a", "/data"), part, mount("v0123456789b", "/more")];
+        });
+        let named = |list: &Value, prefix: &str| -> Vec<Value> {
+            let named = |item: &&Value| item["name"].as_str().unwrap().starts_with(prefix);
+            list.as_array().unwrap().iter().filter(named).cloned().collect()
+        };
+        let spec = &pod["spec"];
+        let claim = |name: &str| json!({"name": name, "persistentVolumeClaim": {"claimName": name}});
+        assert_eq!(named(&spec["volumes"], "arenite-v"), [claim("arenite-v0123456789a"), claim("arenite-v0123456789b")]);
+        let mounts = &spec["containers"][0]["volumeMounts"];
+        assert_eq!(
+            named(mounts, "arenite-v"),
+            [
+                json!({"name": "arenite-v0123456789a", "mountPath": "/data", "readOnly": false}),
+                json!({"name": "arenite-v0123456789a", "mountPath": "/part", "readOnly": true, "subPath": "a/b"}),
+                json!({"name": "arenite-v0123456789b", "mountPath": "/more", "readOnly": false}),
+            ]
+        );
+        // Those of the template and the engine stay.
+        assert_eq!(named(mounts, "cache").len() + named(mounts, "arenite").len(), 7);
+        let terms = |pod: &Value| {
+            let terms = pod["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"].clone();
+            terms.as_array().map_or(0, Vec::len)
+        };
+        assert_eq!((terms(&pod), &pod["metadata"]["labels"]["arenite.volume.v0123456789b"]), (3, &json!("")));
+        let without = made(json!({}), |_| {});
+        assert_eq!((terms(&without), &without["spec"]["affinity"]), (0, &Value::Null));
+        // All nodes can mount it.
+        let mut config = config();
+        config.volume_access = VolumeAccess::ReadWriteMany;
+        let mut object = json!({"metadata": {"labels": {}}, "spec": {"containers": [{"name": CONTAINER}]}});
+        add_volumes(&mut object, &config, &[mount("v0123456789a", "/data")]);
+        assert_eq!(terms(&object), 0);
+        assert_eq!(object["spec"]["containers"][0]["volumeMounts"].as_array().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn mounts_that_a_pod_can_not_have_are_refused() {
+        let mut spec = SandboxSpec::of_image("base".parse().unwrap());
+        spec.volumes = vec![mount("v0123456789a", "/data")];
+        check(&spec, false).unwrap();
+        for path in ["/.arenite", "/.arenite/x", "/.arenite-token", "/a:b"] {
+            spec.volumes[0].path = path.to_owned();
+            assert!(check(&spec, false).unwrap_err().to_string().contains(path), "{path}");
+        }
+        spec.volumes[0] = VolumeMount { volume_id: None, ..mount("v0123456789a", "/data") };
+        assert!(check(&spec, false).unwrap_err().to_string().contains("directories of the server's host"));
     }
 
     #[test]

@@ -61,6 +61,8 @@ pub(crate) struct Obstacle {
 pub(crate) enum ObstacleKind {
     /// No node fits; one that is added may.
     Unschedulable,
+    /// A volume can't be attached or mounted. It is tried again.
+    Mount,
     /// Its image or its configuration.
     Container,
 }
@@ -130,7 +132,9 @@ impl Pods {
         };
         let mut views = self.views();
         // An event may have named it before the pod's status does.
-        if let (Phase::Waiting(None), Some(before)) = (&view.phase, views.get(&id).filter(|before| before.uid == view.uid)) {
+        if let (Phase::Waiting(None), Some(before)) = (&view.phase, views.get(&id).filter(|before| before.uid == view.uid))
+            && matches!(before.phase, Phase::Waiting(Some(Obstacle { kind: ObstacleKind::Mount | ObstacleKind::Container, .. })))
+        {
             view.phase = before.phase.clone();
         }
         views.insert(id, view);
@@ -139,21 +143,30 @@ impl Pods {
         end
     }
 
-    /// A container could not be started, says its kubelet.
+    /// A container could not be started, or a volume not be mounted, says the cluster.
     fn learn_failure(&self, event: &KubeEvent) {
         let (Some(uid), Some(message)) = (&event.involved_object.uid, &event.message) else { return };
+        let kind = match event.reason.as_deref() {
+            Some("Failed") => ObstacleKind::Container,
+            Some("FailedAttachVolume" | "FailedMount") => ObstacleKind::Mount,
+            _ => return,
+        };
+        let may_learn = |phase: &Phase| match phase {
+            Phase::Waiting(obstacle) => obstacle.as_ref().is_none_or(|obstacle| obstacle.kind == ObstacleKind::Mount),
+            Phase::Running(_) | Phase::Ended(_) => false,
+        };
         let mut views = self.views();
-        let waiting = |view: &&mut PodView| view.uid == *uid && view.phase == Phase::Waiting(None);
+        let waiting = |view: &&mut PodView| view.uid == *uid && may_learn(&view.phase);
         let Some(view) = views.values_mut().find(waiting) else { return };
-        view.phase = Phase::Waiting(Some(Obstacle { text: message.clone(), kind: ObstacleKind::Container }));
+        view.phase = Phase::Waiting(Some(Obstacle { text: message.clone(), kind }));
         drop(views);
         self.changed.send_replace(());
     }
 
-    /// Follows the kubelets' events of containers that don't start. A pod's status says the same up to ten seconds later, so
-    /// without the right to read events, creates only fail later.
+    /// Follows events of containers that don't start and of volumes that can't be mounted. A pod's status says the former up to
+    /// ten seconds later, so without the right to read events, creates only fail later.
     pub(crate) async fn follow_failures(self: Arc<Self>, api: Api) {
-        let config = watcher::Config::default().fields("involvedObject.kind=Pod,type=Warning,reason=Failed");
+        let config = watcher::Config::default().fields("involvedObject.kind=Pod,type=Warning");
         let events = watch_objects(api.events, config).default_backoff().applied_objects();
         pin_mut!(events);
         while let Some(event) = events.next().await {
@@ -335,18 +348,23 @@ mod tests {
             let metadata = json!({"uid": "u", "labels": {crate::SANDBOX: id.as_str()}});
             serde_json::from_value(json!({"metadata": metadata, "status": status})).unwrap()
         };
-        let event = |uid: &str| -> KubeEvent {
+        let event_of = |uid: &str, reason: &str, message: &str| -> KubeEvent {
             let of = json!({"kind": "Pod", "uid": uid});
-            serde_json::from_value(json!({"metadata": {}, "involvedObject": of, "message": "Failed to pull image \"a\""}))
-                .unwrap()
+            serde_json::from_value(json!({"metadata": {}, "involvedObject": of, "reason": reason, "message": message})).unwrap()
         };
+        let event = |uid: &str| event_of(uid, "Failed", "Failed to pull image \"a\"");
         let obstacle = || match pods.get(&id).unwrap().phase {
             Phase::Waiting(obstacle) => obstacle.map(|obstacle| obstacle.text),
             other => panic!("{other:?}"),
         };
         pods.put(&pod(json!({"phase": "Pending"})));
         pods.learn_failure(&event("another"));
+        pods.learn_failure(&event_of("u", "BackOff", "Back-off restarting"));
         assert_eq!(obstacle(), None);
+        // A mount is tried again, so what follows says more.
+        pods.learn_failure(&event_of("u", "FailedMount", "no such device"));
+        pods.put(&pod(json!({"phase": "Pending"})));
+        assert_eq!(obstacle().as_deref(), Some("no such device"));
         pods.learn_failure(&event("u"));
         assert_eq!(obstacle().as_deref(), Some("Failed to pull image \"a\""));
         // Its status does not say it yet.
@@ -357,6 +375,22 @@ mod tests {
         pods.put(&pod(json!({"phase": "Running", "podIP": "10.0.0.7", "containerStatuses": [running]})));
         pods.learn_failure(&event("u"));
         assert!(matches!(pods.get(&id).unwrap().phase, Phase::Running(_)), "an old event");
+    }
+
+    #[test]
+    fn a_pod_that_was_scheduled_has_no_obstacle_any_more() {
+        let pods = Pods::default();
+        let id = SandboxId::random();
+        let put = |scheduled: &str| {
+            let condition =
+                json!({"type": "PodScheduled", "status": scheduled, "reason": "Unschedulable", "message": "no claim"});
+            let metadata = json!({"uid": "u", "labels": {crate::SANDBOX: id.as_str()}});
+            let status = json!({"phase": "Pending", "conditions": [condition]});
+            pods.put(&serde_json::from_value(json!({"metadata": metadata, "status": status})).unwrap());
+            pods.get(&id).unwrap().phase
+        };
+        assert!(matches!(put("False"), Phase::Waiting(Some(_))));
+        assert_eq!(put("True"), Phase::Waiting(None));
     }
 
     #[test]

@@ -37,7 +37,8 @@ pub(super) fn fake_nodes(count: usize) -> Value {
     list((1..=count).map(node).collect())
 }
 
-/// The default storage class, and volumes for it: a claim gets one on the node of its first pod. There is no provisioner.
+/// The default storage class, and volumes for it: a claim gets one on the node of its first pod. There is no provisioner, so a
+/// claim may request more space, and its volume does not grow.
 pub(super) fn storage(cluster: &Path, nodes: usize) -> Value {
     let class = json!({
         "apiVersion": "storage.k8s.io/v1",
@@ -45,6 +46,7 @@ pub(super) fn storage(cluster: &Path, nodes: usize) -> Value {
         "metadata": {"name": "local", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
         "provisioner": "kubernetes.io/no-provisioner",
         "volumeBindingMode": "WaitForFirstConsumer",
+        "allowVolumeExpansion": true,
     });
     let volume = |node: usize, number: usize| {
         let expression = json!({"key": "kubernetes.io/hostname", "operator": "In", "values": [format!("node{node}")]});

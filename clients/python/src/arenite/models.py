@@ -1730,15 +1730,15 @@ class VolumeInfo(Model):
     labels: dict[str, str]
     name: VolumeName
     node: NodeName | None = None
-    """The node that has it; null without a cluster."""
+    """The node that has it; null without nodes."""
     problem: str | None = None
-    """Why its bucket can't be reached."""
+    """Why its bucket or its claim can't be used."""
     sandboxes: list[SandboxName]
     """The sandboxes that have it, in any state; of another node's volume, only that node lists them."""
     size_bytes: int
     """What it may hold."""
     size_enforced: bool
-    """Whether writes beyond its size fail. Without a storage pool they don't."""
+    """Whether writes beyond its size fail. Without a storage pool they don't, and in a cluster its storage decides."""
     state: VolumeState
     used_bytes: int | None = None
     """What it holds; null: the storage can't tell, or another node has it."""

@@ -149,7 +149,7 @@ class ChangeVolume(TypedDict, total=False):
     labels: dict[str, str | None]
     """Labels to set. A null removes one, and absent ones stay."""
     size_bytes: int | None
-    """What it may hold, in bytes. Below what it holds, all further writes fail."""
+    """What it may hold, in bytes. Below what it holds, all further writes fail. A volume of a cluster can only grow."""
 
 
 class ChildBudget(TypedDict, total=False):

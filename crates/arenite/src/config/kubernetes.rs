@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use arenite_engine::KubernetesConfig;
+use arenite_engine::{KubernetesConfig, VolumeAccess};
 use arenite_model::Tier;
 
 use super::values::{ClassOf, EngineKind, ImageOf};
@@ -34,6 +34,17 @@ impl Settings {
         let wait = self.kubernetes_schedule_wait_seconds.unwrap_or_default();
         if wait > 3600 {
             return refuse("kubernetes_schedule_wait_seconds", wait.to_string(), "it is from 0 to 3600, which is an hour");
+        }
+        let is_class = |name: &str| {
+            let is_plain = name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'.'));
+            !name.is_empty() && name.len() <= 253 && is_plain && ends(name)
+        };
+        if let Some(class) = self.kubernetes_volume_class.clone().filter(|class| !is_class(class)) {
+            return refuse(
+                "kubernetes_volume_class",
+                class,
+                "it is the name of a StorageClass; kubectl get storageclass lists them",
+            );
         }
         let classes = self.kubernetes_runtime_class.iter().flatten();
         let runtime_classes: BTreeMap<Tier, String> = classes.map(|ClassOf { tier, class }| (*tier, class.clone())).collect();
@@ -66,6 +77,8 @@ impl Settings {
             default_tier,
             has_network_policies: self.kubernetes_network_policies.unwrap_or_default(),
             schedule_wait: Duration::from_secs(wait.into()),
+            volume_class: self.kubernetes_volume_class.clone(),
+            volume_access: self.kubernetes_volume_access.map(VolumeAccess::from).unwrap_or_default(),
         }))
     }
 
@@ -120,6 +133,8 @@ mod tests {
             ("kubernetes_schedule_wait_seconds = 3601", "3600"),
             ("tier = \"gvisor\"", "kubernetes_runtime_class"),
             ("kubeconfig = \"/nonexistent\"", "kubeconfig"),
+            ("kubernetes_volume_class = \"\"", "kubernetes_volume_class"),
+            ("kubernetes_volume_class = \"A b\"", "StorageClass"),
         ] {
             let error = resolved(&format!("{whole}{line}\n")).unwrap_err().to_string();
             assert!(error.contains(part), "{line}: {error}");
@@ -129,6 +144,12 @@ mod tests {
         let config = resolved(&format!("{whole}{classes}\n")).unwrap().unwrap();
         assert_eq!(config.runtime_classes[&Tier::Gvisor], "runsc");
         assert_eq!(config.images["base"], "r.example/b:1");
+        assert_eq!((config.volume_class, config.volume_access), (None, VolumeAccess::ReadWriteOnce));
+        let volumes = "kubernetes_volume_class = \"fast.ssd\"\nkubernetes_volume_access = \"ReadWriteMany\"";
+        let config = resolved(&format!("{whole}{volumes}\n")).unwrap().unwrap();
+        assert_eq!((config.volume_class.as_deref(), config.volume_access), (Some("fast.ssd"), VolumeAccess::ReadWriteMany));
+        // A pod alone could mount it, so sandboxes could not share it.
+        assert!(toml::from_str::<Settings>("kubernetes_volume_access = \"ReadWriteOncePod\"").is_err());
     }
 
     #[test]

@@ -28,8 +28,8 @@ use thiserror::Error;
 
 pub(crate) use trajectories::TrajectoryStore;
 use values::{
-    AddressRange, AgentSandboxVersion, BucketOf, ClassOf, EngineKind, ImageMirror, ImageOf, ImagePull, ImageRegistry, LimitOf,
-    LogFormat, NodeLabel, OptionalListen, PoolOf, Resolver, Secret, Size, VolumeOf,
+    AddressRange, AgentSandboxVersion, BucketOf, ClaimAccess, ClassOf, EngineKind, ImageMirror, ImageOf, ImagePull,
+    ImageRegistry, LimitOf, LogFormat, NodeLabel, OptionalListen, PoolOf, Resolver, Secret, Size, VolumeOf,
 };
 
 /// The configuration file, unless another is named.
@@ -205,6 +205,12 @@ settings! {
     /// Time that a create waits for a node with room for its pod, in seconds; for clusters that add nodes [default: 0]
     #[arg(long, env = "ARENITE_KUBERNETES_SCHEDULE_WAIT_SECONDS", value_name = "SECONDS")]
     kubernetes_schedule_wait_seconds: u32,
+    /// The cluster's StorageClass for volumes of tenants [default: the cluster's default]
+    #[arg(long, env = "ARENITE_KUBERNETES_VOLUME_CLASS", value_name = "NAME")]
+    kubernetes_volume_class: String,
+    /// Access mode of volumes' claims. With ReadWriteOnce, all sandboxes of a volume run on one node [default: ReadWriteOnce]
+    #[arg(long, env = "ARENITE_KUBERNETES_VOLUME_ACCESS", value_name = "MODE")]
+    kubernetes_volume_access: ClaimAccess,
     /// Directory of images, sandboxes and trajectories [default: /var/lib/arenite]
     #[arg(long, env = "ARENITE_DATA_DIR", value_name = "DIR")]
     data_dir: PathBuf,
@@ -539,6 +545,8 @@ impl Settings {
             kubernetes_runtime_class: Some(Vec::new()),
             kubernetes_network_policies: Some(false),
             kubernetes_schedule_wait_seconds: Some(0),
+            kubernetes_volume_class: None,
+            kubernetes_volume_access: Some(ClaimAccess::ReadWriteOnce),
             data_dir: Some(DEFAULT_DATA_DIR.into()),
             store: None,
             default_image: Some("base".parse().expect("the default image's name is valid")),

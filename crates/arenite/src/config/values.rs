@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use arenite_control::images::{PullMode, RegistryRule};
 use arenite_control::tenants::{Quota, TenantLimits};
+use arenite_engine::VolumeAccess;
 use arenite_engine::namespace::Volume;
 use arenite_image::Mirror;
 use arenite_model::{ImageName, Tier};
@@ -564,6 +565,23 @@ pub(crate) enum EngineKind {
     Namespace,
     Docker,
     Kubernetes,
+}
+
+/// Which nodes can mount a volume's claim at the same time, in Kubernetes' words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[value(rename_all = "PascalCase")]
+pub(crate) enum ClaimAccess {
+    ReadWriteOnce,
+    ReadWriteMany,
+}
+
+impl From<ClaimAccess> for VolumeAccess {
+    fn from(access: ClaimAccess) -> Self {
+        match access {
+            ClaimAccess::ReadWriteOnce => Self::ReadWriteOnce,
+            ClaimAccess::ReadWriteMany => Self::ReadWriteMany,
+        }
+    }
 }
 
 /// The format of log lines.

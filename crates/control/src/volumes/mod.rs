@@ -12,12 +12,15 @@
 //! files with a memo and no row belong to a row that the store has lost, which is written again. A row says that its volume is
 //! being removed before anything of it is removed.
 //!
+//! Where a cluster runs the sandboxes, its volumes are claims there, and on no node. Their memos are annotations.
+//!
 //! The files of a volume in a bucket are objects below `TENANT/ID` there, and what the engine's storage has is a cache. Objects
 //! are removed before it.
 //!
 //! A create of a sandbox counts as a use of its volumes from the moment it has found them. A removal begins only without any use,
 //! and no create finds the volume after that.
 
+mod place;
 mod recovery;
 mod uses;
 
@@ -25,11 +28,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use arenite_engine::file_tree::FileTree;
-use arenite_engine::{Backing, BucketError, Buckets, EngineError, Storage, StorageError, StorageKind};
+use arenite_engine::{Backing, BucketError, Buckets, EngineError, StorageError};
 use arenite_model::{ErrorCode, NodeName, SandboxName, SandboxSpec, SandboxState, SpecError, TenantId, VolumeId, VolumeName};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use self::place::VolumePlace;
 use self::uses::HeldVolumes;
 pub(crate) use self::uses::VolumeUses;
 use crate::registry::Entry;
@@ -58,7 +62,7 @@ pub struct Volume {
     pub bucket: Option<String>,
     pub labels: BTreeMap<String, String>,
     pub created_at: Timestamp,
-    /// The node that has its files; none without a cluster.
+    /// The node that has its files; none without nodes.
     pub node: Option<NodeName>,
     /// Its removal has begun.
     pub is_removing: bool,
@@ -73,7 +77,7 @@ pub struct VolumeFacts {
     pub size_enforced: bool,
     /// Its row is here, and its files are not.
     pub is_missing: bool,
-    /// Why its bucket can't be used now.
+    /// Why its bucket or its claim can't be used now.
     pub problem: Option<String>,
     /// Of a volume in a bucket: files that are not there yet. None: unknown.
     pub waiting_uploads: Option<u64>,
@@ -232,20 +236,6 @@ impl Control {
         }
     }
 
-    fn volume_storage(&self) -> Result<Arc<Storage>, ControlError> {
-        self.engine.volumes().ok_or(ControlError::NoVolumes)
-    }
-
-    /// Runs work that waits for the disk.
-    async fn on_storage<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Storage) -> Result<T, StorageError> + Send + 'static,
-    ) -> Result<T, ControlError> {
-        let storage = self.volume_storage()?;
-        let done = tokio::task::spawn_blocking(move || work(&storage)).await.map_err(|_| ControlError::Stopping)?;
-        done.map_err(|error| EngineError::Storage { hint: error.hint(), reason: error.to_string() }.into())
-    }
-
     fn buckets(&self) -> Result<Arc<Buckets>, ControlError> {
         let none = || BucketError::NoClient { reason: format!("the engine {} mounts none", self.engine.name()) };
         Ok(self.engine.buckets().ok_or_else(none).map_err(EngineError::from)?)
@@ -272,20 +262,7 @@ impl Control {
             }
         }
         let here: Vec<Option<VolumeId>> = volumes.iter().map(|volume| self.is_here(volume).then(|| volume.id.clone())).collect();
-        let mut facts = self
-            .on_storage(move |storage| {
-                let facts_of = |id: Option<VolumeId>| match id {
-                    None => VolumeFacts { size_enforced: storage.kind().disk_limit_enforced(), ..VolumeFacts::default() },
-                    Some(id) => VolumeFacts {
-                        used_bytes: storage.volume_usage(&id),
-                        size_enforced: storage.kind().disk_limit_enforced(),
-                        is_missing: storage.open_volume(&id).is_err(),
-                        ..VolumeFacts::default()
-                    },
-                };
-                Ok(here.into_iter().map(facts_of).collect::<Vec<_>>())
-            })
-            .await?;
+        let mut facts = self.volume_place()?.facts(here).await?;
         let in_buckets: Vec<Option<VolumeId>> =
             volumes.iter().map(|volume| (volume.bucket.is_some() && self.is_here(volume)).then(|| volume.id.clone())).collect();
         if in_buckets.iter().any(Option::is_some) && self.engine.buckets().is_some() {
@@ -316,10 +293,7 @@ impl Control {
 
     /// Creates a volume with the content of another one, at a cost that does not depend on its size.
     pub async fn copy_volume(&self, tenant: &TenantId, source: &VolumeName, new: NewVolume) -> Result<Volume, ControlError> {
-        let storage = self.volume_storage()?;
-        if storage.kind() == StorageKind::Plain {
-            return Err(ControlError::NoVolumeCopies);
-        }
+        self.volume_place()?.check_copies()?;
         let source = self.volume_here(tenant, source).await?;
         if source.bucket.is_some() || new.bucket.is_some() {
             return Err(ControlError::NoBucketCopies { name: source.name });
@@ -337,7 +311,7 @@ impl Control {
         check_labels(&new.labels)?;
         let size_of_source = source.as_ref().map(|(source, _)| source.size_bytes);
         let size_bytes = check_size(new.size_bytes.or(size_of_source).unwrap_or(DEFAULT_SIZE))?;
-        self.volume_storage()?;
+        let place = self.volume_place()?;
         if let Some(bucket) = new.bucket.clone() {
             self.on_buckets(move |buckets| buckets.check(&bucket)).await?;
         }
@@ -349,7 +323,7 @@ impl Control {
             bucket: new.bucket,
             labels: new.labels,
             created_at: self.clock.now(),
-            node: self.own_node(),
+            node: self.node_of_new_volume(),
             is_removing: false,
         };
         self.detached(self.operation()?, |control| async move {
@@ -361,21 +335,11 @@ impl Control {
             if count.map_err(ControlError::store("count the volumes"))? >= MAX_VOLUMES as u64 {
                 return Err(ControlError::TooMany { what: WHAT, most: MAX_VOLUMES });
             }
-            let (id, from) = (volume.id.clone(), source.as_ref().map(|(source, _)| source.id.clone()));
-            control
-                .on_storage(move |storage| {
-                    storage.check_writable()?;
-                    match from {
-                        Some(from) => storage.copy_volume(&from, &id, size_bytes),
-                        None => storage.create_volume(&id, size_bytes),
-                    }
-                })
-                .await?;
+            place.create(&volume, source.as_ref().map(|(source, _)| source.id.clone())).await?;
             if let Some(backing) = volume.backing() {
                 let id = volume.id.clone();
                 if let Err(error) = control.on_buckets(move |buckets| buckets.create(&id, &backing)).await {
-                    let id = volume.id.clone();
-                    control.on_storage(move |storage| storage.delete_volume(&id)).await?;
+                    place.remove(&volume.id).await?;
                     return Err(error);
                 }
             }
@@ -393,7 +357,7 @@ impl Control {
                     });
                 }
             }
-            control.keep_memo(&volume).await;
+            control.keep_memo(&place, &volume).await;
             tracing::info!(tenant = %volume.tenant, volume = %volume.name, id = %volume.id, "made a volume");
             drop(source);
             Ok(volume)
@@ -408,12 +372,9 @@ impl Control {
     }
 
     /// A volume without a memo is whole, and only not safe from a loss of the store.
-    async fn keep_memo(&self, volume: &Volume) {
+    async fn keep_memo(&self, place: &VolumePlace, volume: &Volume) {
         let written = match volume.memo() {
-            Ok(memo) => {
-                let id = volume.id.clone();
-                self.on_storage(move |storage| storage.write_volume_memo(&id, &memo)).await
-            }
+            Ok(memo) => place.write_memo(&volume.id, memo).await,
             Err(error) => Err(ControlError::store("describe a volume")(error)),
         };
         if let Err(error) = written {
@@ -421,7 +382,8 @@ impl Control {
         }
     }
 
-    /// Changes size and labels. A size below what the volume holds makes all further writes fail.
+    /// Changes size and labels. In the storage of this host, a size below what the volume holds makes all further writes fail. A
+    /// volume of a cluster can only grow.
     pub async fn change_volume(
         &self,
         tenant: &TenantId,
@@ -429,6 +391,7 @@ impl Control {
         change: VolumeChange,
     ) -> Result<Volume, ControlError> {
         change.size_bytes.map_or(Ok(0), check_size)?;
+        let place = self.volume_place()?;
         let (tenant, name) = (tenant.clone(), name.clone());
         self.detached(self.operation()?, |control| async move {
             for _ in 0..ATTEMPTS {
@@ -448,6 +411,7 @@ impl Control {
                 if after == before {
                     return Ok(after);
                 }
+                place.check_resize(&before, after.size_bytes)?;
                 // What a tenant has already is never refused.
                 let limits = match after.size_bytes > before.size_bytes {
                     true => TenantLimits { volumes: None, ..control.tenant_limits(&tenant) },
@@ -458,16 +422,25 @@ impl Control {
                     Err(StoreError::Taken) => continue,
                     Err(error) => return Err(ControlError::store("remember a change of a volume")(error)),
                 }
-                if after.size_bytes != before.size_bytes {
-                    let (id, size_bytes) = (after.id.clone(), after.size_bytes);
-                    control.on_storage(move |storage| storage.limit_volume(&id, size_bytes)).await?;
+                if after.size_bytes != before.size_bytes
+                    && let Err(error) = place.resize(&after).await
+                {
+                    control.undo_change(&before, &after).await;
+                    return Err(error);
                 }
-                control.keep_memo(&after).await;
+                control.keep_memo(&place, &after).await;
                 return Ok(after);
             }
             Err(ControlError::VolumeBusy { name })
         })
         .await
+    }
+
+    /// Gives a volume its former row, since its size could not be changed.
+    async fn undo_change(&self, before: &Volume, after: &Volume) {
+        if let Err(error) = self.write_volume(before, Some(after), &TenantLimits::default()).await {
+            tracing::error!(volume = %before.name, %error, "a failed change of a volume could not be undone; the next start tries it again");
+        }
     }
 
     /// Removes a volume with its files. `force` also takes it from sandboxes that have ended, which can't be started again then.
@@ -476,7 +449,7 @@ impl Control {
     /// [`ControlError::VolumeInUse`] if sandboxes have it.
     pub async fn remove_volume(&self, tenant: &TenantId, name: &VolumeName, force: bool) -> Result<Volume, ControlError> {
         let volume = self.volume_here(tenant, name).await?;
-        self.volume_storage()?;
+        self.volume_place()?;
         self.detached(self.operation()?, |control| async move {
             let _removing = control.begin_removal(&volume)?;
             let users: Vec<Arc<Entry>> = {
@@ -528,8 +501,7 @@ impl Control {
                 other => other?,
             }
         }
-        let id = volume.id.clone();
-        self.on_storage(move |storage| storage.delete_volume(&id)).await
+        self.volume_place()?.remove(&volume.id).await
     }
 
     /// Finds the volumes that a spec names among the tenant's; the rest are the operator's directories. With `own_only`, there may
@@ -580,7 +552,9 @@ impl Control {
             let (top, held) = self.on_buckets(move |buckets| buckets.open_volume(&id)).await?;
             return Ok((volume, FileTree::of_bucket(top, held)));
         }
-        let storage = self.volume_storage()?;
+        let VolumePlace::Host(storage) = self.volume_place()? else {
+            return Err(ControlError::NoVolumeFiles { name: volume.name });
+        };
         let opened = tokio::task::spawn_blocking(move || storage.open_volume(&id)).await.map_err(|_| ControlError::Stopping)?;
         match opened {
             Ok(top) => Ok((volume, FileTree::new(top))),

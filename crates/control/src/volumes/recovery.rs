@@ -1,10 +1,10 @@
 //! The volumes of the previous server, at start.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use arenite_engine::Storage;
 use arenite_model::VolumeId;
 
+use super::place::{FoundVolume, VolumePlace};
 use super::{Memo, Volume};
 use crate::store::RecordKind;
 use crate::tenants::TenantLimits;
@@ -13,30 +13,32 @@ use crate::{Control, ControlError};
 impl Control {
     /// Completes what a crash interrupted.
     pub(crate) async fn recover_volumes(&self) -> Result<(), ControlError> {
-        if self.engine.volumes().is_none() {
-            return Ok(());
-        }
+        let Ok(place) = self.volume_place() else { return Ok(()) };
         let unread = ControlError::store("read the volumes");
         let records = self.store.records(RecordKind::Volume).await.map_err(&unread)?;
         let rows: Vec<Volume> = records.iter().map(Volume::read).collect::<Result<_, _>>().map_err(unread)?;
         let rows: HashMap<VolumeId, Volume> = rows.into_iter().map(|row| (row.id.clone(), row)).collect();
-        let ids = self.on_storage(Storage::list_volumes).await?;
-        for id in &ids {
-            match rows.get(id) {
-                None => self.explain_volume(id).await,
+        let found = match place.list().await {
+            Ok(found) => found,
+            // Sandboxes without volumes need no right to claims.
+            Err(error) if matches!(place, VolumePlace::Cluster(_)) => {
+                let hint = error.hint();
+                tracing::error!(%error, hint, "the volumes of the cluster could not be looked for; the next start tries again");
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        for found in &found {
+            match rows.get(&found.id) {
+                None => self.explain_volume(&place, found).await,
                 Some(row) if !self.is_here(row) => {
-                    tracing::warn!(%id, "a volume of another node is here; it stays unchanged");
+                    tracing::warn!(id = %row.id, "a volume of another node is here; it stays unchanged");
                 }
                 Some(row) if row.is_removing => {}
-                Some(row) => {
-                    let (id, size_bytes) = (id.clone(), row.size_bytes);
-                    if let Err(error) = self.on_storage(move |storage| storage.limit_volume(&id, size_bytes)).await {
-                        tracing::error!(volume = %row.name, %error, "the size of a volume could not be set");
-                    }
-                    self.keep_memo(row).await;
-                }
+                Some(row) => self.settle_volume(&place, row, found).await,
             }
         }
+        let ids: HashSet<&VolumeId> = found.iter().map(|found| &found.id).collect();
         for row in rows.values().filter(|row| self.is_here(row)) {
             if row.is_removing && row.bucket.is_some() {
                 // A bucket that does not answer must not delay the start.
@@ -44,11 +46,24 @@ impl Control {
                 tokio::spawn(async move { control.complete_removal(&row).await });
             } else if row.is_removing {
                 self.complete_removal(row).await;
-            } else if ids.binary_search(&row.id).is_err() {
+            } else if !ids.contains(&row.id) {
                 tracing::error!(volume = %row.name, id = %row.id, "the files of a volume are gone; its row stays until it is removed");
             }
         }
         Ok(())
+    }
+
+    /// Gives a volume the size of its row, and the memo.
+    async fn settle_volume(&self, place: &VolumePlace, row: &Volume, found: &FoundVolume) {
+        let has_memo = found.memo.is_some() && found.memo == row.memo().ok();
+        // The memo is written after a claim has grown.
+        if has_memo && matches!(place, VolumePlace::Cluster(_)) {
+            return;
+        }
+        match place.resize(row).await {
+            Ok(()) => self.keep_memo(place, row).await,
+            Err(error) => tracing::error!(volume = %row.name, %error, "the size of a volume could not be set"),
+        }
     }
 
     async fn complete_removal(&self, row: &Volume) {
@@ -61,20 +76,18 @@ impl Control {
     }
 
     /// A volume without a row: its creation was interrupted, or the store has lost the row.
-    async fn explain_volume(&self, id: &VolumeId) {
-        let wanted = id.clone();
-        let memo = self.on_storage(move |storage| Ok(storage.volume_memo(&wanted))).await.ok().flatten();
-        let Some(memo) = memo else {
-            let removed = id.clone();
-            match self.on_storage(move |storage| storage.delete_volume(&removed)).await {
+    async fn explain_volume(&self, place: &VolumePlace, found: &FoundVolume) {
+        let id = &found.id;
+        let Some(memo) = &found.memo else {
+            match place.remove(id).await {
                 Ok(()) => tracing::info!(%id, "removed a volume that was not completed"),
                 Err(error) => tracing::error!(%id, %error, "a volume that was not completed could not be removed"),
             }
             return;
         };
-        let restored = match serde_json::from_str::<Memo>(&memo) {
+        let restored = match serde_json::from_str::<Memo>(memo) {
             Ok(Memo { tenant, name, stored }) if stored.id == *id => {
-                let volume = Volume { node: self.own_node(), ..Volume::new(tenant, name, stored) };
+                let volume = Volume { node: self.node_of_new_volume(), ..Volume::new(tenant, name, stored) };
                 self.write_volume(&volume, None, &TenantLimits::default()).await.map_err(|error| error.to_string())
             }
             Ok(_) => Err("its memo is that of another one".to_owned()),
@@ -82,7 +95,7 @@ impl Control {
         };
         match restored {
             Ok(()) => tracing::warn!(%id, "the store had lost a volume; its row is made again from its memo"),
-            Err(reason) => tracing::error!(%id, reason, "a volume has no row, and stays on the disk without one"),
+            Err(reason) => tracing::error!(%id, reason, "a volume has no row, and stays without one"),
         }
     }
 }

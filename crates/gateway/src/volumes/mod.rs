@@ -61,7 +61,7 @@ pub(crate) struct CopyVolume {
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ChangeVolume {
-    /// What it may hold, in bytes. Below what it holds, all further writes fail.
+    /// What it may hold, in bytes. Below what it holds, all further writes fail. A volume of a cluster can only grow.
     size_bytes: Option<u64>,
     /// Labels to set. A null removes one, and absent ones stay.
     labels: BTreeMap<String, Option<String>>,
@@ -76,7 +76,7 @@ pub(crate) enum VolumeState {
     Removing,
     /// Its files are gone, or on another storage than the server's.
     Missing,
-    /// Its bucket can't be reached now. Lists don't ask buckets, and show it as it was last.
+    /// Its bucket can't be reached now, or its claim has lost its storage. Lists don't ask buckets, and show it as it was last.
     Unreachable,
 }
 
@@ -88,18 +88,18 @@ pub(crate) struct VolumeInfo {
     state: VolumeState,
     /// What it may hold.
     size_bytes: u64,
-    /// Whether writes beyond its size fail. Without a storage pool they don't.
+    /// Whether writes beyond its size fail. Without a storage pool they don't, and in a cluster its storage decides.
     size_enforced: bool,
     /// What it holds; null: the storage can't tell, or another node has it.
     used_bytes: Option<u64>,
     /// The bucket that has its files; null: the server's storage has them.
     bucket: Option<String>,
-    /// Why its bucket can't be reached.
+    /// Why its bucket or its claim can't be used.
     problem: Option<String>,
     /// Files that are not in the bucket yet; null: none has to be, or it is not known.
     waiting_uploads: Option<u64>,
     labels: BTreeMap<String, String>,
-    /// The node that has it; null without a cluster.
+    /// The node that has it; null without nodes.
     node: Option<NodeName>,
     created_at: Timestamp,
     /// The sandboxes that have it, in any state; of another node's volume, only that node lists them.
@@ -261,6 +261,8 @@ pub(crate) async fn other_node(exchange: &Exchange) -> Result<Option<NodeName>, 
 
 #[cfg(test)]
 mod tests {
+    use arenite_control::fake_cluster::FakeCluster;
+
     use super::*;
     use crate::harness::Harness;
 
@@ -303,6 +305,32 @@ mod tests {
             let gone = server.call(method, &format!("/api/v2/volumes/data{path}"), Value::Null).await;
             assert_eq!((gone.status, &gone.json["code"]), (404, &json!("not_found")), "{method} {path}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_cluster_keeps_files_and_copies_to_itself() {
+        let server = Harness::with(|_, _| ()).await;
+        server.engine.keep_cluster_volumes(Arc::new(FakeCluster::default()));
+        let made = server.call("POST", "/api/v2/volumes", json!({ "name": "v", "size_bytes": 64 << 20 })).await;
+        assert_eq!(made.status, 201, "{}", made.text);
+        let facts = (&made.json["state"], &made.json["size_enforced"], &made.json["used_bytes"], &made.json["node"]);
+        assert_eq!(facts, (&json!("ready"), &json!(false), &Value::Null, &Value::Null));
+        for (method, path, body) in [
+            ("POST", "/copy", json!({ "name": "w" })),
+            ("PATCH", "", json!({ "size_bytes": 32 << 20 })),
+            ("GET", "/files", Value::Null),
+            ("GET", "/content?path=a", Value::Null),
+            ("PUT", "/content?path=a", Value::Null),
+            ("DELETE", "/content?path=a", Value::Null),
+        ] {
+            let refused = server.call(method, &format!("/api/v2/volumes/v{path}"), body).await;
+            assert_eq!((refused.status, &refused.json["code"]), (501, &json!("unsupported")), "{method} {path}");
+            assert!(refused.json["hint"].is_string(), "{}", refused.text);
+        }
+        let grown = server.call("PATCH", "/api/v2/volumes/v", json!({ "size_bytes": 128 << 20 })).await;
+        assert_eq!((grown.status, &grown.json["size_bytes"]), (200, &json!(128 << 20)), "{}", grown.text);
+        let removed = server.call("DELETE", "/api/v2/volumes/v", Value::Null).await;
+        assert_eq!(removed.status, 200, "{}", removed.text);
     }
 
     #[tokio::test]

@@ -158,6 +158,8 @@ app.kubernetes.io/component: postgres
 {{- with .Values.sandboxes.images }}{{- $_ := set $all "kubernetes_image" (include "arenite.pairs" . | fromJsonArray) }}{{- end -}}
 {{- with .Values.sandboxes.runtimeClasses }}{{- $_ := set $all "kubernetes_runtime_class" (include "arenite.pairs" . | fromJsonArray) }}{{- end -}}
 {{- with .Values.agentSandbox.warmPools }}{{- $_ := set $all "kubernetes_warm_pool" (include "arenite.pairs" . | fromJsonArray) }}{{- end -}}
+{{- with .Values.sandboxes.volumes.storageClass }}{{- $_ := set $all "kubernetes_volume_class" . }}{{- end -}}
+{{- if ne .Values.sandboxes.volumes.accessMode "ReadWriteOnce" }}{{- $_ := set $all "kubernetes_volume_access" .Values.sandboxes.volumes.accessMode }}{{- end -}}
 {{- if include "arenite.podTemplate" . }}{{- $_ := set $all "kubernetes_template" "/etc/arenite/pod-template.yaml" }}{{- end -}}
 {{- if include "arenite.hasIdentitySecret" . }}{{- $_ := set $all "kubernetes_identity" "/secrets/identity/identity.pem" }}{{- end -}}
 {{- end -}}
@@ -193,6 +195,7 @@ app.kubernetes.io/component: postgres
 {{- range $name := list "images" "nodeSelector" "podTemplate" "runtimeClasses" "guestImage" -}}
 {{- if get $.Values.sandboxes $name -}}{{- $pods = append $pods (printf "sandboxes.%s" $name) -}}{{- end -}}
 {{- end -}}
+{{- if .Values.sandboxes.volumes.storageClass -}}{{- $pods = append $pods "sandboxes.volumes.storageClass" -}}{{- end -}}
 {{- if .Values.agentSandbox.warmPools -}}{{- $pods = append $pods "agentSandbox.warmPools" -}}{{- end -}}
 {{- if .Values.identity.existingSecret -}}{{- $pods = append $pods "identity.existingSecret" -}}{{- end -}}
 {{- with $pods -}}
