@@ -219,6 +219,7 @@ def test_every_filter_selects(served: TenantsServer, operator: Tenant, operation
     middle = operator.json("GET", "/api/v2/sandboxes/a-2")
     at = middle["created_at"]
     ours = set(SANDBOXES)
+    operator.json("POST", "/api/v2/tenants", json={"name": "empty"})
     expected: dict[str, list[tuple[Any, set[str]]]] = {
         "state": [("paused", {"a-2"}), (["running", "paused"], ours), ("failed", set())],
         "label": [("team", ours), ("team=red", {"a-1", "b-1"}), (["team=red", "note=x=y"], {"a-1"}), ("note=x", set())],
@@ -228,7 +229,7 @@ def test_every_filter_selects(served: TenantsServer, operator: Tenant, operation
         "client_tag": [("mine", {"a-1"})],
         "node": [("red", set())],
         "parent": [(middle["id"], set())],
-        "tenant": [("default", ours), ("red", set())],
+        "tenant": [("default", ours), ("empty", set())],
         "name_prefix": [("a-", {"a-1", "a-2"}), ("A", set())],
         "search": [("A- team=RED", {"a-1"}), ("tiny", ours), ("tiny nothing", set())],
         "created_after": [(at, {"b-1"})],
