@@ -4,7 +4,7 @@ import { useState } from 'preact/hooks';
 
 import { type Schemas, address, api } from '../client/api';
 import { useResource } from '../client/resource';
-import { bytes } from '../format';
+import { bytes, sentence } from '../format';
 import { number, plural } from '../quantities';
 import { Page, type Rights, keysRequired, pageAddress, sandboxPage } from '../shell';
 import { BarChart, Button, CodeTabs, EmptyState, LineChart, Loaded, Loading, Time, localTime } from '../ui';
@@ -25,7 +25,7 @@ export function OverviewPage({ rights }: { rights: Rights }) {
   const info = useResource('info', signal => api.get('/api/v2/info', { signal }), 30_000);
   return (
     <Page title="Overview" actions={rights.may('manage') && <Button kind="primary" icon="plus" onPress={() => openCreate()}>Create sandbox</Button>}>
-      {info.data?.warnings.map(text => <p key={text} class="notice">{text}</p>)}
+      {info.data?.warnings.map(text => <p key={text} class="notice">{sentence(text)}</p>)}
       <Counters info={info.data} />
       <LiveCharts info={info.data} />
       <LastDay />

@@ -2,6 +2,7 @@
 
 import { type Schemas, address, all } from '../client/api';
 import { useResource } from '../client/resource';
+import { sentence } from '../format';
 import { number, plural } from '../quantities';
 import { Page, pageAddress, replaceQuery, route, sandboxPage } from '../shell';
 import { CodeBlock, type Column, EmptyState, Facts, LinkButton, Loaded, SearchField, State, Table, Time, fullTime } from '../ui';
@@ -27,7 +28,7 @@ export async function readWorkers(signal: AbortSignal): Promise<Workers> {
 }
 
 export function Warnings({ texts }: { texts: readonly string[] }) {
-  return <>{texts.map(text => <p key={text} class="notice" role="status">{text}</p>)}</>;
+  return <>{texts.map(text => <p key={text} class="notice" role="status">{sentence(text)}</p>)}</>;
 }
 
 /** AgentFlow's times are UTC, and don't say so. */
