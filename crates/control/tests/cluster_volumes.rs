@@ -8,19 +8,15 @@ use std::sync::Arc;
 
 use arenite_control::fake_cluster::{FakeClaim, FakeCluster};
 use arenite_control::fake_engine::FakeEngine;
-use arenite_control::store::{Record, RecordId, RecordKind};
 use arenite_control::{Control, ControlError, NewVolume, Volume, VolumeChange};
-use arenite_model::{ErrorCode, TenantId, VolumeId};
+use arenite_model::{ErrorCode, VolumeId};
 use support::home::{Home, on_both_stores};
+use support::{removing, tenant, volume_record};
 
 on_both_stores! {
     a_start_completes_what_a_crash_interrupted,
     a_size_only_grows,
     files_and_copies_are_the_clusters,
-}
-
-fn tenant() -> TenantId {
-    TenantId::default_tenant()
 }
 
 async fn start(home: &Home, cluster: &Arc<FakeCluster>) -> Arc<Control> {
@@ -33,16 +29,6 @@ fn new_volume(name: &str) -> NewVolume {
     NewVolume { name: name.parse().unwrap(), size_bytes: Some(1 << 30), bucket: None, labels: [].into() }
 }
 
-/// A row with another size, or that is being removed.
-fn record_of(volume: &Volume, size_bytes: u64, is_removing: bool) -> Record {
-    let value = format!(
-        r#"{{"id":"{}","size_bytes":{size_bytes},"labels":{{}},"created_at":"{}","is_removing":{is_removing}}}"#,
-        volume.id, volume.created_at
-    );
-    let id = RecordId { kind: RecordKind::Volume, tenant: tenant(), key: volume.name.to_string() };
-    Record { id, value, expires_at: None }
-}
-
 async fn a_start_completes_what_a_crash_interrupted(home: Home) {
     let cluster = Arc::new(FakeCluster::default());
     let control = start(&home, &cluster).await;
@@ -50,12 +36,13 @@ async fn a_start_completes_what_a_crash_interrupted(home: Home) {
     let no_memo = control.create_volume(&tenant(), new_volume("b-no-memo")).await.unwrap();
     let growing = control.create_volume(&tenant(), new_volume("c-growing")).await.unwrap();
     let gone = control.create_volume(&tenant(), new_volume("d-gone")).await.unwrap();
-    let removing = control.create_volume(&tenant(), new_volume("e-removing")).await.unwrap();
+    let to_remove = control.create_volume(&tenant(), new_volume("e-removing")).await.unwrap();
     control.stop(false).await;
     let store = home.open().await;
-    store.remove_record(&record_of(&lost_row, 0, false).id).await.unwrap();
-    store.put_record(record_of(&growing, 2 << 30, false)).await.unwrap();
-    store.put_record(record_of(&removing, 1 << 30, true)).await.unwrap();
+    store.remove_record(&volume_record(&lost_row).id).await.unwrap();
+    let growing = Volume { size_bytes: 2 << 30, ..growing };
+    store.put_record(volume_record(&growing)).await.unwrap();
+    store.put_record(volume_record(&removing(&to_remove))).await.unwrap();
     store.close().await;
     drop(store);
     cluster.claims().get_mut(&no_memo.id).unwrap().memo = None;
@@ -69,7 +56,6 @@ async fn a_start_completes_what_a_crash_interrupted(home: Home) {
     let control = start(&home, &cluster).await;
     let mut found = control.volumes(&tenant()).await.unwrap();
     found.sort_by(|a, b| a.name.cmp(&b.name));
-    let growing = Volume { size_bytes: 2 << 30, ..growing };
     assert_eq!(found, [lost_row.clone(), no_memo.clone(), growing.clone(), gone.clone()]);
     let claims = cluster.claims().clone();
     let mut expected = [&lost_row.id, &no_memo.id, &growing.id, &strange];

@@ -11,22 +11,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arenite_control::fake_engine::{FakeEngine, Point};
-use arenite_control::store::{Record, RecordId, RecordKind};
 use arenite_control::{Control, ControlError, CreateRequest, NewVolume, SpecOverlay, Volume};
 use arenite_engine::Storage;
 use arenite_engine::namespace::storage::{PoolMode, StorageConfig};
-use arenite_model::{TenantId, VolumeId, VolumeMount};
+use arenite_model::{VolumeId, VolumeMount};
 use support::home::{Home, on_both_stores};
-use support::named;
+use support::{named, removing, tenant, volume_record};
 
 on_both_stores! {
     a_start_completes_what_a_crash_interrupted,
     a_volume_is_either_used_or_removed,
     ten_creates_race_for_one_name,
-}
-
-fn tenant() -> TenantId {
-    TenantId::default_tenant()
 }
 
 /// A server with a storage of plain directories, and the directory of its volumes.
@@ -59,27 +54,18 @@ fn files_of(volume: &Volume) -> Vec<String> {
     vec![volume.id.to_string(), format!("{}.json", volume.id)]
 }
 
-fn record_of(volume: &Volume, extra: &str) -> Record {
-    let value = format!(
-        r#"{{"id":"{}","size_bytes":{},"labels":{{"a":"b"}},"created_at":"{}"{extra}}}"#,
-        volume.id, volume.size_bytes, volume.created_at
-    );
-    let id = RecordId { kind: RecordKind::Volume, tenant: tenant(), key: volume.name.to_string() };
-    Record { id, value, expires_at: None }
-}
-
 async fn a_start_completes_what_a_crash_interrupted(home: Home) {
     let (control, _, directory) = start(&home).await;
     let kept = control.create_volume(&tenant(), new_volume("kept")).await.unwrap();
     let lost_row = control.create_volume(&tenant(), new_volume("lost-row")).await.unwrap();
     let no_memo = control.create_volume(&tenant(), new_volume("no-memo")).await.unwrap();
-    let removing = control.create_volume(&tenant(), new_volume("removing")).await.unwrap();
+    let to_remove = control.create_volume(&tenant(), new_volume("removing")).await.unwrap();
     let gone = control.create_volume(&tenant(), new_volume("gone")).await.unwrap();
     control.stop(false).await;
     let store = home.open().await;
-    store.remove_record(&record_of(&lost_row, "").id).await.unwrap();
-    store.put_record(record_of(&removing, r#","is_removing":true"#)).await.unwrap();
-    store.put_record(record_of(&gone, r#","is_removing":true"#)).await.unwrap();
+    store.remove_record(&volume_record(&lost_row).id).await.unwrap();
+    store.put_record(volume_record(&removing(&to_remove))).await.unwrap();
+    store.put_record(volume_record(&removing(&gone))).await.unwrap();
     store.close().await;
     drop(store);
     fs::remove_file(directory.join(format!("{}.json", no_memo.id))).unwrap();

@@ -55,12 +55,13 @@ impl Control {
 
     /// Gives a volume the size of its row, and the memo.
     async fn settle_volume(&self, place: &VolumePlace, row: &Volume, found: &FoundVolume) {
-        let has_memo = found.memo.is_some() && found.memo == row.memo().ok();
+        let has_memo = row.memo().is_ok_and(|memo| found.memo.as_ref() == Some(&memo));
         // The memo is written after a claim has grown.
         if has_memo && matches!(place, VolumePlace::Cluster(_)) {
             return;
         }
         match place.resize(row).await {
+            Ok(()) if has_memo => {}
             Ok(()) => self.keep_memo(place, row).await,
             Err(error) => tracing::error!(volume = %row.name, %error, "the size of a volume could not be set"),
         }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use arenite_control::fake_engine::FakeEngine;
 use arenite_control::store::{Contents, MemoryStore, Record, RecordId, RecordKind, Store, StoreError};
 use arenite_control::tenants::TenantLimits;
-use arenite_control::{Control, ControlConfig, CreateRequest, Provenance, Sandbox};
+use arenite_control::{Control, ControlConfig, CreateRequest, Provenance, Sandbox, Volume};
 use arenite_model::{SandboxId, SandboxName, SandboxSpec, SandboxState, TenantId};
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -28,6 +28,20 @@ pub(crate) fn tenant() -> TenantId {
 
 pub(crate) fn name(text: &str) -> SandboxName {
     text.parse().unwrap()
+}
+
+/// The row of a volume that is on no node and in no bucket.
+pub(crate) fn volume_record(volume: &Volume) -> Record {
+    let Volume { tenant, name, id, size_bytes, labels, created_at, is_removing, .. } = volume;
+    let value = serde_json::json!({
+        "id": id, "size_bytes": size_bytes, "labels": labels, "created_at": created_at, "is_removing": is_removing,
+    });
+    let id = RecordId { kind: RecordKind::Volume, tenant: tenant.clone(), key: name.to_string() };
+    Record { id, value: value.to_string(), expires_at: None }
+}
+
+pub(crate) fn removing(volume: &Volume) -> Volume {
+    Volume { is_removing: true, ..volume.clone() }
 }
 
 pub(crate) fn config() -> ControlConfig {
