@@ -65,8 +65,9 @@ def show(page: Page, name: str) -> Locator:
 
 
 def sentence(text: str) -> str:
-    """A message of the server as pages show it."""
-    return f"{text[0].upper()}{text[1:]}{'' if text[-1] in '.!?' else '.'}"
+    """A message of the server as pages show it: names such as `registry.invalid` stay as they are."""
+    first = text[0] if re.match(r"[a-z]+[\d_./-]", text) else text[0].upper()
+    return f"{first}{text[1:]}{'' if text[-1] in '.!?' else '.'}"
 
 
 def row(page: Page, text: str) -> Locator:

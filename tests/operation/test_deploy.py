@@ -192,6 +192,7 @@ def test_the_chart_grants_the_listed_rights_and_no_others(file: Path) -> None:
         ("", "pods"): {"create", "get", "list", "watch", "delete"},
         ("", "events"): {"list", "watch"},
         ("", "secrets"): {"create", "get", "list", "patch", "delete"},
+        ("", "persistentvolumeclaims"): {"create", "get", "list", "patch", "delete"},
     }
     if "kubernetes_warm_pool" in file.read_text():
         wanted[("", "pods")].add("patch")

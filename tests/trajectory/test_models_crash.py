@@ -375,8 +375,19 @@ def test_bad_upstreams(allowing: Server, upstream: FakeModels, route: Callable[.
         next(answer.iter_lines())
     assert upstream.gone.wait(20), "the upstream's connection outlives its client"
 
-    found = ended(allowing, live.id, 7)
-    assert [step["outcome"] for step in found] == ["error", "error", "failed", "ok", "ok", "failed", "aborted"]
+    def not_ended(handler: FakeHandler) -> None:
+        handler.stream()
+        handler.event({"id": "c", "choices": [{"index": 0, "delta": {"content": "all"}, "finish_reason": "stop"}]})
+        handler.event("[DONE]")
+        handler.rfile.read(1)
+
+    upstream.script = [not_ended]
+    with httpx.stream("POST", url, json={"model": "fake-1", "messages": [], "stream": True}) as answer:
+        assert "data: [DONE]" in answer.iter_lines()
+
+    found = ended(allowing, live.id, 8)
+    assert [step["outcome"] for step in found] == ["error", "error", "failed", "ok", "ok", "failed", "aborted", "ok"]
+    assert found[7]["observation"]["json"]["choices"][0]["message"]["content"] == "all"
     assert [step["class"] for step in found[:3]] == ["infrastructure"] * 3
     assert found[0]["result"]["failed"]["error"] == "slow down"
     assert found[4]["observation"]["json"]["arenite_incomplete"] is True

@@ -146,8 +146,7 @@ def test_local_copies_are_removed_when_they_are_archived(store: Directory | Moto
     exported = read(server, f"{identity}/export").content
     # A start looks for what can be removed, and so does the server every five minutes.
     server.restart()
-    within(30, "it is removed here", lambda: not (logs / f"{identity}.jsonl").exists())
-    assert not (logs / f"{identity}.archived").exists()
+    within(30, "it is removed here", lambda: not any((logs / f"{identity}.{kind}").exists() for kind in ("jsonl", "archived")))
     assert (logs / f"{live.id}.jsonl").exists()
     assert [one["trajectory"] for one in listed(server)] == [live.id, identity]
     assert read(server, f"{identity}/export").content == exported

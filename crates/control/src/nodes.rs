@@ -44,7 +44,7 @@ const READ_AGAIN: Duration = Duration::from_millis(200);
 const KNOWN: Duration = Duration::from_secs(10);
 const MAX_OWNERS: usize = 20_000;
 /// How long requests wait for a node that stops or does not answer: a restart takes less.
-pub const RESTART: Duration = Duration::from_secs(10);
+pub const RESTART: Duration = Duration::from_secs(15);
 
 /// The node that a server is.
 #[derive(Debug, Clone, PartialEq, Eq)]

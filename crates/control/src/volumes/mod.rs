@@ -391,6 +391,7 @@ impl Control {
         change: VolumeChange,
     ) -> Result<Volume, ControlError> {
         change.size_bytes.map_or(Ok(0), check_size)?;
+        self.volume_here(tenant, name).await?;
         let place = self.volume_place()?;
         let (tenant, name) = (tenant.clone(), name.clone());
         self.detached(self.operation()?, |control| async move {

@@ -147,10 +147,7 @@ impl Dialer {
             match self.dial_known(name).await {
                 Ok(stream) => return Ok(stream),
                 // It may restart, or have moved.
-                Err(_) if attempt == WAIT && begun.elapsed() < RESTART && self.may_answer(name) => {
-                    tokio::time::sleep(AGAIN).await;
-                    self.control.read_peers().await;
-                }
+                Err(_) if attempt == WAIT && begun.elapsed() < RESTART && self.may_answer(name) => again(&self.control).await,
                 Err(error) => return Err(error),
             }
         }
@@ -175,6 +172,21 @@ impl Dialer {
             Ok::<_, io::Error>(NodeStream(self.connector.connect(stream, Some(&key)).await?.0))
         };
         timeout(CONNECT_LIMIT, connecting).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+    }
+}
+
+/// Waits before the next attempt to reach a node.
+async fn again(control: &Control) {
+    tokio::time::sleep(AGAIN).await;
+    control.read_peers().await;
+}
+
+/// Waits for a node that stops and may start again. It still answers on the connections that are open, but it closes them when it
+/// has told the other nodes, and a request must not be on its way then.
+async fn until_up(control: &Control, node: &NodeName) {
+    let begun = Instant::now();
+    while control.peer(node).is_none() && control.may_answer(node) && begun.elapsed() < RESTART {
+        again(control).await;
     }
 }
 
@@ -423,6 +435,9 @@ pub(super) async fn send_to(
         request.headers_mut().insert(http::header::HOST, host);
     }
     request.headers_mut().insert(NODE, said);
+    if attempt != Attempt::Once {
+        until_up(&gateway.control, node).await;
+    }
     tokio::select! {
         answered = peers.client.request(request) => match answered {
             Ok(mut answer) => {
