@@ -216,7 +216,7 @@ class TestDashboard:
         live = sandbox(image="base")
         person.goto(f"{live.url}/index.html#code")
         notice = person.locator("#panel-code [role=alert]")
-        expect(notice).to_contain_text("Code is not there in this sandbox")
+        expect(notice).to_contain_text("Code is not in this sandbox")
         expect(notice).to_contain_text("aio")
         expect(notice.get_by_role("button", name="Try again")).to_be_visible()
         picture(person, "dashboard-missing")

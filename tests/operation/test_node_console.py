@@ -51,7 +51,7 @@ def test_a_node_is_drained_and_takes_sandboxes_again(postgres: Postgres, own_ser
         picture(page, "console-nodes")
         green.get_by_role("link", name="green").click()
         expect(heading(page)).to_have_text("green")
-        drain = page.get_by_role("status").filter(has_text="It gets no new ones")
+        drain = page.get_by_role("status").filter(has_text="The node gets no new ones")
         expect(drain).to_contain_text("They are deleted in")
         picture(page, "console-node")
         assert violations(page) == []

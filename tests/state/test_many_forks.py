@@ -20,7 +20,7 @@ FILL = (
     "mkdir tree && cd tree && for d in $(seq 20); do mkdir d$d && "
     f"head -c {MEBIBYTES * (1 << 20) // 20} /dev/urandom | split -a 4 -b 50000 - d$d/f; done"
 )
-SUMS = "cd tree && find . -type f | sort | xargs sha256sum | sha256sum"
+SUMS = "cd tree && find . -type f | sort | xargs b2sum | b2sum"
 
 
 def used(server: Server) -> int:

@@ -102,6 +102,7 @@ def test_a_pause_to_disk_ends_processes_and_keeps_files(served: SmallServer, box
     assert kind(box) == ("running", None)
     change(box, "pause", kind="disk")
     assert change(box, "resume")["processes"] == "restarted"
+    within(10, "its main command runs again", lambda: runs(box) == 3)
     change(box, "pause", kind="disk")
     assert run(served, "start", "box").returncode == 0
     within(10, "its main command runs again", lambda: runs(box) == 4)

@@ -23,17 +23,17 @@ const COUNT = { text: number, parse: count, exact: String };
 const SIZE = { text: bytes, parse: parseSize, exact: exactSize };
 
 const KINDS: Record<string, Kind> = {
-  sandboxes: { label: 'Sandboxes', note: 'in any state', ...COUNT },
-  concurrent_creates: { label: 'Concurrent creates', note: 'in progress or in the queue', ...COUNT },
-  cpu_millis: { label: 'CPU', note: 'cores of sandboxes that are not failed or lost', text: cores, parse: parseCores, exact: millis => String(millis / 1000) },
-  memory_bytes: { label: 'Memory', note: 'of the same sandboxes', ...SIZE },
-  disk_bytes: { label: 'Disk', note: 'of sandboxes in any state', ...SIZE },
-  snapshots: { label: 'Snapshots', note: 'of the disks of sandboxes', ...COUNT },
-  volumes: { label: 'Volumes', note: 'on all nodes', ...COUNT },
-  volume_bytes: { label: 'Volume space', note: 'the sizes of volumes', ...SIZE },
-  trajectory_bytes: { label: 'Trajectories', note: 'bytes of their logs', ...SIZE },
-  timeout_seconds: { label: 'Lifetime', note: 'the longest of one sandbox', text: exactTime, parse: parseTime, exact: exactTime },
-  requests_per_second: { label: 'Requests a second', note: 'with the keys of the tenant', ...COUNT },
+  sandboxes: { label: 'Sandboxes', note: 'In any state', ...COUNT },
+  concurrent_creates: { label: 'Concurrent creates', note: 'In progress or in the queue', ...COUNT },
+  cpu_millis: { label: 'CPU', note: 'Cores of sandboxes that are not failed or lost', text: cores, parse: parseCores, exact: millis => String(millis / 1000) },
+  memory_bytes: { label: 'Memory', note: 'Of the same sandboxes', ...SIZE },
+  disk_bytes: { label: 'Disk', note: 'Of sandboxes in any state', ...SIZE },
+  snapshots: { label: 'Snapshots', note: 'Of the disks of sandboxes', ...COUNT },
+  volumes: { label: 'Volumes', note: 'On all nodes', ...COUNT },
+  volume_bytes: { label: 'Volume space', note: 'The sizes of volumes', ...SIZE },
+  trajectory_bytes: { label: 'Trajectories', note: 'Bytes of their logs', ...SIZE },
+  timeout_seconds: { label: 'Lifetime', note: 'The longest of one sandbox', text: exactTime, parse: parseTime, exact: exactTime },
+  requests_per_second: { label: 'Requests a second', note: 'With the keys of the tenant', ...COUNT },
 };
 
 /** A quota that this page does not know is a plain number. */

@@ -166,13 +166,13 @@ export class StepList {
     const box = make('div', { className: 'more' });
     for (const [name, body] of [['arguments', step.arguments], ['observation', step.observation]] as const) {
       if (!body) continue;
-      const link = make('a', { href: `${this.base}${step.step}/${name}`, textContent: 'save' });
+      const link = make('a', { href: `${this.base}${step.step}/${name}`, textContent: 'Save' });
       link.download = `step-${step.step}-${name}`;
       box.append(make('h3', {}, `${name} `, link), make('pre', { textContent: shown(body), tabIndex: 0 }));
     }
-    if (step.error) box.append(make('h3', { textContent: 'how it ended' }), make('pre', { textContent: step.error }));
-    box.append(make('p', { className: 'quiet', textContent: `${step.action}, ${step.dialect}, ${step.started_at}, ${told(step)}, by ${step.origin}, from ${step.client ?? 'unknown'}` }));
-    if (step.calls) box.append(make('h3', { textContent: `its ${step.calls.length} calls` }), make('pre', { textContent: JSON.stringify(step.calls, null, 2).slice(0, MOST_SHOWN), tabIndex: 0 }));
+    if (step.error) box.append(make('h3', { textContent: 'How it ended' }), make('pre', { textContent: step.error }));
+    box.append(make('p', { className: 'quiet', textContent: `${step.action}, ${step.dialect}, ${step.started_at.replace(/(\.\d{3})\d+/, '$1')}, ${told(step)}, by ${step.origin}, from ${step.client ?? 'unknown'}` }));
+    if (step.calls) box.append(make('h3', { textContent: `Its ${step.calls.length} calls` }), make('pre', { textContent: JSON.stringify(step.calls, null, 2).slice(0, MOST_SHOWN), tabIndex: 0 }));
     return box;
   }
 

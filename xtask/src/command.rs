@@ -13,8 +13,9 @@ use crate::failure::{Attempt, Failure, Outcome};
 
 /// The root of the repository.
 pub(crate) fn repository() -> PathBuf {
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
-    manifest.parent().expect("xtask lies in the repository").to_owned()
+    // Of this run: checkouts that share a target directory can share this program.
+    let manifest = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    Path::new(&manifest).parent().expect("xtask lies in the repository").to_owned()
 }
 
 /// The directory of builds and all other output.

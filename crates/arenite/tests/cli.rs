@@ -121,7 +121,7 @@ fn golden_help() {
 
 /// Compares with a golden file; writes it when `ARENITE_BLESS` is set.
 fn compare(name: &str, found: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    let path = Path::new(&std::env::var("CARGO_MANIFEST_DIR").unwrap()).join("tests/golden").join(name);
     if std::env::var_os("ARENITE_BLESS").is_some() {
         return std::fs::write(&path, found).unwrap();
     }

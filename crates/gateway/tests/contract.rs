@@ -13,7 +13,7 @@ use serde_json::Value;
 const DEPTH: usize = 8;
 
 fn read(path: &str) -> String {
-    let path = format!("{}/{path}", env!("CARGO_MANIFEST_DIR"));
+    let path = format!("{}/{path}", std::env::var("CARGO_MANIFEST_DIR").unwrap());
     std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 

@@ -120,7 +120,7 @@ mod tests {
                 }
             }
         }
-        let golden = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/classes.txt");
+        let golden = std::path::Path::new(&std::env::var("CARGO_MANIFEST_DIR").unwrap()).join("tests/golden/classes.txt");
         if std::env::var_os("ARENITE_BLESS").is_some() {
             std::fs::write(&golden, &table).unwrap();
         }

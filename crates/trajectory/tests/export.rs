@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 fn tests() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests")
+    Path::new(&std::env::var("CARGO_MANIFEST_DIR").unwrap()).join("tests")
 }
 
 fn tenant() -> TenantId {

@@ -127,7 +127,7 @@ fn log_and_export_have_the_golden_format() {
         String::from_utf8(out).unwrap()
     };
     for (name, text) in [("log.jsonl", log), ("export.jsonl", export(false)), ("export_inlined.jsonl", export(true))] {
-        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+        let golden = Path::new(&std::env::var("CARGO_MANIFEST_DIR").unwrap()).join("tests/golden").join(name);
         let found = without_times(&text);
         if std::env::var_os("ARENITE_BLESS").is_some() {
             let lines: String = found.iter().map(|line| format!("{line}\n")).collect();
@@ -537,7 +537,7 @@ fn logs_of_version_one_are_read_and_gone_on_with() {
     let dir = tempfile::tempdir().unwrap();
     let logs = dir.path().join("logs/default");
     fs::create_dir_all(&logs).unwrap();
-    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/sb-demo.jsonl");
+    let fixture = Path::new(&std::env::var("CARGO_MANIFEST_DIR").unwrap()).join("tests/fixtures/sb-demo.jsonl");
     fs::copy(fixture, logs.join("sb-demo.jsonl")).unwrap();
     let recorder = open(dir.path());
     let before = all(&recorder, "sb-demo");

@@ -34,6 +34,8 @@ describe('calls', () => {
     const refused = await api.post('/api/v2/sandboxes', { body: { name: 'x' } }).catch((error: unknown) => error);
     expect(refused).toBeInstanceOf(ApiError);
     expect(refused).toMatchObject({ status: 409, reason: 'Quota exceeded.', hint: 'Delete one', message: 'Quota exceeded. Delete one', quota: { quota: 'sandboxes' } });
+    fetched.mockResolvedValue(json({ detail: 'no', quota: { quota: 'memory_bytes', limit: 1 << 30, used: 0, requested: 2 ** 32 } }, 409));
+    expect(await api.get('/api/v2/sandboxes').catch((error: unknown) => error)).toMatchObject({ reason: 'Memory: this tenant may have 1.0 GiB, has 0 B, and requested 4.0 GiB more.' });
   });
 
   it('report a failure within an answer of 200', async () => {

@@ -2,6 +2,7 @@
 
 import type { components } from '../../generated/schema';
 import { capitalized, sentence } from '../format';
+import { quotaKind } from '../quotas';
 
 export type QuotaExceeded = components['schemas']['QuotaExceeded'];
 
@@ -25,7 +26,7 @@ export class ApiError extends Error {
 
   constructor(status: number, refusal: Refusal) {
     const detail = typeof refusal.detail === 'string' ? refusal.detail : '';
-    const reason = sentence(detail || refusal.message || `the server answered ${status}`);
+    const reason = sentence((refusal.quota && overQuota(refusal.quota)) || detail || refusal.message || `the server answered ${status}`);
     // Without a full stop: it may end with a command.
     const hint = capitalized(refusal.hint ?? '');
     super(hint ? `${reason} ${hint}` : reason);
@@ -39,6 +40,13 @@ export class ApiError extends Error {
   static async read(answer: Response): Promise<ApiError> {
     return new ApiError(answer.status, (await answer.json().catch(() => ({}))) as Refusal);
   }
+}
+
+/** What the server says in plain numbers, with units. Empty for quotas that count. */
+function overQuota({ quota, limit, used, requested }: QuotaExceeded): string {
+  if (!quota.endsWith('_bytes') && quota !== 'cpu_millis') return '';
+  const { label, text } = quotaKind(quota);
+  return `${label}: this tenant may have ${text(limit)}, has ${text(used)}, and requested ${text(requested)} more`;
 }
 
 /** Whether an error only means that the caller gave up. */

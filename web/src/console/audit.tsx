@@ -23,6 +23,9 @@ function rowId(row: Row): string {
   return id;
 }
 
+/** A record without a value has `-`. */
+const given = (text: string): string => (text && text !== '-' ? text : '–');
+
 /** The time of a field in the reader's zone, as the API has it. */
 function instant(text: string): string | undefined {
   return text ? new Date(text).toISOString() : undefined;
@@ -73,10 +76,10 @@ export function AuditPage({ rights }: { rights: Rights }) {
   }, [rows, find, outcome]);
   const columns = useMemo<Column<Row>[]>(() => [
     { id: 'action', title: 'Action', sort: row => row.action, cell: row => <span class="title">{row.action}</span> },
-    { id: 'object', title: 'Object', className: 'clip-cell', sort: row => row.object, cell: row => <code>{row.object || '–'}</code>, tip: row => row.object },
+    { id: 'object', title: 'Object', className: 'clip-cell', sort: row => row.object, cell: row => <code>{given(row.object)}</code>, tip: row => row.object },
     ...(rights.managesTenants ? [{ id: 'tenant', title: 'Tenant', sort: (row: Row) => row.tenant ?? '', cell: (row: Row) => row.tenant ?? '–' }] : []),
-    { id: 'key', title: 'Key or user', className: 'clip-cell', sort: row => row.key, cell: row => <code>{row.key}</code>, tip: row => row.key },
-    { id: 'client', title: 'Client', low: true, className: 'clip-cell', cell: row => <code>{row.client}</code> },
+    { id: 'key', title: 'Key or user', className: 'clip-cell', sort: row => row.key, cell: row => <code>{given(row.key)}</code>, tip: row => row.key },
+    { id: 'client', title: 'Client', low: true, className: 'clip-cell', cell: row => <code>{given(row.client)}</code> },
     { id: 'outcome', title: 'Outcome', sort: row => row.outcome, cell: row => <State name={row.outcome} tone={row.outcome === 'ok' ? 'good' : 'bad'} /> },
     { id: 'time', title: 'Time', sort: row => Date.parse(row.time), cell: row => <Time at={row.time} form="full" /> },
   ], [rights]);

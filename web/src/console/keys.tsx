@@ -50,7 +50,7 @@ export function KeysPage({ rights }: { rights: Rights }) {
   ];
   const create = (): void => { openDialog(close => <CreateKey rights={rights} tenant={tenant} names={field !== null} show={show} close={close} />); };
   return (
-    <Page title="Keys" actions={<>{field}<Check label="Also ended ones" checked={withEnded} onChange={setWithEnded} /><Button kind="primary" icon="plus" onPress={create}>Create a key</Button></>}>
+    <Page title="Keys" actions={<>{field}<Check label="Show ended keys" checked={withEnded} onChange={setWithEnded} /><Button kind="primary" icon="plus" onPress={create}>Create a key</Button></>}>
       <div class="panel"><Loaded resource={resource}>{rows => (
         <Table label="Keys" columns={columns} rows={withEnded ? rows : rows.filter(key => key.state === 'valid')} rowKey={key => key.id} sort={{ column: 'created', down: true }}
           empty={<EmptyState icon="key" title="No keys" actions={<Button kind="primary" onPress={create}>Create the first one</Button>}>A key is how a program or a person calls this server.</EmptyState>} />

@@ -11,6 +11,15 @@ export function rulesOf(text: string): NetworkRule[] {
   return text.split('\n').map(line => line.trim()).filter(Boolean).map(line => (line.startsWith('{') ? JSON.parse(line) as NetworkRule : line));
 }
 
+/** A line that `rulesOf` reads back. */
 export function ruleText(rule: NetworkRule): string {
   return typeof rule === 'string' ? rule : JSON.stringify(rule);
+}
+
+/** Such as `b.example:80/http GET,HEAD /v1/*`, for people to read. */
+export function ruleLabel(rule: NetworkRule): string {
+  if (typeof rule === 'string') return rule;
+  const { host, cidr, ports = [], protocol, methods = [], paths = [] } = rule;
+  const place = `${host ?? cidr ?? ''}${ports.length > 0 ? `:${ports.join(',')}` : ''}${protocol ? `/${protocol}` : ''}`;
+  return [place, methods.join(','), ...paths].filter(Boolean).join(' ');
 }

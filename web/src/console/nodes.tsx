@@ -64,7 +64,7 @@ function NodeFacts({ node }: { node: Node }) {
       {drain && (
         <section class="panel stack" aria-label="Drain" role="status">
           <h2>Drain</h2>
-          <p>{sandboxes === 0 ? 'No sandboxes are left: the node can be stopped.' : `${plural(sandboxes, 'sandbox is', 'sandboxes are')} left. ${drain.deadline ? `They are deleted in ${duration((Date.parse(drain.deadline) - Date.now()) / 1000)}.` : 'They stay until their own ends.'}`} It gets no new ones (since <Time at={drain.since} form="full" />).</p>
+          <p>{sandboxes === 0 ? 'No sandboxes are left: the node can be stopped.' : `${plural(sandboxes, 'sandbox is', 'sandboxes are')} left. ${drain.deadline ? `They are deleted in ${duration((Date.parse(drain.deadline) - Date.now()) / 1000)}.` : 'They stay until they end.'}`} The node gets no new ones (since <Time at={drain.since} form="full" />).</p>
         </section>
       )}
       <section class="panel" aria-label="Properties"><Facts facts={[
@@ -140,7 +140,7 @@ function DrainDialog({ name, first, close, reload }: { name: string; first: Node
   return (
     <FormDialog title={`Drain the node ${name}?`} submitText="Drain" danger onSubmit={submit} onClose={close}>
       <p>It gets no new sandboxes. It has {plural(sandboxes, 'sandbox', 'sandboxes')} now, of all tenants.</p>
-      <TextField label="Delete those that are left after" state={deadline} placeholder="never" note="Such as 30m or 2h. Empty: they stay until their own ends." autofocus />
+      <TextField label="Delete those that are left after" state={deadline} placeholder="never" note="Such as 30m or 2h. Empty: they stay until they end." autofocus />
     </FormDialog>
   );
 }

@@ -50,6 +50,7 @@ export function VolumesPage({ rights }: { rights: Rights }) {
 }
 
 function Users({ sandboxes }: { sandboxes: readonly string[] }) {
+  if (sandboxes.length === 0) return <>–</>;
   const named = sandboxes.slice(0, MOST_NAMED);
   const more = sandboxes.length - named.length;
   return <span>{named.map((name, n) => <span key={name}>{n > 0 && ', '}<a href={sandboxPage(name)}>{name}</a></span>)}{more > 0 && ` and ${more} more`}</span>;

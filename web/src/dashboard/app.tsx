@@ -188,18 +188,18 @@ function Workspace({ ownHost, strip }: { ownHost: boolean; strip: StripState }) 
 }
 
 const KEYS: readonly (readonly [string, string])[] = [
-  ['Alt 1 … 9', 'the tabs in their order, from within them too'],
-  ['← → Home End', 'the other tabs, if one has the focus'],
-  ['Alt S', 'show or hide the steps'],
-  ['Alt H', 'take control of the desktop, and hand it back'],
-  ['Ctrl K', 'search tabs and actions'],
-  ['Ctrl S', 'save the file'],
-  ['↑ ↓', 'move among files'],
-  ['Enter', 'open a file, a folder or a step'],
-  ['F2', 'rename the file'],
-  ['Delete', 'delete the file, after a question'],
-  ['Backspace', 'go to the folder above'],
-  ['?', 'these shortcuts'],
+  ['Alt 1 … 9', 'The tabs in their order, from within them too'],
+  ['← → Home End', 'The other tabs, if one has the focus'],
+  ['Alt S', 'Show or hide the steps'],
+  ['Alt H', 'Take control of the desktop, and hand it back'],
+  ['Ctrl K', 'Search tabs and actions'],
+  ['Ctrl S', 'Save the file'],
+  ['↑ ↓', 'Move among files'],
+  ['Enter', 'Open a file, a folder or a step'],
+  ['F2', 'Rename the file'],
+  ['Delete', 'Delete the file, after a question'],
+  ['Backspace', 'Go to the folder above'],
+  ['?', 'These shortcuts'],
 ];
 
 function showKeys(): void {

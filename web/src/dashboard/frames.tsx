@@ -5,7 +5,7 @@ import { useEffect, useRef, useState } from 'preact/hooks';
 import { address, request } from '../client/api';
 import { ApiError, isAbort } from '../client/errors';
 import { sentence } from '../format';
-import { Button, EmptyState, type IconName } from '../ui';
+import { Button, EmptyState, type IconName, Inline } from '../ui';
 import type { TabState } from './tabs';
 
 /** Remembers the terminal's session when the page is loaded again. */
@@ -104,9 +104,9 @@ export function Missing({ tab, error, retry }: { tab: TabState; error?: Error; r
   const icon: IconName = tab.icon;
   return (
     <div class="notice-box" role="alert">
-      <EmptyState icon={icon} title={lacking ? `${tab.title} is not there in this sandbox` : `${tab.title} can't be shown`}
+      <EmptyState icon={icon} title={lacking ? `${tab.title} is not in this sandbox` : `${tab.title} can't be shown`}
         actions={retry && <Button icon="refresh" onPress={() => retry()}>Try again</Button>}>
-        {sentence(reason)}{hint && <><br /><span class="hint">{sentence(hint)}</span></>}
+        <Inline text={[reason, hint].filter(Boolean).map(sentence).join(' ')} />
       </EmptyState>
     </div>
   );

@@ -5,7 +5,7 @@ import { useRef, useState } from 'preact/hooks';
 import { request } from '../client/api';
 import { ApiError } from '../client/errors';
 import { duration } from '../format';
-import { Button, CopyButton, Dialog, LinkButton, Problem, fullTime, openDialog } from '../ui';
+import { Button, CopyButton, Dialog, LinkButton, Problem, fullTime, openDialog, selectWhole } from '../ui';
 
 interface Ticket {
   ticket: string;
@@ -45,9 +45,9 @@ export function ShareDialog({ name, keys, console, close }: { name: string; keys
       {!made && <p>A link lets others use this sandbox without a key: its terminal, desktop and files. It gives access to no other sandbox, and ends by itself.</p>}
       {made && (
         <>
-          <p>{made.ends ? `Who has this link can use the sandbox. ${made.ends}` : 'This server requires no key: who can reach it can open this address.'}</p>
+          <p>{made.ends ? `Anyone with this link can use the sandbox. ${made.ends}` : 'This server requires no key: anyone who can reach it can open this address.'}</p>
           <div class="secret-row">
-            <input ref={input} class="input secret" readOnly value={made.link} aria-label="Link" autofocus onFocus={event => event.currentTarget.select()} />
+            <input ref={input} class="input secret" readOnly value={made.link} aria-label="Link" autofocus onFocus={event => selectWhole(event.currentTarget)} />
             <CopyButton text={() => made.link} shown={() => input.current} label="Copy the link" />
           </div>
           {made.short && <p class="quiet">Links last longer with the server's setting <code>ticket_ttl_seconds</code>. A key for this sandbox, from the console, lasts until it is revoked.</p>}

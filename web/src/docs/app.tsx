@@ -83,7 +83,7 @@ export function Docs({ dialect, sandbox: firstSandbox, ownHost, base }: DocsProp
   return (
     <Shell rights={ownHost ? null : rights.value} base={base} current="docs" commands={commands}>
       <div class="docs" data-open={operation ? '' : undefined}>
-        <OperationList dialects={dialects} current={current} tags={tags} operation={operation} index={index} searchRef={search} />
+        <OperationList dialects={dialects} current={current} tags={tags} failed={error !== undefined} operation={operation} index={index} searchRef={search} />
         <div class="stack docs-page">
           <Boundary key={`${current.id}/${wanted}`}>
             {operation ? (
@@ -110,7 +110,7 @@ function Overview({ dialect, tags, error, reload, missing }: { dialect: Dialect;
       <p class="quiet">{dialect.about}</p>
       <div class="row">
         <LinkButton small icon="external" href={address(dialect.document)}>OpenAPI document</LinkButton>
-        {dialect.id === 'arenite' && <LinkButton small icon="external" href={address('/api/v2/docs/errors')}>Codes of errors</LinkButton>}
+        {dialect.id === 'arenite' && <LinkButton small icon="external" href={address('/api/v2/docs/errors')}>Error codes</LinkButton>}
       </div>
       {tags.map(tag => (
         <section key={tag.name} class="panel stack" aria-label={tag.name}>

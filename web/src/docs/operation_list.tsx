@@ -12,12 +12,14 @@ export interface OperationListProps {
   dialects: readonly Dialect[];
   current: Dialect;
   tags: Tag[] | undefined;
+  /** Whether the document could not be read. */
+  failed: boolean;
   operation: Operation | undefined;
   index: Index;
   searchRef: { current: HTMLInputElement | null };
 }
 
-export function OperationList({ dialects, current, tags, operation, index, searchRef }: OperationListProps) {
+export function OperationList({ dialects, current, tags, failed, operation, index, searchRef }: OperationListProps) {
   const [typed, setTyped] = useState('');
   const [at, setAt] = useState(0);
   const id = useId();
@@ -68,7 +70,7 @@ export function OperationList({ dialects, current, tags, operation, index, searc
             </nav>
           )}
           <nav class="tags" aria-label={`Operations of ${current.title}`}>
-            {tags ? tags.map(tag => <TagGroup key={`${current.id}/${tag.name}`} tag={tag} operation={operation} isOnly={tags.length === 1} />) : <Loading />}
+            {tags ? tags.map(tag => <TagGroup key={`${current.id}/${tag.name}`} tag={tag} operation={operation} isOnly={tags.length === 1} />) : failed ? null : <Loading />}
           </nav>
         </>
       )}

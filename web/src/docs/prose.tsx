@@ -1,8 +1,6 @@
 // Descriptions: paragraphs, lists, code in backticks, and fenced blocks. They become text, never markup.
 
-function Inline({ text }: { text: string }) {
-  return <>{text.split(/`([^`]+)`/).map((part, n) => (n % 2 === 1 ? <code key={n}>{part}</code> : part))}</>;
-}
+import { Inline } from '../ui';
 
 function Block({ text }: { text: string }) {
   const fenced = /^```\w*\n([\s\S]*?)\n?```$/.exec(text);

@@ -4,6 +4,11 @@ import { useEffect, useRef, useState } from 'preact/hooks';
 
 import { Button } from './button';
 
+/** Selects the text of a field, and shows its beginning. */
+export function selectWhole(input: HTMLInputElement | null): void {
+  input?.setSelectionRange(0, input.value.length, 'backward');
+}
+
 /** Copies a text, or selects where it is shown if the browser does not allow that: there is no clipboard without TLS. */
 export function CopyButton({ text, shown, label, small = false }: { text: () => string; shown?: () => Node | null; label?: string; small?: boolean }) {
   const [done, setDone] = useState('');
@@ -19,12 +24,17 @@ export function CopyButton({ text, shown, label, small = false }: { text: () => 
       setDone('Copied');
     } catch {
       const node = shown?.();
-      if (node instanceof HTMLInputElement) node.select();
+      if (node instanceof HTMLInputElement) selectWhole(node);
       else if (node) getSelection()?.selectAllChildren(node);
       setDone('Selected');
     }
   };
   return <Button small={small} label={done || !label ? undefined : label} onPress={copy}><span aria-live="polite">{done || 'Copy'}</span></Button>;
+}
+
+/** A line of text with code in backticks. */
+export function Inline({ text }: { text: string }) {
+  return <>{text.split(/`([^`]+)`/).map((part, n) => (n % 2 === 1 ? <code key={n}>{part}</code> : part))}</>;
 }
 
 /** A block of code with a button that copies it. */

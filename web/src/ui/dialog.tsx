@@ -6,7 +6,7 @@ import { useEffect, useId, useLayoutEffect, useRef, useState } from 'preact/hook
 
 import { ApiError } from '../client/errors';
 import { Button, IconButton } from './button';
-import { CopyButton } from './code';
+import { CopyButton, selectWhole } from './code';
 
 export interface DialogProps {
   title: string;
@@ -168,12 +168,12 @@ export function showOnce(title: string, note: string, secret: string): void {
 
 function ShownOnce({ title, note, secret, close }: { title: string; note: string; secret: string; close: () => void }) {
   const input = useRef<HTMLInputElement>(null);
-  useEffect(() => input.current?.select(), []);
+  useEffect(() => selectWhole(input.current), []);
   return (
     <Dialog title={title} firm onClose={close} foot={<Button kind="primary" onPress={close}>Done</Button>}>
       <p>{note}</p>
       <div class="secret-row">
-        <input ref={input} class="input secret" readOnly value={secret} aria-label={title} autoFocus autocomplete="off" spellcheck={false} onFocus={event => event.currentTarget.select()} />
+        <input ref={input} class="input secret" readOnly value={secret} aria-label={title} autoFocus autocomplete="off" spellcheck={false} onFocus={event => selectWhole(event.currentTarget)} />
         <CopyButton text={() => secret} shown={() => input.current} />
       </div>
     </Dialog>

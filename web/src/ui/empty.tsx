@@ -20,11 +20,12 @@ export function EmptyState({ icon, title, children, actions }: { icon: IconName;
 
 export function ErrorState({ error, retry }: { error: Error; retry?: () => unknown }) {
   const { reason, hint } = error instanceof ApiError ? error : { reason: error.message, hint: '' };
+  const isMissing = error instanceof ApiError && error.status === 404;
   return (
     <div class="empty" role="alert">
       <Icon name="alert" />
-      <h3>This could not be read</h3>
-      <p>{reason}</p>
+      <h3>{isMissing ? reason.replace(/\.$/, '') : 'This could not be read'}</h3>
+      {!isMissing && <p>{reason}</p>}
       {hint && <p>{hint}</p>}
       {retry && <div class="row"><Button icon="refresh" onPress={() => retry()}>Try again</Button></div>}
     </div>

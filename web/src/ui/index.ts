@@ -1,7 +1,7 @@
 export { Boundary } from './boundary';
 export { Button, IconButton, IconLink, LinkButton } from './button';
 export { BarChart, LineChart, type Point, type Series } from './chart';
-export { CodeBlock, CodeTabs, CopyButton } from './code';
+export { CodeBlock, CodeTabs, CopyButton, Inline, selectWhole } from './code';
 export { Dialog, FieldsWrong, FormDialog, Problem, confirm, openDialog, showOnce } from './dialog';
 export { EmptyState, ErrorState, Loaded, Loading } from './empty';
 export { AreaField, Check, FieldReader, type FieldState, type Option, PairsField, SearchField, SelectField, TextField, fieldState, pairsState, useFields } from './field';

@@ -200,7 +200,7 @@ export function Table<T>({ label, columns, rows, rowKey, empty, sort, onSort, pi
               <tr key={id} role="row" class="item" data-at={at} data-picked={picked?.has(id) || undefined} aria-rowindex={isVirtual ? at + 2 : undefined} {...rowAttributes?.(row)}>
                 {picked && <td role="cell" class="pick"><label><span class="unseen">Select {rowName(row)}</span>
                   <input type="checkbox" checked={picked.has(id)} onClick={event => toggle(at, event.currentTarget.checked, event.shiftKey)} /></label></td>}
-                {columns.map(column => <td key={column.id} role="cell" class={classes(column, column.id === main)} data-label={column.title || undefined} title={column.tip?.(row)}>{column.cell(row)}</td>)}
+                {columns.map(column => <td key={column.id} role="cell" class={classes(column, column.id === main)} data-label={column.title || undefined} title={column.tip?.(row)}><div class="value">{column.cell(row)}</div></td>)}
               </tr>
             );
           })}

@@ -86,7 +86,8 @@ export function offset(ms: number): string {
   const all = Math.max(0, ms) / 1000;
   const [hours, minutes, seconds] = [Math.floor(all / 3600), Math.floor((all % 3600) / 60), all % 60];
   const two = (n: number): string => String(Math.floor(n)).padStart(2, '0');
-  const rest = ms % 1000 === 0 || all >= 600 ? two(seconds) : seconds.toFixed(ms % 100 === 0 ? 1 : 3).padStart(4, '0');
+  const digits = ms % 100 === 0 ? 1 : 3;
+  const rest = ms % 1000 === 0 || all >= 600 ? two(seconds) : seconds.toFixed(digits).padStart(digits + 3, '0');
   return `${hours > 0 ? `${hours}:${two(minutes)}` : minutes}:${rest}`;
 }
 

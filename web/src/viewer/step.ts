@@ -102,6 +102,13 @@ const TELLING = ['command', 'cmd', 'code', 'url', 'path', 'file', 'file_path', '
 /** WebSockets: one step each, as long as they last. */
 const STREAMS: Record<string, string> = { '/websockify': 'the desktop is watched', '/v1/shell/ws': 'a terminal is open' };
 
+/** Operations of a sandbox's life, by the method and the last part of the path, or by the part before a name. */
+const OPERATIONS: Record<string, string> = {
+  'POST sandbox': 'create the sandbox', 'POST sandboxes': 'create the sandbox', 'PATCH sandboxes/': 'change the sandbox', 'DELETE sandbox/': 'delete the sandbox', 'DELETE sandboxes/': 'delete the sandbox',
+  'POST pause': 'pause the sandbox', 'POST resume': 'resume the sandbox', 'POST start': 'start the sandbox', 'POST reset': 'reset the sandbox', 'POST fork': 'fork the sandbox',
+  'POST checkpoints': 'take a checkpoint', 'DELETE checkpoints/': 'remove a checkpoint', 'POST rollback': 'roll back the disk', 'POST snapshots': 'take a snapshot',
+};
+
 /** `POST /v1/bash/exec?x=1` is `bash exec`. */
 export function title(action: string): string {
   const [method, place = ''] = action.split(' ', 2);
@@ -114,10 +121,9 @@ export function title(action: string): string {
   if (path.startsWith('/v1/mcp/hub/tools/')) return path.slice(18).replaceAll('_', ' ');
   if (path.startsWith('/v1/')) return path.slice(4).replaceAll('/', ' ').replaceAll('_', ' ');
   if (path.startsWith('/api/v')) {
-    const verb = path.split('/').pop();
-    if (verb === 'pause' || verb === 'resume' || verb === 'start') return `${verb} the sandbox`;
-    if (method === 'DELETE') return 'delete the sandbox';
-    if (method === 'POST') return 'create the sandbox';
+    const parts = path.split('/');
+    const verb = OPERATIONS[`${method} ${parts.at(-1)}`] ?? OPERATIONS[`${method} ${parts.at(-2)}/`];
+    if (verb) return verb;
   }
   return path || action;
 }

@@ -9,11 +9,11 @@ import { buildTrack, eventAt, lengthOf, sceneAt, toFilm, toReal } from './film';
 import { type Annotation, byStep, fitsNote, noteChoices, parseLabels, ratingOf, summaryText } from './annotations';
 import { AnnotationSection } from './annotations_view';
 import { NO_FILTERS, filterRows, findFailure, formatAddress, parseAddress, toolsOf } from './filters';
-import { containing, nearest, neighbour, spanOf, ticks, zoomed } from './lanes';
+import { containing, nearest, neighbour, offset, spanOf, ticks, zoomed } from './lanes';
 import { type Row, buildRows, networkRow } from './rows';
 import { StepRow, StepsList } from './steps_list';
 import { Run } from './store';
-import type { Step } from './step';
+import { type Step, title } from './step';
 
 const BEGAN = Date.parse('2026-01-01T00:00:00Z');
 
@@ -394,4 +394,13 @@ describe('annotations', () => {
     expect(exportPath('a', { ...DEFAULT_EXPORT, format: 'sharegpt', annotations: true })).toBe('/api/v1/trajectories/a/export?format=sharegpt&annotations=true');
     expect(exportCommand('a', { ...DEFAULT_EXPORT, format: 'atif', annotations: false })).toBe('arenite trajectory export a --format atif --no-annotations -o a.atif.json');
   });
+});
+
+it('names what a step did, and when', () => {
+  for (const [action, name] of [
+    ['POST /v1/bash/exec?x=1', 'bash exec'], ['POST /api/v1/sandbox', 'create the sandbox'], ['POST /api/v2/sandboxes', 'create the sandbox'], ['DELETE /api/v2/sandboxes/a', 'delete the sandbox'],
+    ['POST /api/v2/sandboxes/a/checkpoints', 'take a checkpoint'], ['DELETE /api/v2/sandboxes/a/checkpoints/s1', 'remove a checkpoint'], ['POST /api/v2/sandboxes/a/rollback', 'roll back the disk'],
+    ['POST /api/v2/snapshots', 'take a snapshot'], ['PATCH /api/v2/sandboxes/a', 'change the sandbox'], ['POST /api/v2/else', '/api/v2/else'],
+  ] as const) expect(title(action)).toBe(name);
+  expect([0, 10, 500, 1000, 61_250, 3_600_000].map(offset)).toEqual(['0:00', '0:00.010', '0:00.5', '0:01', '1:01.250', '1:00:00']);
 });

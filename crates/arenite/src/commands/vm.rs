@@ -350,7 +350,9 @@ mod tests {
         for (text, files) in [(HOST_IMAGEFILE, HOST_FILES), (ROOT_IMAGEFILE, ROOT_FILES)] {
             Imagefile::parse(text.as_bytes()).unwrap();
             let directory = files[0].0.split('/').next().unwrap();
-            let there = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../images").join(directory)).unwrap();
+            let there =
+                std::fs::read_dir(Path::new(&std::env::var("CARGO_MANIFEST_DIR").unwrap()).join("../../images").join(directory))
+                    .unwrap();
             let mut there: Vec<String> =
                 there.map(|entry| format!("{directory}/{}", entry.unwrap().file_name().to_string_lossy())).collect();
             there.sort();

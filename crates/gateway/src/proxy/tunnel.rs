@@ -107,7 +107,7 @@ async fn pass(gateway: &Gateway, client: OnUpgrade, link: Link, record: &Record)
         },
     };
     match ended? {
-        End::Eof => Ok(()),
+        End::Eof | End::ReceiverLeft => Ok(()),
         End::Stopped => {
             // The client closes its side when it has read the reason; an earlier reset could discard the reason.
             let _ = tokio::time::timeout(CLOSE_LIMIT, up).await;
@@ -119,6 +119,8 @@ async fn pass(gateway: &Gateway, client: OnUpgrade, link: Link, record: &Record)
 /// How a direction ended.
 enum End {
     Eof,
+    /// The receiver takes no more, such as a client that left without closing.
+    ReceiverLeft,
     /// The server stops, and the receiver was notified.
     Stopped,
 }
@@ -203,15 +205,15 @@ async fn copy(
             see(&piece)?;
             frames.see(&piece);
             count.fetch_add(piece.len() as u64, Ordering::Relaxed);
-            to.write_all(&piece).await?;
-            to.flush().await?;
+            if send(to, &piece).await.is_err() {
+                return Ok(End::ReceiverLeft);
+            }
             piece = Bytes::new();
         }
         let n = tokio::select! {
             n = from.read(&mut buffer) => n?,
             () = &mut stopped, if frames.is_between() => {
-                to.write_all(&close_frame()).await?;
-                to.flush().await?;
+                send(to, &close_frame()).await?;
                 let _ = to.shutdown().await;
                 return Ok(End::Stopped);
             }
@@ -224,9 +226,15 @@ async fn copy(
         see(&buffer[..n])?;
         frames.see(&buffer[..n]);
         count.fetch_add(n as u64, Ordering::Relaxed);
-        to.write_all(&buffer[..n]).await?;
-        to.flush().await?;
+        if send(to, &buffer[..n]).await.is_err() {
+            return Ok(End::ReceiverLeft);
+        }
     }
+}
+
+async fn send(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {
+    to.write_all(bytes).await?;
+    to.flush().await
 }
 
 #[cfg(test)]

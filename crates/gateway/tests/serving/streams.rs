@@ -183,6 +183,29 @@ async fn a_websocket_is_a_tunnel_and_one_step() {
 }
 
 #[tokio::test]
+async fn a_client_that_leaves_while_the_sandbox_sends_does_not_fail_the_step() {
+    let running = Running::start(|_, mut stream| async move {
+        if request(&mut stream).await.is_none() {
+            return;
+        }
+        let _ = stream.write_all(b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n").await;
+        // The pictures of a desktop.
+        while stream.write_all(&[0; 64 << 10]).await.is_ok() {}
+    })
+    .await;
+    let id = running.create("a").await;
+    let mut client = running.connect().await;
+    let upgrade = "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-key: x\r\nsec-websocket-version: 13\r\n\r\n";
+    client.write_all(format!("GET /sandbox/a/websockify HTTP/1.1\r\nhost: localhost\r\n{upgrade}").as_bytes()).await.unwrap();
+    read_head(&mut client).await.unwrap();
+    client.read_exact(&mut [0; 1 << 20]).await.unwrap();
+    drop(client);
+    let step = eventually(|| running.steps(&id).pop().filter(|step| step.ended_at.is_some())).await;
+    assert_eq!((step.outcome, step.status), (Some(OutcomeKind::Ok), Some(101)));
+    running.stop().await;
+}
+
+#[tokio::test]
 async fn a_stop_lets_calls_end_and_cuts_what_does_not() {
     let (tell, mut told) = mpsc::unbounded_channel();
     let gate = Arc::new(Semaphore::new(0));

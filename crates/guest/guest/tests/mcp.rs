@@ -12,10 +12,13 @@ use axum::http::StatusCode;
 use serde_json::{Value, json};
 use standalone::{Guest, eventually};
 
-const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mcp/server.py");
+/// The program of a server.
+fn server() -> String {
+    format!("{}/tests/mcp/server.py", std::env::var("CARGO_MANIFEST_DIR").unwrap())
+}
 
 fn stdio() -> Value {
-    json!({"command": "python3", "args": ["-u", SERVER]})
+    json!({"command": "python3", "args": ["-u", server()]})
 }
 
 async fn guest(servers: Value) -> Guest {
@@ -219,7 +222,7 @@ impl Drop for HttpServer {
 /// Starts a server; with a file of a key and its certificate, it uses TLS.
 async fn http_server(certificate: Option<&Path>) -> HttpServer {
     let file = std::env::temp_dir().join(format!("arenite-mcp-port-{:016x}", getrandom::u64().unwrap()));
-    let process = Command::new("python3").arg(SERVER).arg(&file).args(certificate).stdin(Stdio::null()).spawn().unwrap();
+    let process = Command::new("python3").arg(server()).arg(&file).args(certificate).stdin(Stdio::null()).spawn().unwrap();
     eventually("the server listens", || file.exists()).await;
     let port = std::fs::read_to_string(&file).unwrap();
     std::fs::remove_file(&file).unwrap();

@@ -28,7 +28,7 @@ async fn with(programs: &[&str], variables: &[(&str, &str)]) -> Guest {
     let bin = guest.dir.join("bin");
     std::fs::create_dir(&bin).unwrap();
     // A link to the file in the source tree: a file that is written here could still be open for writing in another test's child.
-    let fake = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pages/fake_program.py");
+    let fake = Path::new(&std::env::var("CARGO_MANIFEST_DIR").unwrap()).join("tests/pages/fake_program.py");
     for program in programs {
         std::os::unix::fs::symlink(&fake, bin.join(program)).unwrap();
     }

@@ -67,8 +67,8 @@ function Missing({ error, retry }: { error: Error; retry: () => unknown }) {
 function Uses({ use }: { use: ImageUse | undefined }) {
   const { sandboxes = [], templates = [] } = use ?? {};
   const links: ComponentChildren[] = [
-    ...templates.map(name => <span key={`t ${name}`}>template <a href={pageAddress(['templates', name])}>{name}</a></span>),
-    ...sandboxes.slice(0, MOST_NAMED).map(name => <a key={name} href={sandboxPage(name)}>{name}</a>),
+    ...templates.map(name => <span key={`t ${name}`}>the template <a href={pageAddress(['templates', name])}>{name}</a></span>),
+    ...sandboxes.slice(0, MOST_NAMED).map((name, n) => <span key={name}>{n === 0 && (sandboxes.length === 1 ? 'the sandbox ' : 'the sandboxes ')}<a href={sandboxPage(name)}>{name}</a></span>),
   ];
   const more = sandboxes.length - MOST_NAMED;
   if (links.length === 0) return <>nothing</>;

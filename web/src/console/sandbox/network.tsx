@@ -6,7 +6,7 @@ import { bytes } from '../../format';
 import { number } from '../../quantities';
 import type { Rights } from '../../shell';
 import { AreaField, Badge, Button, type Column, FormDialog, SelectField, State, Table, Time, fieldState, notify, openDialog, useFields } from '../../ui';
-import { type NetworkRule as Rule, RULE_NOTE, ruleText, rulesOf } from '../network_rules';
+import { type NetworkRule as Rule, RULE_NOTE, ruleLabel, ruleText, rulesOf } from '../network_rules';
 
 type Network = Schemas['NetworkInfo'];
 type Mode = Schemas['RequestedMode'];
@@ -109,7 +109,7 @@ function Rules({ network: { allow, deny, floor } }: { network: Network }) {
 }
 
 function RuleList({ rules }: { rules: readonly Rule[] }) {
-  return <ul class="rules">{rules.map(rule => <li key={ruleText(rule)}><code>{ruleText(rule)}</code></li>)}</ul>;
+  return <ul class="rules">{rules.map(rule => <li key={ruleText(rule)}><code>{ruleLabel(rule)}</code></li>)}</ul>;
 }
 
 function openChange(name: string, network: Network, set: (network: { mode: Mode; allow: Rule[]; deny: Rule[] }) => Promise<void>): void {

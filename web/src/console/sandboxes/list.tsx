@@ -76,7 +76,7 @@ export function SandboxesPage({ rights }: { rights: Rights }) {
         <div class="panel">
           <Table label="Sandboxes" columns={columns} rows={found} rowKey={sandbox => sandbox.id} rowName={sandbox => sandbox.name} sort={sort}
             onSort={next => show({ sort: `${next.down ? '-' : ''}${next.column}` })} picked={manages ? picked : undefined} onPick={setPicked} onRowKey={key}
-            empty={narrowed ? <EmptyState icon="search" title="No sandbox matches" actions={<Button onPress={() => replaceQuery({})}>Show all</Button>}>Nothing fits what is searched for or filtered by.</EmptyState> : <NoSandboxes manages={manages} />} />
+            empty={narrowed ? <EmptyState icon="search" title="No sandbox matches" actions={<Button onPress={() => replaceQuery({})}>Show all</Button>}>Change the search or the filters.</EmptyState> : <NoSandboxes manages={manages} />} />
         </div>
       )}
     </Page>
