@@ -43,7 +43,10 @@ def sign_in(page: Page, url: str, key: str, path: str = "") -> None:
     page.goto(f"{url}/{path}")
     page.fill("#key", key)
     page.get_by_role("button", name="Sign in").click()
-    expect(heading(page)).not_to_have_text("Arenite")
+    try:
+        expect(heading(page)).not_to_have_text("Arenite")
+    except AssertionError as error:
+        raise AssertionError(f"the page shows {page.locator('body').inner_text()!r}") from error
 
 
 def heading(page: Page) -> Locator:

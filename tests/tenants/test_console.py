@@ -24,6 +24,8 @@ class TestSigningIn:
     @pytest.mark.parametrize("role", PAGES)
     def test_a_role_gets_what_it_may_do(self, tenants: TenantsServer, acme: Tenant, person: Page, role: str) -> None:
         sandbox = f"of-{role}"
+        # Of the first try.
+        acme.http.delete(f"/api/v2/sandboxes/{sandbox}")
         acme.json("POST", "/api/v2/sandboxes", json={"name": sandbox})
         if role == "operator":
             body = {"tenant": "acme", "name": f"{role} {HOSTILE}", "role": "admin", "operator": True}

@@ -298,6 +298,7 @@ impl EngineShared {
     fn seal(&self, id: &SandboxId, seal: Seal) -> Result<Sealed, EngineError> {
         let host = &self.host;
         host.storage.check_writable().map_err(storage("seal"))?;
+        host.storage.prepare_snapshot();
         let record = self.record_of(id)?;
         let is_live = self.state().live.contains_key(id);
         if record.tier == Some(Tier::Gvisor) && is_live && !seal.keep_processes {

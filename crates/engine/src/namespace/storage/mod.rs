@@ -28,6 +28,7 @@ mod mark;
 mod pool;
 mod processes;
 mod states;
+mod tidying;
 mod tree;
 mod volumes;
 
@@ -49,6 +50,7 @@ pub use self::error::StorageError;
 use self::guard::{Guard, Watched};
 pub use self::mark::LayerUse;
 pub(super) use self::pool::{has_mount, mounted_data_dirs};
+use self::tidying::Tidying;
 pub(super) use self::tree::open as open_dir;
 use super::record;
 
@@ -113,6 +115,7 @@ pub struct Storage {
     guard: Option<Guard>,
     /// Shared by all processes that use the storage: a server, a build, commands.
     users: Option<File>,
+    tidying: Tidying,
 }
 
 impl Storage {
@@ -170,6 +173,7 @@ impl Storage {
                 discarded: AtomicU64::new(0),
                 guard: None,
                 users: None,
+                tidying: Tidying::default(),
             });
         }
         match pool::make_image(&data_dir, config.size_bytes) {
@@ -210,6 +214,7 @@ impl Storage {
             discarded: AtomicU64::new(0),
             guard: None,
             users: None,
+            tidying: Tidying::default(),
         })
     }
 
@@ -233,6 +238,7 @@ impl Storage {
             discarded: AtomicU64::new(0),
             guard: None,
             users: None,
+            tidying: Tidying::default(),
         })
     }
 
@@ -247,6 +253,7 @@ impl Storage {
         let Ok(lock) = File::open(&self.data_dir) else { return };
         let alone =
             flock(&lock, FlockOperation::LockExclusive).is_ok() && flock(users, FlockOperation::NonBlockingLockExclusive).is_ok();
+        let _held = self.tidying.hold();
         if alone
             && !self.has_sandboxes()
             && let Err(error) = pool::unmount(&self.root)
@@ -400,7 +407,10 @@ impl Storage {
         };
         match deleted {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-            other => other.map_err(StorageError::io(what)),
+            other => {
+                self.tidying.begin_soon(&self.root);
+                other.map_err(StorageError::io(what))
+            }
         }
     }
 
@@ -446,7 +456,18 @@ impl Storage {
         let snapshots = open_directory(&self.root.join("snapshots"))?;
         match btrfs::delete_subvolume(snapshots.as_fd(), name) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-            other => other.map_err(StorageError::io(format!("delete snapshot {name}"))),
+            other => {
+                self.tidying.begin_soon(&self.root);
+                other.map_err(StorageError::io(format!("delete snapshot {name}")))
+            }
+        }
+    }
+
+    /// Begins to write what the next snapshot would write first, and does not wait for it: call it when something else is done
+    /// before the snapshot.
+    pub fn prepare_snapshot(&self) {
+        if self.kind != StorageKind::Plain {
+            tidying::begin(&self.root);
         }
     }
 
@@ -470,6 +491,7 @@ impl Storage {
     /// Unmounts the pool, for tests and for the removal of an installation. Fails while sandboxes use it.
     pub fn unmount(&self) -> Result<()> {
         if self.mounted {
+            let _held = self.tidying.hold();
             pool::unmount(&self.root)?;
         }
         Ok(())
