@@ -129,7 +129,11 @@ class Server:
         """kill -9: nothing of the server gets to run any more."""
         assert self.process is not None
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(30)
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            stacks = [f"{task.name} {(task / 'comm').read_text()}{(task / 'stack').read_text()}" for task in Path(f"/proc/{self.process.pid}/task").iterdir()]
+            raise RuntimeError("the kernel does not end it:\n" + "\n".join(stacks)) from None
         self.process = None
 
     def stop(self, wait: float = 60) -> int:

@@ -2,6 +2,7 @@
 // own host, and behind a path of a proxy.
 
 import './design/index.css';
+import './styles/steps.css';
 import './dashboard.css';
 
 import { render } from 'preact';
