@@ -13,7 +13,7 @@ use serde_json::Value;
 const DEPTH: usize = 8;
 
 fn read(path: &str) -> String {
-    let path = format!("{}/{path}", std::env::var("CARGO_MANIFEST_DIR").unwrap());
+    let path = format!("{}/{path}", std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 

@@ -85,7 +85,7 @@ export function Compare({ left, right, leftBodies, rightBodies, version, chosen,
 }
 
 function placeOf({ left, right }: Pair): string {
-  return left && right ? (left.step === right.step ? `Step ${left.step}` : `Steps ${left.step} and ${right.step}`) : `Step ${(left ?? right)!.step}`;
+  return left && right ? (left.step === right.step ? `step ${left.step}` : `step ${left.step} and ${right.step}`) : `step ${(left ?? right)!.step}`;
 }
 
 function describe({ left, right, note }: Pair): string {
