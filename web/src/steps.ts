@@ -4,7 +4,7 @@ import { requestAddress as request } from './client/api';
 import { ApiError } from './client/errors';
 import { make } from './dom';
 import { bytes, milliseconds } from './format';
-import { type Recorded, type Step, failure, pictureAddress, state, subject, title, told } from './viewer/step';
+import { type Recorded, type Step, circumstances, failure, pictureAddress, state, subject, title, told } from './viewer/step';
 
 export * from './viewer/step';
 
@@ -171,7 +171,7 @@ export class StepList {
       box.append(make('h3', {}, `${name} `, link), make('pre', { textContent: shown(body), tabIndex: 0 }));
     }
     if (step.error) box.append(make('h3', { textContent: 'How it ended' }), make('pre', { textContent: step.error }));
-    box.append(make('p', { className: 'quiet', textContent: `${step.action}, ${step.dialect}, ${step.started_at.replace(/(\.\d{3})\d+/, '$1')}, ${told(step)}, by ${step.origin}, from ${step.client ?? 'unknown'}` }));
+    box.append(make('p', { className: 'quiet', textContent: circumstances(step) }));
     if (step.calls) box.append(make('h3', { textContent: `Its ${step.calls.length} calls` }), make('pre', { textContent: JSON.stringify(step.calls, null, 2).slice(0, MOST_SHOWN), tabIndex: 0 }));
     return box;
   }

@@ -4,7 +4,7 @@ import { useEffect, useState } from 'preact/hooks';
 
 import { address, request } from '../client/api';
 import { bytes, milliseconds } from '../format';
-import { type Recorded, type Step, failure, pictureAddress, state, subject, title, told } from '../steps';
+import { type Recorded, type Step, circumstances, failure, pictureAddress, state, subject, title, told } from '../steps';
 import { Dialog, IconButton, openDialog } from '../ui';
 import { type Feed, newest } from './feed';
 
@@ -54,12 +54,12 @@ function More({ step }: { step: Step }) {
     <div class="more">
       {bodies.map(([name, body]) => body && (
         <section key={name} aria-label={name}>
-          <h3>{name} <a href={address(`steps/${step.step}/${name}`)} download={`step-${step.step}-${name}`}>save</a></h3>
+          <h3>{name} <a href={address(`steps/${step.step}/${name}`)} download={`step-${step.step}-${name}`}>Save</a></h3>
           <pre tabIndex={0}>{shown(body)}</pre>
         </section>
       ))}
       {step.error && <section aria-label="How it ended"><h3>how it ended</h3><pre tabIndex={0}>{step.error}</pre></section>}
-      <p class="quiet">{`${step.action}, ${step.dialect}, ${step.started_at}, ${told(step)}, by ${step.origin}, from ${step.client ?? 'unknown'}`}</p>
+      <p class="quiet">{circumstances(step)}</p>
       {step.calls && <section aria-label="Calls"><h3>{`its ${step.calls.length} calls`}</h3><pre tabIndex={0}>{cut(JSON.stringify(step.calls, null, 2))}</pre></section>}
     </div>
   );

@@ -134,6 +134,11 @@ export function tokens({ prompt_tokens, completion_tokens, estimated }: ModelCal
   return `${estimated ? 'about ' : ''}${prompt_tokens} tokens in, ${completion_tokens} out`;
 }
 
+/** How a call was made, and how it ended, in a line. */
+export function circumstances(step: Step): string {
+  return `${step.action}, ${step.dialect}, ${step.started_at.replace(/(\.\d{3})\d+/, '$1')}, ${told(step)}, by ${step.origin}, from ${step.client ?? 'unknown'}`;
+}
+
 export function subject(step: Step): string {
   const body = step.arguments;
   if (step.model) return [step.model.model, tokens(step.model)].filter(Boolean).join(', ');
