@@ -190,7 +190,8 @@ async fn a_client_that_leaves_while_the_sandbox_sends_does_not_fail_the_step() {
         }
         let _ = stream.write_all(b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n").await;
         // The pictures of a desktop.
-        while stream.write_all(&[0; 64 << 10]).await.is_ok() {}
+        let picture = vec![0; 64 << 10];
+        while stream.write_all(&picture).await.is_ok() {}
     })
     .await;
     let id = running.create("a").await;
@@ -198,7 +199,7 @@ async fn a_client_that_leaves_while_the_sandbox_sends_does_not_fail_the_step() {
     let upgrade = "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-key: x\r\nsec-websocket-version: 13\r\n\r\n";
     client.write_all(format!("GET /sandbox/a/websockify HTTP/1.1\r\nhost: localhost\r\n{upgrade}").as_bytes()).await.unwrap();
     read_head(&mut client).await.unwrap();
-    client.read_exact(&mut [0; 1 << 20]).await.unwrap();
+    client.read_exact(&mut vec![0; 1 << 20]).await.unwrap();
     drop(client);
     let step = eventually(|| running.steps(&id).pop().filter(|step| step.ended_at.is_some())).await;
     assert_eq!((step.outcome, step.status), (Some(OutcomeKind::Ok), Some(101)));
