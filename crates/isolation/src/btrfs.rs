@@ -1,8 +1,7 @@
 //! Subvolumes, snapshots and quotas of btrfs, by ioctl.
 //!
 //! These calls join the running transaction and don't wait for the disk, except [`snapshot`] and [`sync`], which commit, and
-//! [`start_sync`]. The
-//! layouts are those of the kernel's `linux/btrfs.h`.
+//! [`start_sync`]. The layouts are those of the kernel's `linux/btrfs.h`.
 
 use std::ffi::{CString, c_ulong};
 use std::io;

@@ -391,12 +391,11 @@ impl Control {
         change: VolumeChange,
     ) -> Result<Volume, ControlError> {
         change.size_bytes.map_or(Ok(0), check_size)?;
-        self.volume_here(tenant, name).await?;
-        let place = self.volume_place()?;
         let (tenant, name) = (tenant.clone(), name.clone());
         self.detached(self.operation()?, |control| async move {
             for _ in 0..ATTEMPTS {
                 let before = control.volume_here(&tenant, &name).await?;
+                let place = control.volume_place()?;
                 if before.is_removing {
                     return Err(ControlError::VolumeRemoving { name });
                 }

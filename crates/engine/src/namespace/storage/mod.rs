@@ -405,6 +405,11 @@ impl Storage {
             }
             other => other,
         };
+        self.deleted(deleted, what)
+    }
+
+    /// The result of deleting a subvolume, which may not exist. What it held is freed soon.
+    fn deleted(&self, deleted: io::Result<()>, what: &str) -> Result<()> {
         match deleted {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
             other => {
@@ -454,13 +459,7 @@ impl Storage {
     pub fn delete_snapshot(&self, name: &str) -> Result<()> {
         check_name(name)?;
         let snapshots = open_directory(&self.root.join("snapshots"))?;
-        match btrfs::delete_subvolume(snapshots.as_fd(), name) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-            other => {
-                self.tidying.begin_soon(&self.root);
-                other.map_err(StorageError::io(format!("delete snapshot {name}")))
-            }
-        }
+        self.deleted(btrfs::delete_subvolume(snapshots.as_fd(), name), &format!("delete snapshot {name}"))
     }
 
     /// Begins to write what the next snapshot would write first, and does not wait for it: call it when something else is done
