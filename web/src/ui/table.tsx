@@ -83,6 +83,7 @@ export function Table<T>({ label, columns, rows, rowKey, empty, sort, onSort, pi
   const [own, setOwn] = useState<Sort | undefined>(sort);
   const order = onSort ? sort : own;
   const all = useMemo(() => sorted(rows, columns, order), [rows, columns, order?.column, order?.down]);
+  const box = useRef<HTMLDivElement>(null);
   const body = useRef<HTMLTableSectionElement>(null);
   const [range, setRange] = useState(() => visibleRange(all.length, ROW_HEIGHT, 0, innerHeight));
   const [height, setHeight] = useState(ROW_HEIGHT);
@@ -124,7 +125,17 @@ export function Table<T>({ label, columns, rows, rowKey, empty, sort, onSort, pi
     focusTarget(row)?.focus();
   });
 
-  if (all.length === 0) return <>{empty}</>;
+  const isEmpty = all.length === 0;
+  useEffect(() => {
+    const node = box.current;
+    if (!node || typeof ResizeObserver !== 'function') return;
+    const sizes = new ResizeObserver(() => node.toggleAttribute('data-wide', node.scrollWidth > node.clientWidth));
+    sizes.observe(node);
+    sizes.observe(node.firstElementChild!);
+    return () => sizes.disconnect();
+  }, [isEmpty]);
+
+  if (isEmpty) return <>{empty}</>;
   const { first, end } = isVirtual ? { first: Math.min(range.first, all.length - 1), end: Math.min(range.end, all.length) } : { first: 0, end: all.length };
 
   const goTo = (index: number): void => {
@@ -178,7 +189,7 @@ export function Table<T>({ label, columns, rows, rowKey, empty, sort, onSort, pi
   const main = columns.find(column => column.main)?.id ?? columns[0]?.id;
   const filler = (count: number) => (count > 0 ? <tr class="filler" aria-hidden="true"><td colSpan={columns.length + (picked ? 1 : 0)} style={{ height: `${count * height}px` }} /></tr> : null);
   return (
-    <div class="table-box sticky" role="region" aria-label={label} tabIndex={0}>
+    <div ref={box} class="table-box sticky" role="region" aria-label={label} tabIndex={0}>
       <table class="cards" role="table" aria-label={label} aria-rowcount={isVirtual ? all.length + 1 : undefined}>
         <thead><tr role="row" aria-rowindex={isVirtual ? 1 : undefined}>
           {picked && <th scope="col" role="columnheader" class="pick"><label><span class="unseen">Select all rows</span>

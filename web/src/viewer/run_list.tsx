@@ -14,11 +14,11 @@ const REFRESH = 15_000;
 const MOST = 10_000;
 
 const COLUMNS: readonly Column<Summary>[] = [
-  { id: 'name', title: 'Sandbox or worker', sort: summaryName, cell: one => <><a class="title" href={address(`/trajectory/${encodeURIComponent(one.trajectory)}`)}>{summaryName(one)}</a><small class="mono">{one.trajectory}</small></> },
+  { id: 'name', title: 'Sandbox or worker', sort: summaryName, tip: summaryName, cell: one => <><a class="title" href={address(`/trajectory/${encodeURIComponent(one.trajectory)}`)}>{summaryName(one)}</a><small class="mono">{one.trajectory}</small></> },
   { id: 'state', title: 'State', sort: one => (one.ended ? 1 : 0), cell: one => <State name={one.ended ? 'ended' : 'live'} text={one.ended ? 'ended' : 'recording'} /> },
   { id: 'task', title: 'Task', sort: one => one.task ?? '', cell: one => one.task ?? '', className: 'clip-cell' },
   { id: 'rating', title: 'Rating', low: true, sort: one => one.annotations?.rating ?? 0, cell: one => (one.annotations?.rating == null ? '' : <Stars rating={one.annotations.rating} />) },
-  { id: 'labels', title: 'Labels', low: true, sort: one => one.annotations?.labels.join(' ') ?? '', cell: one => one.annotations?.labels.map(label => <Badge key={label} tone="accent">{label}</Badge>) },
+  { id: 'labels', title: 'Labels', low: true, sort: one => one.annotations?.labels.join(' ') ?? '', tip: one => one.annotations?.labels.join(', '), cell: one => one.annotations?.labels.map(label => <Badge key={label} tone="accent">{label}</Badge>) },
   { id: 'steps', title: 'Steps', number: true, sort: one => one.steps, cell: one => one.steps.toLocaleString('en') },
   { id: 'failed', title: 'Failed', number: true, sort: one => one.failures?.steps ?? 0, cell: one => <FailedCell run={one} /> },
   { id: 'size', title: 'Size', number: true, low: true, sort: one => one.bytes, cell: one => <Bytes value={one.bytes} /> },
