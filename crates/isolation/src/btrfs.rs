@@ -1,7 +1,7 @@
 //! Subvolumes, snapshots and quotas of btrfs, by ioctl.
 //!
-//! These calls join the running transaction and don't wait for the disk, except [`snapshot`] and [`sync`], which commit, and
-//! [`start_sync`]. The layouts are those of the kernel's `linux/btrfs.h`.
+//! These calls join the running transaction and don't wait for the disk, except [`snapshot`] and [`sync`], which commit,
+//! [`start_sync`], and [`wait_sync`]. The layouts are those of the kernel's `linux/btrfs.h`.
 
 use std::ffi::{CString, c_ulong};
 use std::io;
@@ -17,6 +17,7 @@ const SUBVOL_CREATE_V2: c_ulong = 0x5000_9418;
 const SNAP_DESTROY: c_ulong = 0x5000_940f;
 const SYNC: c_ulong = 0x9408;
 const START_SYNC: c_ulong = 0x8008_9418;
+const WAIT_SYNC: c_ulong = 0x4008_9416;
 const RESIZE: c_ulong = 0x5000_9403;
 const INO_LOOKUP: c_ulong = 0xd000_9412;
 const FS_INFO: c_ulong = 0x8400_941f;
@@ -355,11 +356,18 @@ pub fn sync(inside: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// Begins to commit the running transaction and then to free deleted subvolumes, and does not wait for either. It may wait for a
-/// commit that is in progress.
-pub fn start_sync(inside: BorrowedFd<'_>) -> io::Result<()> {
+/// commit that is in progress. Returns the transaction, for [`wait_sync`].
+pub fn start_sync(inside: BorrowedFd<'_>) -> io::Result<u64> {
     let mut transaction = 0_u64;
     // SAFETY: the argument is a live number of 64 bits, which gets the transaction's.
-    unsafe { control(inside, START_SYNC, &raw mut transaction) }
+    unsafe { control(inside, START_SYNC, &raw mut transaction)? };
+    Ok(transaction)
+}
+
+/// Waits until a transaction is committed.
+pub fn wait_sync(inside: BorrowedFd<'_>, mut transaction: u64) -> io::Result<()> {
+    // SAFETY: the argument is a live number of 64 bits, which is read.
+    unsafe { control(inside, WAIT_SYNC, &raw mut transaction) }
 }
 
 /// Grows the file system to the size of its device.

@@ -11,8 +11,8 @@ use super::report::{Report, Row, quantile};
 use crate::failure::{Attempt, Failure, Outcome};
 
 const WARM_UP: usize = 3;
-/// Pause between a delete and the next round.
-const PAUSE: Duration = Duration::from_millis(20);
+/// Pause after a deletion: 50 ms later, the server frees what was deleted, which takes the disk some milliseconds.
+const PAUSE: Duration = Duration::from_millis(150);
 /// The sandboxes' disks: their names, and what fills them.
 const DISKS: [(&str, &str); 3] = [
     ("1 MB", "head -c 1000000 /dev/urandom >/home/gem/one"),
@@ -30,84 +30,112 @@ const WORKERS: usize = 40;
 const TASKS: usize = 10;
 const TURNS: usize = 5;
 
-/// What was measured of one disk.
-struct Measured {
+/// A sandbox, and what was measured with its disk.
+struct Disk {
+    size: &'static str,
+    sandbox: String,
+    floor: Floor,
+    floors: Vec<Duration>,
     checkpoint: Vec<Duration>,
     rollback: Vec<Duration>,
     fork: Vec<Duration>,
+    create: Vec<Duration>,
 }
 
 pub(super) fn measure(rounds: usize, data_dir: &Path, api: &mut Connection, report: &mut Report) -> Outcome {
-    let mut smallest: Option<Measured> = None;
-    for (size, fill) in DISKS {
-        let name = "bench-state";
+    let mut disks = Vec::new();
+    for (n, (size, fill)) in DISKS.into_iter().enumerate() {
+        disks.push(Disk::new(&format!("bench-state-{n}"), size, fill, data_dir, api)?);
+    }
+    // Otherwise the host writes it to its disk while the first rounds are measured.
+    let synced = Command::new("sync").status().attempt(|| "could not start sync".into())?;
+    if !synced.success() {
+        return Err(Failure::new("sync failed"));
+    }
+    for round in 1..=WARM_UP + rounds {
+        for disk in &mut disks {
+            disk.round(round, round > WARM_UP, api)?;
+        }
+    }
+    for disk in &disks {
+        disk.report(report);
+        if disk.size != disks[0].size {
+            disk.report_next_to(&disks[0], report);
+        }
+        if disk.size.starts_with("1 GB") {
+            frozen(rounds, &disk.sandbox, api, report)?;
+        }
+    }
+    disks.iter().try_for_each(|disk| api.delete(&disk.sandbox))
+}
+
+impl Disk {
+    fn new(sandbox: &str, size: &'static str, fill: &str, data_dir: &Path, api: &mut Connection) -> Result<Self, Failure> {
         let resources = json!({ "disk_bytes": 20u64 << 30, "memory_bytes": 4u64 << 30 });
-        api.post("/api/v2/sandboxes", &json!({ "name": name, "image": "base", "resources": resources }))?;
-        let id = api.get(&format!("/api/v2/sandboxes/{name}"))?["id"].as_str().unwrap_or_default().to_owned();
-        api.bash(name, fill)?;
-        // Otherwise the host writes it to its disk while the first rounds are measured.
-        let synced = Command::new("sync").status().attempt(|| "could not start sync".into())?;
-        if !synced.success() {
-            return Err(Failure::new("sync failed"));
+        api.post("/api/v2/sandboxes", &json!({ "name": sandbox, "image": "base", "resources": resources }))?;
+        let id = api.get(&format!("/api/v2/sandboxes/{sandbox}"))?["id"].as_str().unwrap_or_default().to_owned();
+        api.bash(sandbox, fill)?;
+        let (sandbox, floor) = (sandbox.to_owned(), Floor::new(data_dir, &id));
+        let [floors, checkpoint, rollback, fork, create] = [const { Vec::new() }; 5];
+        Ok(Self { size, sandbox, floor, floors, checkpoint, rollback, fork, create })
+    }
+
+    /// One of each operation. The checkpoint is kept: it has the round's number.
+    fn round(&mut self, round: usize, counts: bool, api: &mut Connection) -> Outcome {
+        let sandbox = &self.sandbox;
+        let path = |operation: &str| format!("/api/v2/sandboxes/{sandbox}/{operation}");
+        api.bash(sandbox, &format!("echo {round} >/home/gem/round"))?;
+        let checkpoint = timed(|| api.post(&path("checkpoints"), &json!({})).map(drop))?;
+        api.bash(sandbox, "echo other >/home/gem/round")?;
+        let rollback = timed(|| api.post(&path("rollback"), &json!({ "to": round.to_string() })).map(drop))?;
+        expect(api, sandbox, "cat /home/gem/round", &format!("{round}\n"))?;
+        std::thread::sleep(PAUSE);
+        let begun = Instant::now();
+        let forked = api.post(&path("fork"), &json!({ "name": "bench-fork" }))?;
+        let child = forked["sandboxes"][0]["name"].as_str().unwrap_or_default();
+        expect(api, child, "cat /home/gem/round", &format!("{round}\n"))?;
+        let fork = begun.elapsed();
+        api.delete(child)?;
+        std::thread::sleep(PAUSE);
+        let create = timed(|| {
+            api.create("bench-plain")?;
+            expect(api, "bench-plain", "echo hi", "hi\n")
+        })?;
+        api.delete("bench-plain")?;
+        std::thread::sleep(PAUSE);
+        let snapshot = self.floor.once()?;
+        std::thread::sleep(PAUSE);
+        if counts {
+            self.checkpoint.push(checkpoint);
+            self.rollback.push(rollback);
+            self.fork.push(fork);
+            self.create.push(create);
+            self.floors.push(snapshot);
         }
-        let mut floor = Floor::new(data_dir, &id);
-        let (mut floors, mut creates) = (Vec::new(), Vec::new());
-        let mut ours = Measured { checkpoint: Vec::new(), rollback: Vec::new(), fork: Vec::new() };
-        for round in 0..WARM_UP + rounds {
-            api.bash(name, &format!("echo {round} >/home/gem/round"))?;
-            let checkpoint = timed(|| api.post(&format!("/api/v2/sandboxes/{name}/checkpoints"), &json!({})).map(drop))?;
-            api.bash(name, "echo other >/home/gem/round")?;
-            let begun = Instant::now();
-            api.post(&format!("/api/v2/sandboxes/{name}/rollback"), &json!({ "to": (round + 1).to_string() }))?;
-            let rollback = begun.elapsed();
-            expect(api, name, "cat /home/gem/round", &format!("{round}\n"))?;
-            let begun = Instant::now();
-            let forked = api.post(&format!("/api/v2/sandboxes/{name}/fork"), &json!({ "name": "bench-fork" }))?;
-            let fork = forked["sandboxes"][0]["name"].as_str().unwrap_or_default().to_owned();
-            expect(api, &fork, "cat /home/gem/round", &format!("{round}\n"))?;
-            let forked = begun.elapsed();
-            api.delete(&fork)?;
-            std::thread::sleep(PAUSE);
-            let create = timed(|| {
-                api.create("bench-plain")?;
-                expect(api, "bench-plain", "echo hi", "hi\n")
-            })?;
-            api.delete("bench-plain")?;
-            let snapshot = floor.once()?;
-            std::thread::sleep(PAUSE);
-            if round >= WARM_UP {
-                ours.checkpoint.push(checkpoint);
-                ours.rollback.push(rollback);
-                ours.fork.push(forked);
-                creates.push(create);
-                floors.push(snapshot);
-            }
-        }
-        let has_many_files = size.starts_with("1 GB");
-        report.push(Row::at_most(&format!("checkpoint of {size}, p50"), millis(&ours.checkpoint), "ms", 15.0));
-        report.push(Row::at_most(&format!("rollback of {size}, p50"), millis(&ours.rollback), "ms", 10.0));
+        Ok(())
+    }
+
+    fn report(&self, report: &mut Report) {
+        let size = self.size;
+        report.push(Row::at_most(&format!("checkpoint of {size}, p50"), millis(&self.checkpoint), "ms", 15.0));
+        report.push(Row::at_most(&format!("rollback of {size}, p50"), millis(&self.rollback), "ms", 10.0));
         report.push(
-            Row::ratio(&format!("fork of {size} → first output, p50"), &ours.fork, 0.5, &creates, 0.5, 2.0)
+            Row::ratio(&format!("fork of {size} → first output, p50"), &self.fork, 0.5, &self.create, 0.5, 2.0)
                 .against("create → first output"),
         );
-        report.push(Row::plain(&format!("btrfs subvolume snapshot of {size}, p50"), millis(&floors), "ms"));
-        if let Some(smallest) = &smallest {
-            for (what, large, small) in [
-                ("checkpoint", &ours.checkpoint, &smallest.checkpoint),
-                ("rollback", &ours.rollback, &smallest.rollback),
-                ("fork", &ours.fork, &smallest.fork),
-            ] {
-                let row = Row::ratio(&format!("{what} of {size} next to 1 MB, p50"), large, 0.5, small, 0.5, 1.3);
-                report.push(row.against("the same of 1 MB"));
-            }
-        }
-        if has_many_files {
-            frozen(rounds, name, api, report)?;
-        }
-        smallest.get_or_insert(ours);
-        api.delete(name)?;
+        report.push(Row::plain(&format!("btrfs subvolume snapshot of {size}, p50"), millis(&self.floors), "ms"));
     }
-    Ok(())
+
+    fn report_next_to(&self, smallest: &Self, report: &mut Report) {
+        for (what, large, small) in [
+            ("checkpoint", &self.checkpoint, &smallest.checkpoint),
+            ("rollback", &self.rollback, &smallest.rollback),
+            ("fork", &self.fork, &smallest.fork),
+        ] {
+            let name = format!("{what} of {} next to {}, p50", self.size, smallest.size);
+            report.push(Row::ratio(&name, large, 0.5, small, 0.5, 1.3).against(&format!("the same of {}", smallest.size)));
+        }
+    }
 }
 
 /// Tasks in sandboxes that are reset between them, next to tasks in sandboxes that are deleted and created.

@@ -31,8 +31,6 @@ impl NamespaceEngine {
         let shared = self.shared.clone();
         shared.check_states()?;
         let mut stages = Stages::begin();
-        let preparing = shared.clone();
-        tokio::task::spawn_blocking(move || preparing.host.storage.prepare_snapshot());
         let image = shared.image(spec)?;
         volumes::find_all(&shared.host.config.volumes, Some(&shared.host.storage), spec)?;
         let kvm = kvm::is_for(&image, &shared.host.config.data_dir);

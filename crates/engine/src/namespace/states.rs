@@ -270,7 +270,8 @@ impl EngineShared {
         state.map(find).transpose()
     }
 
-    /// Runs `work` while the sandbox is frozen. Returns how long it was; zero if it does not run or was frozen before.
+    /// Runs `work`, which seals the disk, while the sandbox is frozen. Returns how long it was; zero if it does not run or was
+    /// frozen before.
     pub(super) fn while_frozen<T>(
         &self,
         record: &Record,
@@ -281,6 +282,8 @@ impl EngineShared {
         if !runs || self.host.cgroups.is_frozen(slot).map_err(super::slot::cgroup)? {
             return Ok((work()?, Duration::ZERO));
         }
+        // Otherwise it is frozen for as long as that takes, too.
+        self.host.storage.prepare_snapshot().map_err(storage("seal"))?;
         let records = &self.host.records;
         records.begin_sealing(&record.id).map_err(|e| at("record", e))?;
         let _urgent = Urgent::begin();
@@ -298,7 +301,6 @@ impl EngineShared {
     fn seal(&self, id: &SandboxId, seal: Seal) -> Result<Sealed, EngineError> {
         let host = &self.host;
         host.storage.check_writable().map_err(storage("seal"))?;
-        host.storage.prepare_snapshot();
         let record = self.record_of(id)?;
         let is_live = self.state().live.contains_key(id);
         if record.tier == Some(Tier::Gvisor) && is_live && !seal.keep_processes {

@@ -462,12 +462,15 @@ impl Storage {
         self.deleted(btrfs::delete_subvolume(snapshots.as_fd(), name), &format!("delete snapshot {name}"))
     }
 
-    /// Begins to write what the next snapshot would write first, and does not wait for it: call it when something else is done
-    /// before the snapshot.
-    pub fn prepare_snapshot(&self) {
-        if self.kind != StorageKind::Plain {
-            tidying::begin(&self.root);
+    /// Commits what was written before, except cached content of files, so that the next snapshot has less to write.
+    pub fn prepare_snapshot(&self) -> Result<()> {
+        if self.kind == StorageKind::Plain {
+            return Ok(());
         }
+        let root = open_directory(&self.root)?;
+        btrfs::start_sync(root.as_fd())
+            .and_then(|transaction| btrfs::wait_sync(root.as_fd(), transaction))
+            .map_err(StorageError::io("commit the pool"))
     }
 
     /// Bytes that can still be written, and the storage's size. A pool's image is sparse, so free space of the host's disk

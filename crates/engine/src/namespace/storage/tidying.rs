@@ -55,7 +55,7 @@ impl Tidying {
 }
 
 /// Commits what was written and frees deleted subvolumes, in the background.
-pub(super) fn begin(root: &Path) {
+fn begin(root: &Path) {
     let begun = open_directory(root).map(|root| btrfs::start_sync(root.as_fd()));
     if let Ok(Err(error)) = begun {
         tracing::debug!(%error, "a commit of the pool could not be begun");
