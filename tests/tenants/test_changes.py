@@ -1,4 +1,4 @@
-"""Changes of labels and times, the longest life time of a tenant, and why sandboxes ended: with real sandboxes and real kills."""
+"""Changes of labels and times, the longest lifetime of a tenant, and why sandboxes ended: with real sandboxes and real kills."""
 
 from __future__ import annotations
 

@@ -57,8 +57,8 @@ impl Started {
     fn runs(&self) -> bool {
         let words = std::fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
         let mut words = words.split(|b| *b == 0).map(String::from_utf8_lossy);
-        words.next().is_some_and(|w| w.ends_with("arenite"))
-            && words.next().is_some_and(|w| w == "serve")
+        // The program may have any name.
+        words.nth(1).is_some_and(|w| w == "serve")
             && words.zip(&self.arguments).all(|(word, argument)| word == *argument || word.is_empty())
     }
 
@@ -78,6 +78,9 @@ impl Started {
 
 /// Starts a server that outlives this task, and waits until it is ready.
 pub(crate) fn start(binary: &Path, port: u16, arguments: &[String], log: &Path) -> Outcome {
+    if get(port, "/ready").is_some() {
+        return Err(Failure::new(format!("another server answers on port {port}; stop it first")));
+    }
     let mut child = spawn(binary, arguments, &[], log)?;
     wait_ready(&mut child, port, log)?;
     write_note(&child, binary, port, arguments)

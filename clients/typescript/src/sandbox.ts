@@ -201,12 +201,12 @@ export class Sandbox {
     return this.#post("start");
   }
 
-  /** Adds to its life time. If no answer comes, look at the `expires_at` of `refresh()` before you repeat it. */
+  /** Adds to its lifetime. If no answer comes, look at the `expires_at` of `refresh()` before you repeat it. */
   extend(seconds: number): Promise<SandboxInfo> {
     return this.#post("extend", { seconds });
   }
 
-  /** Sets its life time from now on; null: unlimited. */
+  /** Sets its lifetime from now on; null: unlimited. */
   setTimeout(seconds: number | null): Promise<SandboxInfo> {
     return this.#change({ expires_in_seconds: seconds });
   }

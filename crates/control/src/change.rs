@@ -4,7 +4,7 @@
 //!  lock ──► is it there, in bounds, in this version? ──► row ──► engine's copy ──► readers, reaper, events
 //! ```
 //!
-//! The reaper ends a life time under the same lock. So an extension comes before the end, or is refused.
+//! The reaper ends a lifetime under the same lock. So an extension comes before the end, or is refused.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -44,16 +44,16 @@ pub struct SandboxChange {
     pub versions: Option<Vec<String>>,
 }
 
-/// A change of the end of a life time.
+/// A change of the end of a lifetime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeoutChange {
-    /// The life time from the creation on, in seconds; 0: unlimited.
+    /// The lifetime from the creation on, in seconds; 0: unlimited.
     Lifetime(u64),
-    /// The life time from now on, in seconds.
+    /// The lifetime from now on, in seconds.
     FromNow(u64),
     /// The end itself.
     Until(Timestamp),
-    /// Adds to the life time, in seconds. An unlimited one stays unlimited.
+    /// Adds to the lifetime, in seconds. An unlimited one stays unlimited.
     Extend(u64),
 }
 
@@ -84,8 +84,8 @@ impl Control {
     /// times counts as a use. A change to what it already is does nothing.
     ///
     /// # Errors
-    /// [`ControlError::Changed`] if it has another version; [`ControlError::Expired`] at the end of its life time;
-    /// [`ControlError::OutOfBounds`] if the caller would lose it; [`ControlError::Quota`] beyond the tenant's longest life time.
+    /// [`ControlError::Changed`] if it has another version; [`ControlError::Expired`] at the end of its lifetime;
+    /// [`ControlError::OutOfBounds`] if the caller would lose it; [`ControlError::Quota`] beyond the tenant's longest lifetime.
     pub async fn change(&self, caller: &Principal, name: &SandboxName, change: SandboxChange) -> Result<Sandbox, ControlError> {
         let operation = self.operation()?;
         let entry = self.find(&caller.tenant, name)?;
@@ -182,7 +182,7 @@ impl Control {
         Ok(after)
     }
 
-    /// Sets the end of a life time, within what the tenant and the budgets above may have.
+    /// Sets the end of a lifetime, within what the tenant and the budgets above may have.
     fn set_end(
         &self,
         sandbox: &mut Sandbox,
@@ -202,7 +202,7 @@ impl Control {
         if end == before {
             return Ok(());
         }
-        // After a limit was lowered, a sandbox keeps the life time that it has.
+        // After a limit was lowered, a sandbox keeps the lifetime that it has.
         let is_beyond = |end: Timestamp, limit| end > after(limit) && before.is_none_or(|before| end > before);
         if let Some(limit) = self.tenant_limits(&sandbox.tenant).max_timeout_seconds {
             if let Some(end) = end.filter(|end| is_beyond(*end, limit)) {
@@ -219,7 +219,7 @@ impl Control {
             return Err(over("seconds of life", limit, 0, end.map_or(u64::MAX, |end| seconds_between(created_at, end))));
         }
         if let Some(end) = end.filter(|end| *end <= now) {
-            let reason = format!("its life time would have ended at {end}, and it is {now}");
+            let reason = format!("its lifetime would have ended at {end}, and it is {now}");
             return Err(SpecError::Invalid { field: "timeout", reason }.into());
         }
         sandbox.expires_at = end;

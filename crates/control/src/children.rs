@@ -46,7 +46,7 @@ pub struct ChildBudget {
     /// How deep the tree below the sandbox may be, from 1 to 8. With 1, its children create none.
     #[serde(default = "one")]
     pub depth: u32,
-    /// The longest life time of each, in seconds; by default they live as long as their parent.
+    /// The longest lifetime of each, in seconds; by default they live as long as their parent.
     #[serde(default)]
     pub lifetime_seconds: Option<u64>,
 }
@@ -300,7 +300,7 @@ impl Control {
 }
 
 impl Control {
-    /// The longest life time of a child that the budgets above it allow, in seconds.
+    /// The longest lifetime of a child that the budgets above it allow, in seconds.
     pub(crate) fn child_lifetime(&self, sandbox: &Sandbox) -> Result<Option<u64>, ControlError> {
         let budgets = budgets(&self.registry(), &sandbox.provenance.ancestors)?;
         Ok(budgets.into_iter().filter_map(|(budget, _)| budget.lifetime_seconds).min())

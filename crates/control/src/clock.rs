@@ -3,7 +3,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
-/// The longest sleep: timers reach two years, life times any number of seconds.
+/// The longest sleep: timers reach two years, lifetimes any number of seconds.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The wall clock as read at start, advanced by the monotonic clock. A step of the host's clock reaps nothing early, and tests

@@ -225,7 +225,7 @@ impl Control {
         .await
     }
 
-    /// Refuses a requested life time beyond the tenant's maximum, and shortens one that nobody requested.
+    /// Refuses a requested lifetime beyond the tenant's maximum, and shortens one that nobody requested.
     fn limit_life(&self, tenant: &TenantId, requested: Option<u64>, spec: &mut SandboxSpec) -> Result<(), ControlError> {
         let Some(limit) = self.tenant_limits(tenant).max_timeout_seconds else { return Ok(()) };
         if let Some(requested) = requested.filter(|requested| *requested > limit) {

@@ -27,8 +27,8 @@ pub enum ControlError {
     Conflict { name: SandboxName, state: SandboxState, wanted: &'static str },
     #[error("the creation of sandbox {name} was cancelled: it was deleted, or the server stops")]
     Cancelled { name: SandboxName },
-    /// Its life time ended before the change.
-    #[error("the life time of sandbox {name} is over, so it can't be changed")]
+    /// Its lifetime ended before the change.
+    #[error("the lifetime of sandbox {name} is over, so it can't be changed")]
     Expired { name: SandboxName },
     /// The change is for another version of it.
     #[error("sandbox {name} has changed: its version is {version}")]

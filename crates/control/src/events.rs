@@ -52,7 +52,7 @@ pub enum EventKind {
     /// It runs again after it died.
     #[serde(rename = "sandbox.started")]
     Started,
-    /// Its life time was extended.
+    /// Its lifetime was extended.
     #[serde(rename = "sandbox.extended")]
     Extended,
     /// Something else of it changed, such as its labels.
@@ -190,7 +190,7 @@ pub struct Event {
     pub reason: Option<String>,
     /// The same with its kind; also why it is deleted.
     pub died: Option<Death>,
-    /// When its life time ends.
+    /// When its lifetime ends.
     pub expires_at: Option<Timestamp>,
 }
 

@@ -13,7 +13,7 @@
 //!     ├─────────────────┘               ├──► failed: its guest ended by itself ────────────► running, when started again
 //!     │                                 ├──► lost: gone after a start, as when the host was rebooted ──► the same
 //!     │                                 ▼
-//!     └───────────────────────────── deleting ◄── from every state: asked, life time up, idle, kept long enough
+//!     └───────────────────────────── deleting ◄── from every state: asked, lifetime up, idle, kept long enough
 //! ```
 //!
 //! * **creating**: in the store, under the id that the engine reserved, before the engine creates anything. A failed create
@@ -22,7 +22,7 @@
 //! * **paused**: frozen. The next lease wakes it, once for all waiting callers.
 //! * **deleting**: in the store before the engine destroys anything; the row is removed last. A failed destroy is retried every
 //!   ten seconds. A store that can't be written does not keep a sandbox: its row is removed later.
-//! * **failed**, **lost**: no processes, but the disk and the reason, until started again, until deleted, until the life time
+//! * **failed**, **lost**: no processes, but the disk and the reason, until started again, until deleted, until the lifetime
 //!   is up, or for [`ControlConfig::lost_keep`]. The next call removes a `default` in such a state and creates another.
 //!
 //! One lock for each sandbox owns all changes of its state. Each change runs as a separate task, so a caller that leaves
@@ -34,7 +34,7 @@
 //! # Changes
 //!
 //! Labels and times can change in every settled state ([`SandboxChange`]). A change is made under the same lock as the end of a
-//! life time, so it either comes first, or finds no sandbox any more. The row is written first, then the engine's copy of it.
+//! lifetime, so it either comes first, or finds no sandbox any more. The row is written first, then the engine's copy of it.
 //!
 //! # Tenants
 //!
@@ -45,7 +45,7 @@
 //!
 //! [`Control::start`] passes all settled rows to the engine, which re-adopts those sandboxes. Rows that are still creating or
 //! deleting are cleaned up and removed. Sandboxes that the engine did not find are lost. Idle time restarts with the server,
-//! since no client could call while it was down; life time does not.
+//! since no client could call while it was down; lifetime does not.
 //!
 //! The engine also keeps a memo of each row (`memo`). Sandboxes without a row get their rows back from these, so a missing,
 //! empty or older store costs no sandbox. A store that can't be read is set aside (`store::unreadable`). What neither explains

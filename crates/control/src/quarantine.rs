@@ -184,7 +184,7 @@ impl Control {
             None if is_lost && row.name.is_default() => named_as(id),
             None => row.name,
         };
-        // Its life time may have ended long ago, which would delete it at once.
+        // Its lifetime may have ended long ago, which would delete it at once.
         row.expires_at = row.spec.timeout_seconds.map(|seconds| later(now, Duration::from_secs(seconds)));
         let registry = self.registry();
         let is_taken = registry.by_name(&row.tenant, &row.name).is_some()

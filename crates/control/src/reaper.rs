@@ -78,7 +78,7 @@ impl Deadlines {
 /// The action at a sandbox's deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// Its life time is over.
+    /// Its lifetime is over.
     Expired,
     IdleDelete,
     IdlePause(PauseKind),

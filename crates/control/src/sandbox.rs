@@ -112,7 +112,7 @@ pub struct Sandbox {
     pub last_used_at: Timestamp,
     /// When it entered its state.
     pub state_since: Timestamp,
-    /// When its life time ends.
+    /// When its lifetime ends.
     pub expires_at: Option<Timestamp>,
     /// Counts the changes of its labels and times, from 1.
     #[serde(default = "first_revision")]
@@ -165,7 +165,7 @@ pub struct Deadline {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DeadlineReason {
-    /// Its life time ends.
+    /// Its lifetime ends.
     Timeout,
     /// It was idle; a call moves this deadline.
     Idle,

@@ -93,7 +93,7 @@ async fn an_unnecessary_change_is_none_and_a_changed_version_is_refused() {
     let same = change(&control, "one", labels(&[("absent", None)])).await.unwrap();
     assert_eq!((same.revision, same.version()), (1, first.version()));
     let same = change(&control, "one", timeout(TimeoutChange::Extend(60))).await.unwrap();
-    assert_eq!((same.revision, same.expires_at), (1, None), "an unlimited life time has no end to extend");
+    assert_eq!((same.revision, same.expires_at), (1, None), "an unlimited lifetime has no end to extend");
     assert!(events.try_recv().is_err());
 
     let for_version = |version: &str| SandboxChange { versions: Some(vec![version.to_owned()]), ..labels(&[("a", Some("1"))]) };

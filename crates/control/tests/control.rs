@@ -509,7 +509,7 @@ async fn sandboxes_are_reaped_by_life_time_and_by_idleness_and_not_before() {
     assert_eq!(at("used").await, Some(Running));
     sleep(2).await;
     assert_eq!(at("used").await, None);
-    // Life time continues while it is paused.
+    // Lifetime continues while it is paused.
     sleep(1000).await;
     assert_eq!(at("sleepy").await, None);
     assert_eq!(at("default").await, Some(Running));

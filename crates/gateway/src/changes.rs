@@ -32,15 +32,15 @@ const MAX_VERSIONS: usize = 16;
 pub(crate) struct ChangeSandbox {
     /// Labels to set. A null removes one, and absent ones stay.
     labels: BTreeMap<String, Option<String>>,
-    /// The life time in seconds from the creation on. 0 or null: unlimited, or the longest that the tenant may have.
+    /// The lifetime in seconds from the creation on. 0 or null: unlimited, or the longest that the tenant may have.
     #[serde(deserialize_with = "given")]
     #[schema(value_type = Option<u64>)]
     timeout_seconds: Option<Option<u64>>,
-    /// The life time in seconds from now on, instead of `timeout_seconds`. Null: as 0 there.
+    /// The lifetime in seconds from now on, instead of `timeout_seconds`. Null: as 0 there.
     #[serde(deserialize_with = "given")]
     #[schema(value_type = Option<u64>)]
     expires_in_seconds: Option<Option<u64>>,
-    /// When its life time ends, likewise.
+    /// When its lifetime ends, likewise.
     #[serde(deserialize_with = "given")]
     #[schema(value_type = Option<Timestamp>)]
     expires_at: Option<Option<Timestamp>>,
@@ -61,7 +61,7 @@ pub(crate) struct ChangeSandbox {
     close_open: bool,
 }
 
-/// Adds to the life time of a sandbox.
+/// Adds to the lifetime of a sandbox.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ExtendSandbox {

@@ -443,7 +443,7 @@ static ROUTES: &[Route] = &[
     Route::new(At::Server, &API, PATCH, "/api/v2/sandboxes/{name}", |e| Box::pin(changes::change(e)))
         .doc(Operation::new("sandboxes", "change_sandbox", "Changes the labels and times of a sandbox, without waking it").versioned().takes::<ChangeSandbox>().example(r#"{"labels":{"team":"red"}}"#).answers::<SandboxInfo>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/sandboxes/{name}/extend", |e| Box::pin(changes::extend(e)))
-        .doc(Operation::new("sandboxes", "extend_sandbox", "Adds to the life time of a sandbox, without waking it").versioned().takes::<ExtendSandbox>().example(r#"{"seconds":600}"#).answers::<SandboxInfo>(200)),
+        .doc(Operation::new("sandboxes", "extend_sandbox", "Adds to the lifetime of a sandbox, without waking it").versioned().takes::<ExtendSandbox>().example(r#"{"seconds":600}"#).answers::<SandboxInfo>(200)),
     Route::new(At::Server, &API, POST, "/api/v2/sandboxes/{name}/checkpoints", |e| Box::pin(states::checkpoint(e)))
         .doc(Operation::new("states", "create_checkpoint", "Seals the disk of a sandbox as a checkpoint of its history, without waking it").takes::<NewCheckpoint>().example(r#"{"note":"before the change"}"#).answers::<CheckpointInfo>(201)),
     Route::new(At::Server, &API, DELETE, "/api/v2/sandboxes/{name}/checkpoints/{checkpoint}", |e| Box::pin(states::remove_checkpoint(e)))
@@ -671,7 +671,7 @@ static ROUTES: &[Route] = &[
     Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/session/list", |e| Box::pin(agentflow::session_list(e))).needs(Role::Read)
         .doc(Operation::new("Sessions", "post_session_list", "Lists a worker's sessions").takes::<WorkerRequest>().envelops::<Envelope, WorkerSessions>()),
     Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/session/refresh", |e| Box::pin(agentflow::session_refresh(e))).needs(Role::Use)
-        .doc(Operation::new("Sessions", "post_session_refresh", "Restarts the life time of one session, or of all").takes::<SessionRefreshRequest>().envelops::<Envelope, RefreshedSessions>()),
+        .doc(Operation::new("Sessions", "post_session_refresh", "Restarts the lifetime of one session, or of all").takes::<SessionRefreshRequest>().envelops::<Envelope, RefreshedSessions>()),
     Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/lifecycle/heartbeat", |e| Box::pin(agentflow::heartbeat(e))).needs(Role::Use)
         .doc(Operation::new("Sessions", "post_lifecycle_heartbeat", "Lists the active sessions of a worker").takes::<WorkerRequest>().envelops::<Envelope, ActiveSessions>()),
     Route::new(At::Server, &AGENTFLOW, POST, "/api/v1/lifecycle/status", |e| Box::pin(agentflow::status(e))).needs(Role::Read)

@@ -40,7 +40,7 @@ pub enum DeathReason {
     Unknown,
     /// A request deleted it.
     Deleted,
-    /// Its life time was over.
+    /// Its lifetime was over.
     Expired,
     /// It was idle, and its idle policy is to delete it.
     Idle,
@@ -125,7 +125,7 @@ impl DeathReason {
             Self::RecordLost => "the engine did not find it again",
             Self::Unknown => "its guest ended",
             Self::Deleted => "it was deleted",
-            Self::Expired => "its life time was over",
+            Self::Expired => "its lifetime was over",
             Self::Idle => "it was idle",
             Self::GroupEnded => "its group ended",
             Self::ParentEnded => "the sandbox that created it ended",

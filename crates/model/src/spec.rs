@@ -230,7 +230,7 @@ pub struct SandboxSpec {
     /// Ports that the sandbox will serve: shown to people and previews, never opened on the host.
     #[serde(default)]
     pub ports: Vec<u16>,
-    /// Life time in seconds from creation; none: unlimited.
+    /// Lifetime in seconds from creation; none: unlimited.
     #[serde(default)]
     pub timeout_seconds: Option<u64>,
     /// Idle time in seconds until `idle_policy` applies; none: never.

@@ -424,7 +424,7 @@ class ChildBudget(Model):
     depth: int | None = None
     """How deep the tree below the sandbox may be, from 1 to 8. With 1, its children create none."""
     lifetime_seconds: int | None = None
-    """The longest life time of each, in seconds; by default they live as long as their parent."""
+    """The longest lifetime of each, in seconds; by default they live as long as their parent."""
     memory_bytes: int
     """The sum of their memory limits, in bytes."""
     sandboxes: int
@@ -1352,7 +1352,7 @@ class SandboxSpec(Model):
     `machine` if the image has a VM.
     """
     timeout_seconds: int | None = None
-    """Life time in seconds from creation; none: unlimited."""
+    """Lifetime in seconds from creation; none: unlimited."""
     volumes: list[VolumeMount] | None = None
     """Volumes of the tenant, and directories of the host that the operator declared."""
     workdir: str | None = None

@@ -114,9 +114,9 @@ class ChangeSandbox(TypedDict, total=False):
     disk_under_pressure: bool | None
     """Whether a frozen sandbox is paused to its disk when the host is short of memory."""
     expires_at: datetime | None
-    """When its life time ends, likewise."""
+    """When its lifetime ends, likewise."""
     expires_in_seconds: int | None
-    """The life time in seconds from now on, instead of `timeout_seconds`. Null: as 0 there."""
+    """The lifetime in seconds from now on, instead of `timeout_seconds`. Null: as 0 there."""
     idle_policy: IdlePolicy | None
     idle_timeout_seconds: int | None
     """0 or null: never."""
@@ -125,7 +125,7 @@ class ChangeSandbox(TypedDict, total=False):
     network: NetworkRequest | None
     """What it may reach. A network can't be added or taken away: `none` is refused."""
     timeout_seconds: int | None
-    """The life time in seconds from the creation on. 0 or null: unlimited, or the longest that the tenant may have."""
+    """The lifetime in seconds from the creation on. 0 or null: unlimited, or the longest that the tenant may have."""
 
 
 class ChangeTenant(TypedDict, total=False):
@@ -159,7 +159,7 @@ class ChildBudget(TypedDict, total=False):
     depth: int
     """How deep the tree below the sandbox may be, from 1 to 8. With 1, its children create none."""
     lifetime_seconds: int | None
-    """The longest life time of each, in seconds; by default they live as long as their parent."""
+    """The longest lifetime of each, in seconds; by default they live as long as their parent."""
     memory_bytes: Required[int]
     """The sum of their memory limits, in bytes."""
     sandboxes: Required[int]
@@ -314,7 +314,7 @@ class DrainNode(TypedDict, total=False):
 
 
 class ExtendSandbox(TypedDict, total=False):
-    """Adds to the life time of a sandbox."""
+    """Adds to the lifetime of a sandbox."""
     seconds: int | None
     """The seconds to add, from 1 on."""
 

@@ -54,7 +54,7 @@ Examples:
   arenite tenant set acme --network-floor @floor.json --network-default allowlist
 
 Limits: sandboxes, creates (concurrent ones), cpu (cores), memory, disk, trajectories (their logs),
-requests (a second), timeout (the longest life time of a sandbox), volumes, volume-space (the sizes of
+requests (a second), timeout (the longest lifetime of a sandbox), volumes, volume-space (the sizes of
 volumes). They apply to new requests: what a tenant has already stays.
 
 A network is a mode (open, observe, allowlist or none) or an object with mode, allow and deny. A floor is in

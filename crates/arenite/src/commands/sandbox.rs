@@ -140,7 +140,7 @@ pub(crate) async fn set(args: SetArgs) -> Outcome {
     output::line(&args.sandbox);
     let now = Timestamp::now();
     let end = changed["expires_at"].as_str().and_then(|end| end.parse::<Timestamp>().ok());
-    eprintln!("its life time {}", end.map_or("is unlimited".to_owned(), |end| format!("ends in {}", output::distance(now, end))));
+    eprintln!("its lifetime {}", end.map_or("is unlimited".to_owned(), |end| format!("ends in {}", output::distance(now, end))));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -361,7 +361,7 @@ settings! {
     #[arg(long, env = "ARENITE_SECRET_KEY_COMMAND", value_name = "COMMAND")]
     secret_key_command: String,
     /// Limit of each tenant without a separate one: sandboxes, creates (concurrent ones), cpu (cores), memory, disk, trajectories
-    /// (their logs), requests (a second) or timeout (the longest life time); repeatable [default: none]
+    /// (their logs), requests (a second) or timeout (the longest lifetime); repeatable [default: none]
     #[arg(long, env = "ARENITE_TENANT_LIMIT", value_name = "NAME=VALUE", value_delimiter = ',')]
     tenant_limit: Vec<LimitOf>,
     /// Lifetime of a ticket, in seconds [default: 30]

@@ -193,7 +193,7 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// [`StoreError::Quota`] beyond a limit.
     async fn reserve(&self, sandbox: &Sandbox, limits: &TenantLimits) -> Result<(), StoreError>;
-    /// Writes what may change: state, kind of its pause, reason, death, `state_since`, isolation, last use, spec, end of life time and revision. Does
+    /// Writes what may change: state, kind of its pause, reason, death, `state_since`, isolation, last use, spec, end of lifetime and revision. Does
     /// nothing if the row doesn't exist. A database may write a failed update later, unless another of the same row follows.
     async fn update(&self, sandbox: &Sandbox) -> Result<(), StoreError>;
     async fn touch(&self, used: Vec<(SandboxId, Timestamp)>) -> Result<(), StoreError>;

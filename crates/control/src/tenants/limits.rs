@@ -32,7 +32,7 @@ pub enum Quota {
     /// Log lines of trajectories.
     TrajectoryBytes,
     RequestsPerSecond,
-    /// The life time of one sandbox, from its creation. Also the life time of those that are created without one.
+    /// The lifetime of one sandbox, from its creation. Also the lifetime of those that are created without one.
     MaxTimeoutSeconds,
     /// Volumes on all nodes.
     Volumes,
@@ -128,7 +128,7 @@ impl TenantLimits {
     /// # Errors
     /// A description, if no server could apply it.
     pub fn set(&mut self, quota: Quota, limit: Option<u64>) -> Result<(), String> {
-        // With a rate of 0, nobody could raise it again. A life time of 0 stands for an unlimited one elsewhere.
+        // With a rate of 0, nobody could raise it again. A lifetime of 0 stands for an unlimited one elsewhere.
         let least = u64::from(matches!(quota, Quota::RequestsPerSecond | Quota::MaxTimeoutSeconds));
         if let Some(limit) = limit
             && !(least..=MAX_LIMIT).contains(&limit)

@@ -87,7 +87,7 @@ impl EngineShared {
         sealed
     }
 
-    fn workload_cpu(&self, record: &Record) -> Option<u64> {
+    pub(super) fn workload_cpu(&self, record: &Record) -> Option<u64> {
         self.host.cgroups.workload_cpu_nanoseconds(record.slot_id())
     }
 

@@ -282,8 +282,12 @@ impl EngineShared {
         if !runs || self.host.cgroups.is_frozen(slot).map_err(super::slot::cgroup)? {
             return Ok((work()?, Duration::ZERO));
         }
-        // Otherwise it is frozen for as long as that takes, too.
-        self.host.storage.prepare_snapshot().map_err(storage("seal"))?;
+        let used = self.workload_cpu(record);
+        let earlier = self.host.storage.begin_commit().map_err(storage("seal"))?;
+        // The snapshot waits for that commit, too. What a busy sandbox wrote takes longer, and it would be frozen meanwhile.
+        if self.workload_cpu(record) != used {
+            earlier.wait().map_err(storage("seal"))?;
+        }
         let records = &self.host.records;
         records.begin_sealing(&record.id).map_err(|e| at("record", e))?;
         let _urgent = Urgent::begin();

@@ -295,11 +295,11 @@ class AsyncSandbox:
         return await self._post("start")
 
     async def extend(self, seconds: int) -> SandboxInfo:
-        """Adds to its life time. If no answer comes, look at `refresh().expires_at` before you repeat it."""
+        """Adds to its lifetime. If no answer comes, look at `refresh().expires_at` before you repeat it."""
         return await self._post("extend", seconds=seconds)
 
     async def set_timeout(self, seconds: int | None) -> SandboxInfo:
-        """Sets its life time from now on; None: unlimited."""
+        """Sets its lifetime from now on; None: unlimited."""
         return await self._change(expires_in_seconds=seconds)
 
     async def set_labels(self, labels: Mapping[str, str | None]) -> SandboxInfo:

@@ -296,11 +296,11 @@ class Sandbox:
         return self._post("start")
 
     def extend(self, seconds: int) -> SandboxInfo:
-        """Adds to its life time. If no answer comes, look at `refresh().expires_at` before you repeat it."""
+        """Adds to its lifetime. If no answer comes, look at `refresh().expires_at` before you repeat it."""
         return self._post("extend", seconds=seconds)
 
     def set_timeout(self, seconds: int | None) -> SandboxInfo:
-        """Sets its life time from now on; None: unlimited."""
+        """Sets its lifetime from now on; None: unlimited."""
         return self._change(expires_in_seconds=seconds)
 
     def set_labels(self, labels: Mapping[str, str | None]) -> SandboxInfo:

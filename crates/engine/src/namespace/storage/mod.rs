@@ -118,6 +118,18 @@ pub struct Storage {
     tidying: Tidying,
 }
 
+/// A commit that was begun.
+#[derive(Debug)]
+pub struct Commit(Option<(File, u64)>);
+
+impl Commit {
+    /// Waits until everything is on the disk.
+    pub fn wait(self) -> Result<()> {
+        let Some((root, transaction)) = self.0 else { return Ok(()) };
+        btrfs::wait_sync(root.as_fd(), transaction).map_err(StorageError::io("commit the pool"))
+    }
+}
+
 impl Storage {
     /// Opens or creates the storage of `data_dir`: an already mounted pool (the server was killed), the image of one (the host
     /// was restarted), or a new one.
@@ -462,15 +474,17 @@ impl Storage {
         self.deleted(btrfs::delete_subvolume(snapshots.as_fd(), name), &format!("delete snapshot {name}"))
     }
 
-    /// Commits what was written before, except cached content of files, so that the next snapshot has less to write.
-    pub fn prepare_snapshot(&self) -> Result<()> {
-        if self.kind == StorageKind::Plain {
-            return Ok(());
-        }
-        let root = open_directory(&self.root)?;
-        btrfs::start_sync(root.as_fd())
-            .and_then(|transaction| btrfs::wait_sync(root.as_fd(), transaction))
-            .map_err(StorageError::io("commit the pool"))
+    /// Begins to commit what was written before, except cached content of files, so that the next snapshot has less to write.
+    pub fn begin_commit(&self) -> Result<Commit> {
+        let begun = match self.kind {
+            StorageKind::Plain => None,
+            _ => {
+                let root = open_directory(&self.root)?;
+                let transaction = btrfs::start_sync(root.as_fd()).map_err(StorageError::io("commit the pool"))?;
+                Some((root, transaction))
+            }
+        };
+        Ok(Commit(begun))
     }
 
     /// Bytes that can still be written, and the storage's size. A pool's image is sparse, so free space of the host's disk
