@@ -31,6 +31,9 @@ impl NamespaceEngine {
         let shared = self.shared.clone();
         shared.check_states()?;
         let mut stages = Stages::begin();
+        let early = shared.clone();
+        // The copy waits for the commit of what was written before. If that can't begin, the copy says so.
+        tokio::task::spawn_blocking(move || drop(early.host.storage.begin_commit()));
         let image = shared.image(spec)?;
         volumes::find_all(&shared.host.config.volumes, Some(&shared.host.storage), spec)?;
         let kvm = kvm::is_for(&image, &shared.host.config.data_dir);
