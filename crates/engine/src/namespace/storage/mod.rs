@@ -123,6 +123,13 @@ pub struct Storage {
 pub struct Commit(Option<(File, u64)>);
 
 impl Commit {
+    /// Begins to commit the pool at `root` and then to free deleted subvolumes.
+    fn begin(root: &Path) -> Result<Self> {
+        let root = open_directory(root)?;
+        let transaction = btrfs::start_sync(root.as_fd()).map_err(StorageError::io("commit the pool"))?;
+        Ok(Self(Some((root, transaction))))
+    }
+
     /// Waits until everything is on the disk.
     pub fn wait(self) -> Result<()> {
         let Some((root, transaction)) = self.0 else { return Ok(()) };
@@ -476,15 +483,10 @@ impl Storage {
 
     /// Begins to commit what was written before, except cached content of files, so that the next snapshot has less to write.
     pub fn begin_commit(&self) -> Result<Commit> {
-        let begun = match self.kind {
-            StorageKind::Plain => None,
-            _ => {
-                let root = open_directory(&self.root)?;
-                let transaction = btrfs::start_sync(root.as_fd()).map_err(StorageError::io("commit the pool"))?;
-                Some((root, transaction))
-            }
-        };
-        Ok(Commit(begun))
+        match self.kind {
+            StorageKind::Plain => Ok(Commit(None)),
+            _ => Commit::begin(&self.root),
+        }
     }
 
     /// Bytes that can still be written, and the storage's size. A pool's image is sparse, so free space of the host's disk

@@ -4,16 +4,13 @@
 //! changes next in the disk adds to these lists. After twenty rollbacks and forks of 20,000 files, a snapshot took four times as
 //! long as without deleted copies.
 
-use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use arenite_isolation::btrfs;
-
-use super::open_directory;
+use super::Commit;
 
 /// From a deletion until it begins: deletions that follow are freed with it, and an operation that follows does not wait for it.
 const DELAY: Duration = Duration::from_millis(50);
@@ -40,7 +37,9 @@ impl Tidying {
             thread::sleep(DELAY);
             state.is_due.store(false, Ordering::Release);
             let _at_work = state.at_work.lock().unwrap_or_else(PoisonError::into_inner);
-            begin(&root);
+            if let Err(error) = Commit::begin(&root) {
+                tracing::debug!(%error, "a commit of the pool could not be begun");
+            }
         });
         if let Err(error) = started {
             self.0.is_due.store(false, Ordering::Release);
@@ -51,13 +50,5 @@ impl Tidying {
     /// Keeps it from beginning, so that the file system can be unmounted.
     pub(super) fn hold(&self) -> MutexGuard<'_, ()> {
         self.0.at_work.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Commits what was written and frees deleted subvolumes, in the background.
-fn begin(root: &Path) {
-    let begun = open_directory(root).map(|root| btrfs::start_sync(root.as_fd()));
-    if let Ok(Err(error)) = begun {
-        tracing::debug!(%error, "a commit of the pool could not be begun");
     }
 }
