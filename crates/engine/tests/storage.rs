@@ -237,6 +237,46 @@ fn snapshots_and_nested_subvolumes() {
 }
 
 #[test]
+fn writes_are_committed_when_asked_and_deleted_layers_freed_without() {
+    let data = DataDir::new();
+    let storage = data.open(512);
+    let root = File::open(data.path().join("pool")).unwrap();
+    let id: String = btrfs::file_system_id(root.as_fd()).unwrap().iter().map(|byte| format!("{byte:02x}")).collect();
+    let id = [&id[..8], &id[8..12], &id[12..16], &id[16..20], &id[20..]].join("-");
+    let commits = || {
+        let text = fs::read_to_string(format!("/sys/fs/btrfs/{id}/commit_stats")).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("commits ")).unwrap();
+        line.trim().parse::<u64>().unwrap()
+    };
+    drop(root);
+    // The first question learns the difference of the kernel's two numbers, which a clean file system has.
+    storage.settle().unwrap();
+    storage.begin_commit().wait();
+    let layer = storage.create_layer(&layer_id("one"), 128 * MIB).unwrap();
+    let before = commits();
+    fs::write(layer.join("upper/a"), vec![1; 64 << 20]).unwrap();
+    storage.begin_commit().wait();
+    assert!(commits() > before, "something was written");
+    // Background work of the kernel may begin a transaction of its own.
+    let quiet = (0..20).any(|_| {
+        let before = commits();
+        storage.begin_commit().wait();
+        commits() == before
+    });
+    assert!(quiet, "nothing was");
+
+    storage.settle().unwrap();
+    let (full, _) = storage.free().unwrap();
+    storage.delete_layer(&layer_id("one")).unwrap();
+    let start = Instant::now();
+    while storage.free().unwrap().0 < full + 32 * MIB {
+        assert!(start.elapsed() < Duration::from_secs(20), "by itself, btrfs takes half a minute");
+        thread::sleep(Duration::from_millis(20));
+    }
+    storage.unmount().unwrap();
+}
+
+#[test]
 fn a_volume_is_limited_copied_and_removed() {
     let data = DataDir::new();
     let storage = data.open(512);

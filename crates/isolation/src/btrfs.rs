@@ -1,7 +1,7 @@
 //! Subvolumes, snapshots and quotas of btrfs, by ioctl.
 //!
-//! These calls join the running transaction and don't wait for the disk, except [`snapshot`] and [`sync`], which commit,
-//! [`start_sync`], and [`wait_sync`]. The layouts are those of the kernel's `linux/btrfs.h`.
+//! These calls join the running transaction and don't wait for the disk, except [`snapshot`], [`commit`] and [`sync`], which
+//! commit. The layouts are those of the kernel's `linux/btrfs.h`.
 
 use std::ffi::{CString, c_ulong};
 use std::io;
@@ -16,8 +16,8 @@ const SNAP_CREATE_V2: c_ulong = 0x5000_9417;
 const SUBVOL_CREATE_V2: c_ulong = 0x5000_9418;
 const SNAP_DESTROY: c_ulong = 0x5000_940f;
 const SYNC: c_ulong = 0x9408;
-const START_SYNC: c_ulong = 0x8008_9418;
-const WAIT_SYNC: c_ulong = 0x4008_9416;
+const SUBVOL_GETFLAGS: c_ulong = 0x8008_9419;
+const SUBVOL_SETFLAGS: c_ulong = 0x4008_941a;
 const RESIZE: c_ulong = 0x5000_9403;
 const INO_LOOKUP: c_ulong = 0xd000_9412;
 const FS_INFO: c_ulong = 0x8400_941f;
@@ -355,19 +355,15 @@ pub fn sync(inside: BorrowedFd<'_>) -> io::Result<()> {
     unsafe { control(inside, SYNC, std::ptr::null_mut::<u8>()) }
 }
 
-/// Begins to commit the running transaction and then to free deleted subvolumes, and does not wait for either. It may wait for a
-/// commit that is in progress. Returns the transaction, for [`wait_sync`].
-pub fn start_sync(inside: BorrowedFd<'_>) -> io::Result<u64> {
-    let mut transaction = 0_u64;
-    // SAFETY: the argument is a live number of 64 bits, which gets the transaction's.
-    unsafe { control(inside, START_SYNC, &raw mut transaction)? };
-    Ok(transaction)
-}
-
-/// Waits until a transaction is committed.
-pub fn wait_sync(inside: BorrowedFd<'_>, mut transaction: u64) -> io::Result<()> {
+/// Commits the running transaction, without the cached content of files: changes whether a subvolume is read-only, which the
+/// kernel commits. Call it for one that has no other use, and not twice at a time.
+pub fn commit(subvolume: BorrowedFd<'_>) -> io::Result<()> {
+    let mut flags = 0_u64;
+    // SAFETY: the argument is a live number of 64 bits, which gets the subvolume's flags.
+    unsafe { control(subvolume, SUBVOL_GETFLAGS, &raw mut flags)? };
+    flags ^= SUBVOL_READ_ONLY;
     // SAFETY: the argument is a live number of 64 bits, which is read.
-    unsafe { control(inside, WAIT_SYNC, &raw mut transaction) }
+    unsafe { control(subvolume, SUBVOL_SETFLAGS, &raw mut flags) }
 }
 
 /// Grows the file system to the size of its device.

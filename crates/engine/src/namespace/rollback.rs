@@ -8,6 +8,8 @@
 //! address. So the new processes start as fast as those of a new sandbox, and nothing of the former ones reaches them.
 
 use std::io;
+use std::thread;
+use std::time::Duration;
 
 use arenite_image::Image;
 use arenite_model::{SandboxId, SandboxSpec};
@@ -20,6 +22,8 @@ use crate::{AfterReturn, Created, DiskState, EngineError, ProcessFate, Return, R
 
 /// The most processes that an answer names.
 const MAX_NAMED: usize = 100;
+/// From a return until what it replaced is removed. At once, that would delay the new processes and the answer by a millisecond.
+const REMOVAL_DELAY: Duration = Duration::from_millis(30);
 
 impl NamespaceEngine {
     pub(super) async fn roll_back(
@@ -31,9 +35,8 @@ impl NamespaceEngine {
         let shared = self.shared.clone();
         shared.check_states()?;
         let mut stages = Stages::begin();
-        let early = shared.clone();
-        // The copy waits for the commit of what was written before. If that can't begin, the copy says so.
-        tokio::task::spawn_blocking(move || drop(early.host.storage.begin_commit()));
+        // The copy waits for the commit of what was written before.
+        drop(shared.host.storage.begin_commit());
         let image = shared.image(spec)?;
         volumes::find_all(&shared.host.config.volumes, Some(&shared.host.storage), spec)?;
         let kvm = kvm::is_for(&image, &shared.host.config.data_dir);
@@ -44,7 +47,12 @@ impl NamespaceEngine {
             (spec.args, spec.image_command) = (Vec::new(), false);
         }
         let (id, pidfd, tier, returned, stages) = blocking(move || {
-            let staged = owner.stage(&row.id, &mut slot, &back, &image);
+            let (staged, names) = thread::scope(|scope| {
+                // The copy waits for the disk meanwhile.
+                let names = thread::Builder::new().spawn_scoped(scope, || owner.names(&row.id));
+                let staged = owner.stage(&row.id, &mut slot, &back, &image);
+                (staged, names.ok().and_then(|names| names.join().ok()).unwrap_or_default())
+            });
             let (record, fate) = match staged {
                 Ok(staged) => staged,
                 Err(error) => {
@@ -53,19 +61,19 @@ impl NamespaceEngine {
                 }
             };
             stages.done("copy");
-            let ended = match owner.end_for_return(&record) {
-                Ok(ended) => ended,
-                Err(error) => {
-                    owner.host.discard(&slot);
-                    let _ = owner.host.storage.drop_staged(&slot.id);
-                    return Err(error);
-                }
-            };
+            if let Err(error) = owner.end_for_return(&record) {
+                owner.host.discard(&slot);
+                let _ = owner.host.storage.drop_staged(&slot.id);
+                return Err(error);
+            }
             stages.done("end");
             let begun = owner.exchange_and_begin(&row, &spec, &image, &mut slot, &mut stages);
-            let rest = std::thread::Builder::new().name("return".to_owned()).spawn({
+            let rest = thread::Builder::new().name("return".to_owned()).spawn({
                 let (owner, slot) = (owner.clone(), slot.id.clone());
-                move || owner.remove_former(&record, &slot)
+                move || {
+                    thread::sleep(REMOVAL_DELAY);
+                    owner.remove_former(&record, &slot);
+                }
             });
             if let Err(error) = rest {
                 tracing::warn!(%error, "what a rollback replaced stays until the next start");
@@ -77,7 +85,7 @@ impl NamespaceEngine {
                     state.stopped.remove(&row.id);
                     state.live.insert(row.id.clone(), live);
                     drop(state);
-                    Ok((row.id, pidfd, tier, Returned { ended, processes: fate }, stages.done))
+                    Ok((row.id, pidfd, tier, Returned { ended: names, processes: fate }, stages.done))
                 }
                 Err(error) => {
                     owner.host.discard(&slot);
@@ -139,14 +147,13 @@ impl EngineShared {
         Ok((record, fate))
     }
 
-    /// Ends the processes of a sandbox, and returns their names. On failure it goes on.
-    fn end_for_return(&self, record: &Record) -> Result<Vec<String>, EngineError> {
+    /// Ends the processes of a sandbox. On failure it goes on.
+    fn end_for_return(&self, record: &Record) -> Result<(), EngineError> {
         let live = self.state().live.remove(&record.id);
         let Some(live) = live else {
             self.host.end_processes(record.slot_id());
-            return Ok(Vec::new());
+            return Ok(());
         };
-        let names = self.names(record);
         kill(&live.pidfd);
         // Frozen processes die when they are thawed.
         let _ = self.host.cgroups.set_frozen(record.slot_id(), false);
@@ -154,12 +161,13 @@ impl EngineShared {
             self.state().live.insert(record.id.clone(), Live::new(live.record, live.pidfd));
             return Err(EngineError::Timeout { what: "ending the sandbox's processes", limit: END_LIMIT });
         }
-        Ok(names)
+        Ok(())
     }
 
-    /// The names of the workload's processes. They are the sandbox's own words.
-    fn names(&self, record: &Record) -> Vec<String> {
-        let pids = self.host.cgroups.processes(record.slot_id());
+    /// The names of the workload's processes in a running sandbox. They are the sandbox's own words.
+    fn names(&self, id: &SandboxId) -> Vec<String> {
+        let slot = self.state().live.get(id).map(|live| live.record.slot_id().clone());
+        let pids = slot.map_or_else(Vec::new, |slot| self.host.cgroups.processes(&slot));
         let name = |pid: &i32| {
             let text = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
             let shown: String = text.trim_end().chars().filter(|c| !c.is_control()).take(32).collect();

@@ -33,6 +33,8 @@ use crate::{DiskState, EngineError, History, Seal, Sealed, SealedState, StateKin
 
 /// The most checkpoints of one sandbox.
 const MAX_CHECKPOINTS: usize = 1000;
+/// For how long a sandbox is watched to see whether it is busy.
+const LOOK: Duration = Duration::from_micros(500);
 
 /// The extension of the file that says that a state was given up.
 const REMOVED: &str = "removed";
@@ -283,10 +285,11 @@ impl EngineShared {
             return Ok((work()?, Duration::ZERO));
         }
         let used = self.workload_cpu(record);
-        let earlier = self.host.storage.begin_commit().map_err(storage("seal"))?;
+        let earlier = self.host.storage.begin_commit();
         // The snapshot waits for that commit, too. What a busy sandbox wrote takes longer, and it would be frozen meanwhile.
+        earlier.wait_at_most(LOOK);
         if self.workload_cpu(record) != used {
-            earlier.wait().map_err(storage("seal"))?;
+            earlier.wait();
         }
         let records = &self.host.records;
         records.begin_sealing(&record.id).map_err(|e| at("record", e))?;
@@ -538,7 +541,7 @@ impl EngineShared {
             kept.processes = Some(self.processes_of(&manifest)?);
         }
         self.host.storage.copy_to_layer(state, &slot.id, spec.resources.disk_bytes).map_err(storage("writable layer"))?;
-        match wants_processes {
+        match slot.is_restored() {
             // Its guest writes it: no file changes under restored processes.
             true => Ok(()),
             false => self.host.write_resolver(&slot.layer, slot.gateway),

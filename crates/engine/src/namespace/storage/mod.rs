@@ -22,13 +22,13 @@
 //! A btrfs of the host without quotas is left unchanged: simple quotas make a file system unmountable for older kernels. It
 //! gets a pool image like any other file system, without copy-on-write for that file.
 
+mod commits;
 mod error;
 mod guard;
 mod mark;
 mod pool;
 mod processes;
 mod states;
-mod tidying;
 mod tree;
 mod volumes;
 
@@ -46,11 +46,12 @@ use arenite_model::SandboxId;
 use rustix::fs::{FlockOperation, flock, fstatfs, statvfs};
 use serde::Serialize;
 
+pub use self::commits::Commit;
+use self::commits::Commits;
 pub use self::error::StorageError;
 use self::guard::{Guard, Watched};
 pub use self::mark::LayerUse;
 pub(super) use self::pool::{has_mount, mounted_data_dirs};
-use self::tidying::Tidying;
 pub(super) use self::tree::open as open_dir;
 use super::record;
 
@@ -115,26 +116,8 @@ pub struct Storage {
     guard: Option<Guard>,
     /// Shared by all processes that use the storage: a server, a build, commands.
     users: Option<File>,
-    tidying: Tidying,
-}
-
-/// A commit that was begun.
-#[derive(Debug)]
-pub struct Commit(Option<(File, u64)>);
-
-impl Commit {
-    /// Begins to commit the pool at `root` and then to free deleted subvolumes.
-    fn begin(root: &Path) -> Result<Self> {
-        let root = open_directory(root)?;
-        let transaction = btrfs::start_sync(root.as_fd()).map_err(StorageError::io("commit the pool"))?;
-        Ok(Self(Some((root, transaction))))
-    }
-
-    /// Waits until everything is on the disk.
-    pub fn wait(self) -> Result<()> {
-        let Some((root, transaction)) = self.0 else { return Ok(()) };
-        btrfs::wait_sync(root.as_fd(), transaction).map_err(StorageError::io("commit the pool"))
-    }
+    /// None: the storage is plain.
+    commits: Option<Commits>,
 }
 
 impl Storage {
@@ -155,6 +138,11 @@ impl Storage {
         make_directory(&storage.root.join("uppers"), 0o700)?;
         make_directory(&storage.root.join("snapshots"), 0o700)?;
         storage.make_volumes_directory()?;
+        if let Some(kernel) = storage.qgroups.as_deref().and_then(Path::parent) {
+            let commits = Commits::of(&storage.root, kernel);
+            // As on a full pool. Operations take longer then.
+            storage.commits = commits.inspect_err(|error| tracing::warn!(%error, "the pool commits without preparation")).ok();
+        }
         storage.guard = storage.start_guard(config.floor_bytes)?;
         storage.empty_trash();
         storage.remove_stale_qgroups();
@@ -192,7 +180,7 @@ impl Storage {
                 discarded: AtomicU64::new(0),
                 guard: None,
                 users: None,
-                tidying: Tidying::default(),
+                commits: None,
             });
         }
         match pool::make_image(&data_dir, config.size_bytes) {
@@ -233,7 +221,7 @@ impl Storage {
             discarded: AtomicU64::new(0),
             guard: None,
             users: None,
-            tidying: Tidying::default(),
+            commits: None,
         })
     }
 
@@ -257,7 +245,7 @@ impl Storage {
             discarded: AtomicU64::new(0),
             guard: None,
             users: None,
-            tidying: Tidying::default(),
+            commits: None,
         })
     }
 
@@ -272,7 +260,7 @@ impl Storage {
         let Ok(lock) = File::open(&self.data_dir) else { return };
         let alone =
             flock(&lock, FlockOperation::LockExclusive).is_ok() && flock(users, FlockOperation::NonBlockingLockExclusive).is_ok();
-        let _held = self.tidying.hold();
+        let _held = self.commits.as_ref().map(Commits::hold);
         if alone
             && !self.has_sandboxes()
             && let Err(error) = pool::unmount(&self.root)
@@ -432,7 +420,9 @@ impl Storage {
         match deleted {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
             other => {
-                self.tidying.begin_soon(&self.root);
+                if let Some(commits) = &self.commits {
+                    commits.free_soon();
+                }
                 other.map_err(StorageError::io(what))
             }
         }
@@ -482,11 +472,8 @@ impl Storage {
     }
 
     /// Begins to commit what was written before, except cached content of files, so that the next snapshot has less to write.
-    pub fn begin_commit(&self) -> Result<Commit> {
-        match self.kind {
-            StorageKind::Plain => Ok(Commit(None)),
-            _ => Commit::begin(&self.root),
-        }
+    pub fn begin_commit(&self) -> Commit {
+        self.commits.as_ref().map_or(Commit::NONE, Commits::begin)
     }
 
     /// Bytes that can still be written, and the storage's size. A pool's image is sparse, so free space of the host's disk
@@ -509,7 +496,7 @@ impl Storage {
     /// Unmounts the pool, for tests and for the removal of an installation. Fails while sandboxes use it.
     pub fn unmount(&self) -> Result<()> {
         if self.mounted {
-            let _held = self.tidying.hold();
+            let _held = self.commits.as_ref().map(Commits::hold);
             pool::unmount(&self.root)?;
         }
         Ok(())
