@@ -275,7 +275,7 @@ class TestRefused:
             ("POST", SNAPSHOTS, {"name": "none", "sandbox": box.name}),
         ):
             refused = call(server, method, path, 409, keep_processes=True, **body)
-            assert "only the tier gvisor" in refused["message"], refused
+            assert "only the tiers gvisor and machine" in refused["message"], refused
         assert call(server, "GET", f"{API}/{box.name}/history")["checkpoints"] == []
         sealed = call(server, "POST", f"{API}/{box.name}/checkpoints", 201)
         assert (sealed["processes"], sealed["memory_bytes"]) == ("ended", None)

@@ -231,7 +231,7 @@ export class Sandbox {
     await this.client.request("DELETE", this.#api);
   }
 
-  /** Seals its disk as a checkpoint of its history, without waking it. Only the tier `gvisor` can keep its processes, too. */
+  /** Seals its disk as a checkpoint of its history, without waking it. The tiers `gvisor` and `machine` can keep its processes, too. */
   checkpoint(note?: string, options: { keep_processes?: boolean } = {}): Promise<CheckpointInfo> {
     const json = { ...(note === undefined ? {} : { note }), ...options };
     return this.client.request("POST", `${this.#api}/checkpoints`, { json });

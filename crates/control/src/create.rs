@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arenite_engine::{Created, EngineError};
+use arenite_model::protocol::CarriedSessions;
 use arenite_model::{NetworkMode, SandboxId, SandboxName, SandboxSpec, SandboxState, SpecError, TenantId, Tier};
 use tokio::time::Instant;
 
@@ -201,14 +202,12 @@ impl Control {
             _ => None,
         };
         let own_env = request.spec.env.unwrap_or_default().into_keys().collect();
+        spec.sessions = sessions.map(|sessions| Arc::new(CarriedSessions { own_env, ..sessions.as_ref().clone() }));
         self.detached(operation, |control| async move {
             let mut reservation = reservation;
             // Until its row shows that it has them.
             let _volumes = volumes;
             let made = control.make(&mut reservation, permit, template, spec, (request.origin, provenance), stages).await;
-            if let (Ok(sandbox), Some(sessions)) = (&made, sessions) {
-                control.open_sessions_of_parent(&sandbox.id, sessions.as_ref().clone(), own_env).await;
-            }
             match &made {
                 Ok(sandbox) => {
                     count(&control.tally.created);
@@ -485,7 +484,9 @@ impl Control {
 
     /// The new sandbox when it runs, without its isolation.
     fn running(&self, entry: &Entry) -> Sandbox {
-        let running = self.in_state(entry, SandboxState::Running, None);
+        let mut running = self.in_state(entry, SandboxState::Running, None);
+        // They are open.
+        running.spec.sessions = None;
         Sandbox { last_used_at: running.state_since, ..running }
     }
 

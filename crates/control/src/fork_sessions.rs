@@ -1,6 +1,5 @@
 //! The sessions of a sandbox in its forks. What they hold is between two sandboxes of one tenant, and the server only passes it on.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::time::Duration;
 
@@ -27,19 +26,6 @@ impl Control {
                 tracing::debug!(id = %entry.id, %error, "its forks get none of its sessions");
                 None
             }
-        }
-    }
-
-    /// Opens the parent's sessions in a fork that has just started. A failure does not end the fork.
-    pub(crate) async fn open_sessions_of_parent(&self, id: &SandboxId, carried: CarriedSessions, own_env: BTreeSet<String>) {
-        let carried = CarriedSessions { own_env, ..carried };
-        let passed = async {
-            let body = serde_json::to_vec(&carried)?;
-            let guest = self.engine.dial(id).await.map_err(io::Error::other)?;
-            request_guest(guest, "POST", SESSIONS_PATH, body).await.map(drop)
-        };
-        if let Err(error) = timeout(ANSWER_LIMIT, passed).await.unwrap_or_else(|late| Err(late.into())) {
-            tracing::warn!(%id, %error, "a fork has none of its parent's sessions");
         }
     }
 }

@@ -545,10 +545,12 @@ impl Control {
                 control.own_checkpoint(&entry, &checkpoint)?;
                 return Ok((entry.current(), checkpoint, None));
             }
-            let sessions = if keep_processes { None } else { control.sessions_for_forks(&entry).await };
+            // Shells go on with kept processes, except beside a VM.
+            let go_on = keep_processes && entry.sandbox().spec.tier != Some(Tier::Machine);
+            let sessions = async { if go_on { None } else { control.sessions_for_forks(&entry).await } };
             let seal = Seal { kind: StateKind::Snapshot, note: None, memo: None, image_owner: None, keep_processes };
-            let sealed = control.seal(&entry, seal).await?;
-            Ok((entry.current(), sealed.state.id, sessions.map(Arc::new)))
+            let (sessions, sealed) = tokio::join!(sessions, control.seal(&entry, seal));
+            Ok((entry.current(), sealed?.state.id, sessions.map(Arc::new)))
         })
         .await
     }

@@ -322,6 +322,7 @@ impl Shared {
             assignment: Assignment::Assigned,
             tier: live.record.tier,
             certificate: None,
+            sessions: None,
         };
         let connection = self.connect(live).await?;
         // The kubelet has set the host name.

@@ -34,7 +34,10 @@ pub const PREPARE_PATH: &str = "/internal/prepare";
 pub const BECOME_PATH: &str = "/internal/become";
 /// `POST` of a [`Restored`], by the engine: tells a guest that its processes were restored, and which sandbox it is of now.
 pub const RESTORED_PATH: &str = "/internal/restored";
-/// `GET`, by the server, of a sandbox that is forked: [`CarriedSessions`]. `POST` of them to the fork: it opens the same sessions.
+/// Of a sandbox with a VM, by the engine. `POST`: saves the running VM in its disk, and returns the size of its memory, in bytes.
+/// `DELETE`: removes that. `PUT`, in a sandbox that got the disk meanwhile: continues the VM, and answers when its agent does.
+pub const VM_STATE_PATH: &str = "/internal/vm-state";
+/// `GET`, by the server, of a sandbox that is forked: [`CarriedSessions`]. The fork has them in its configuration.
 pub const SESSIONS_PATH: &str = "/internal/sessions";
 /// Maximum size of [`CarriedSessions`] as JSON, in bytes.
 pub const MAX_CARRIED: usize = 1 << 20;
@@ -69,7 +72,7 @@ pub const SSH_AGENT_ENV: &str = "SSH_AUTH_SOCK";
 pub const SSH_AGENT_SOCKET: &str = "/run/arenite/ssh-agent";
 
 /// The sessions of a sandbox that its fork opens, too.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CarriedSessions {
     /// Shells with a terminal.
     pub shell: Vec<CarriedSession>,
@@ -80,7 +83,7 @@ pub struct CarriedSessions {
     pub own_env: BTreeSet<String>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CarriedSession {
     pub id: String,
     pub dir: String,
@@ -188,6 +191,9 @@ pub struct GuestConfig {
     /// The certificate in PEM of the authority that its programs have to trust: with secrets, the egress proxy ends TLS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub certificate: Option<String>,
+    /// The sessions of its parent, which a fork opens before it answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sessions: Option<CarriedSessions>,
 }
 
 /// The request-specific part of a pooled sandbox's configuration.

@@ -1,11 +1,13 @@
 //! The spec of a sandbox.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use utoipa::ToSchema;
 
+use crate::protocol::CarriedSessions;
 use crate::{ImageName, NetworkPolicy, PauseKind, SecretBinding, StateId, TenantId, Tier, VolumeId};
 
 /// A sandbox's limits. The kernel enforces every number, or the create fails.
@@ -217,6 +219,9 @@ pub struct SandboxSpec {
     /// What its tenant's floor allows at most. Only in what the engine gets: the floor may change.
     #[serde(skip)]
     pub network_floor: Option<NetworkPolicy>,
+    /// The sessions of its parent, which a fork opens at its start. Only in what the engine gets, and only then.
+    #[serde(skip)]
+    pub sessions: Option<Arc<CarriedSessions>>,
     /// The secrets that the egress proxy puts into its requests, and those that its SSH agent signs with.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<SecretBinding>,
@@ -291,6 +296,7 @@ impl SandboxSpec {
             network: NetworkMode::default(),
             network_policy: None,
             network_floor: None,
+            sessions: None,
             secrets: Vec::new(),
             tier: None,
             volumes: Vec::new(),

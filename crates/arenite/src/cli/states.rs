@@ -15,7 +15,7 @@ A checkpoint takes milliseconds at any size of the disk, and no space until file
 Examples:
   arenite checkpoint demo
   arenite checkpoint demo --note 'before the upgrade'
-  arenite checkpoint demo --keep-processes       with its processes (tier gvisor)
+  arenite checkpoint demo --keep-processes       with its processes (tiers gvisor, machine)
   arenite rollback demo 1")]
 pub(crate) struct CheckpointArgs {
     /// The sandbox
@@ -23,7 +23,7 @@ pub(crate) struct CheckpointArgs {
     /// Comment
     #[arg(long, value_name = "TEXT")]
     pub(crate) note: Option<String>,
-    /// Keep the processes, too: a rollback to it continues them. Only with the tier gvisor
+    /// Keep the processes, too: a rollback to it continues them. Only with the tiers gvisor and machine
     #[arg(long)]
     pub(crate) keep_processes: bool,
     /// Remove this checkpoint instead: its number or id
@@ -107,7 +107,7 @@ Examples:
   arenite fork demo
   arenite fork demo --count 8 --name try
   arenite fork demo --count 8 --min 4 --timeout 10m
-  arenite fork demo --keep-processes             each continues the processes (tier gvisor)")]
+  arenite fork demo --keep-processes             each continues the processes (tiers gvisor, machine)")]
 pub(crate) struct ForkArgs {
     /// The sandbox
     pub(crate) sandbox: SandboxName,
@@ -123,7 +123,7 @@ pub(crate) struct ForkArgs {
     /// Name them NAME-0 and so on
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<SandboxName>,
-    /// Continue the processes in each, instead of starting the main command. Only with the tier gvisor
+    /// Continue the processes in each, instead of starting the main command. Only with the tiers gvisor and machine
     #[arg(long)]
     pub(crate) keep_processes: bool,
     /// Environment variable, added to the sandbox's; without =VALUE, pass the current value
@@ -177,7 +177,7 @@ pub(crate) struct SnapshotCreateArgs {
     /// Comment
     #[arg(long, value_name = "TEXT")]
     pub(crate) note: Option<String>,
-    /// Keep the processes, too: creates from it continue them. Only with the tier gvisor
+    /// Keep the processes, too: creates from it continue them. Only with the tiers gvisor and machine
     #[arg(long)]
     pub(crate) keep_processes: bool,
     /// Label

@@ -363,8 +363,7 @@ impl EngineShared {
         let guest_config =
             GuestConfig { assignment, certificate, ..guest_config(id, name, spec, image, tier, host.config.extra_ca.is_some()) };
         let config = config_file(&guest_config).map_err(|e| at("guest configuration", e))?;
-        let processes = slot.kept.as_ref().and_then(|kept| kept.processes.as_deref());
-        let processes = processes.map(|dir| Self::image_mount(dir, slot)).transpose()?;
+        let processes = slot.image().map(|dir| Self::image_mount(dir, slot)).transpose()?;
         let started = start_time(slot.first.pid).map_err(|e| at("first process", e))?;
         let mut record = Record {
             id: id.clone(),
@@ -441,6 +440,9 @@ impl EngineShared {
         if slot.is_restored() {
             self.tell_restored(slot, kept::restored(guest_config, &hostname, slot))?;
         }
+        if slot.continues_vm() {
+            self.continue_vm(id)?;
+        }
         if record.stopped {
             // Only now: a kill of the server before leaves it paused, and not lost.
             (record.stopped, record.revision) = (false, record.revision + 1);
@@ -496,6 +498,7 @@ pub(crate) fn guest_config(
         assignment: Assignment::Assigned,
         tier,
         certificate: None,
+        sessions: spec.sessions.as_deref().cloned(),
     }
 }
 

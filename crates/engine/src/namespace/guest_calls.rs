@@ -37,7 +37,14 @@ pub(super) async fn ask(
     if answer.is_ok {
         return Ok(answer);
     }
-    Err(io::Error::other(format!("the guest said: {}", answer.text.chars().take(500).collect::<String>())))
+    let refusal = serde_json::from_str(&answer.text).map_or(answer.text, |Refusal { message }| message);
+    Err(io::Error::other(format!("the guest said: {}", refusal.chars().take(500).collect::<String>())))
+}
+
+/// The part of a refusal that people read.
+#[derive(serde::Deserialize)]
+struct Refusal {
+    message: String,
 }
 
 #[cfg(test)]
@@ -70,7 +77,7 @@ mod tests {
         guest.join().unwrap();
         std::fs::remove_file(path).unwrap();
         assert!(told[0].as_ref().is_ok_and(|answer| answer.text == "{}"));
-        assert!(told[1].as_ref().unwrap_err().to_string().contains("no") && told[2].is_err());
+        assert!(told[1].as_ref().unwrap_err().to_string() == "the guest said: no" && told[2].is_err());
     }
 
     #[tokio::test]

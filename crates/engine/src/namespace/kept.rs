@@ -1,11 +1,15 @@
-//! Processes of a state, kept with its disk: an image of the memory of a sandbox under gVisor.
+//! Processes of a state, kept with its disk: an image of the memory of a sandbox under gVisor, or of its VM.
 //!
 //! ```text
-//!  seal:     the first process saves ──► the disk is sealed ──► the processes run on      (`isolation/src/keeper/saves.rs`)
-//!  restore:  a copy of the disk ──► runsc restores the image in a slot ──► its guest learns which sandbox it is of now
+//!  gVisor
+//!   seal:     the first process saves ──► the disk is sealed ──► the processes run on     (`isolation/src/keeper/saves.rs`)
+//!   restore:  a copy of the disk ──► runsc restores the image in a slot ──► its guest learns which sandbox it is of now
+//!  VM
+//!   seal:     QEMU saves the VM in its own disk file ──► the disk is sealed ──► QEMU drops that        (`guest/desktop/src/vm`)
+//!   restore:  a copy of the disk ──► a sandbox starts with it ──► its QEMU loads the VM
 //! ```
 //!
-//! The image was made from a hostile sandbox. Only runsc reads it, in the namespaces of the sandbox that it becomes.
+//! An image was made from a hostile sandbox. Only runsc or QEMU reads it, in the namespaces of the sandbox that it becomes.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,8 +20,8 @@ use std::time::{Duration, Instant};
 
 use arenite_isolation::keeper::Saving;
 use arenite_isolation::mounts::{self, Attributes};
-use arenite_model::protocol::{RESTORED_PATH, Restored};
-use arenite_model::{SandboxSpec, StateId, Tier};
+use arenite_model::protocol::{RESTORED_PATH, Restored, VM_STATE_PATH};
+use arenite_model::{SandboxId, SandboxSpec, StateId, Tier};
 use serde::{Deserialize, Serialize};
 
 use super::at;
@@ -30,6 +34,8 @@ use crate::EngineError;
 
 /// Time for a restored guest to learn which sandbox it is of.
 const RESTORED_LIMIT: Duration = Duration::from_secs(10);
+/// Time for a VM to save itself, or to continue: its memory is written or read. Less than what control gives the operation.
+const VM_LIMIT: Duration = Duration::from_secs(100);
 /// What an image needs beyond the memory that the sandbox uses, in bytes.
 const HEADROOM: u64 = 64 << 20;
 /// Threads that gVisor may start to save itself.
@@ -39,7 +45,17 @@ const MAX_FILES: usize = 16;
 
 /// The part of a state's manifest about its processes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct KeptProcesses {
+#[serde(untagged)]
+pub(super) enum KeptProcesses {
+    Gvisor(GvisorImage),
+    /// In the disk. QEMU's version does not matter here: it is a program of the image.
+    Vm {
+        vm_bytes: u64,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct GvisorImage {
     /// The version of the guest's program: its code is not in the image.
     program: String,
     /// The size of the runsc that wrote the image, in bytes: other versions can't read it.
@@ -51,8 +67,20 @@ pub(super) struct KeptProcesses {
 impl KeptProcesses {
     /// The size of the image.
     pub(super) fn bytes(&self) -> u64 {
-        self.files.values().sum()
+        match self {
+            Self::Gvisor(image) => image.files.values().sum(),
+            Self::Vm { vm_bytes } => *vm_bytes,
+        }
     }
+}
+
+/// What goes on in a new slot.
+#[derive(Debug)]
+pub(super) enum Continued {
+    /// The processes of the image in this directory.
+    Gvisor(PathBuf),
+    /// The VM in the disk.
+    Vm,
 }
 
 fn refused(reason: impl Into<String>) -> EngineError {
@@ -62,9 +90,9 @@ fn refused(reason: impl Into<String>) -> EngineError {
 impl EngineShared {
     /// Whether the processes of a sandbox can be saved now.
     fn check_saves(&self, record: &Record) -> Result<(), EngineError> {
-        if record.tier != Some(Tier::Gvisor) {
+        if !matches!(record.tier, Some(Tier::Gvisor | Tier::Machine)) {
             let tier = record.tier.unwrap_or_default();
-            return Err(refused(format!("only the tier gvisor can save them, and the sandbox has the tier {tier}")));
+            return Err(refused(format!("only the tiers gvisor and machine can save them, and the sandbox has the tier {tier}")));
         }
         let state = self.state();
         match state.live.get(&record.id) {
@@ -74,9 +102,10 @@ impl EngineShared {
             }
             Some(_) => {}
         }
+        drop(state);
         // Without them, gVisor would end while it saves.
         let spare = self.host.cgroups.spare_pids(record.slot_id()).map_err(cgroup)?;
-        if spare < SPARE_PIDS {
+        if record.tier == Some(Tier::Gvisor) && spare < SPARE_PIDS {
             return Err(refused(format!("it takes up to {SPARE_PIDS} processes, and the sandbox's limit leaves {spare}")));
         }
         let memory = self.host.cgroups.counts(record.slot_id()).map_err(cgroup)?.memory_bytes;
@@ -90,7 +119,7 @@ impl EngineShared {
         Ok(())
     }
 
-    /// Saves the processes of a sandbox, and runs `work` before they go on. Returns also how long they were still.
+    /// Saves the processes of a sandbox, and runs `work`, which seals the disk. Returns also how long they were still.
     pub(super) fn while_saved<T>(
         &self,
         record: &Record,
@@ -98,6 +127,50 @@ impl EngineShared {
         work: impl FnOnce() -> Result<T, EngineError>,
     ) -> Result<(T, KeptProcesses, Duration), EngineError> {
         self.check_saves(record)?;
+        match record.tier {
+            Some(Tier::Machine) => self.while_vm_saved(record, work),
+            _ => self.while_image_saved(record, state, work),
+        }
+    }
+
+    /// The VM saves its disk with its memory, so it may run on while the sandbox's disk is sealed.
+    fn while_vm_saved<T>(
+        &self,
+        record: &Record,
+        work: impl FnOnce() -> Result<T, EngineError>,
+    ) -> Result<(T, KeptProcesses, Duration), EngineError> {
+        let begun = Instant::now();
+        let answer = self.ask_vm(&record.id, "POST").map_err(|error| refused(error.to_string()))?;
+        let still = begun.elapsed();
+        let done = serde_json::from_str(&answer)
+            .map_err(|error| at("saving the VM", error.into()))
+            .and_then(|Saved { data: vm_bytes }| Ok((vm_bytes, self.while_frozen(record, work)?)));
+        if let Err(error) = self.ask_vm(&record.id, "DELETE") {
+            tracing::warn!(id = %record.id, %error, "what a VM saved stays in its disk until it saves again");
+        }
+        let (vm_bytes, (done, frozen)) = done?;
+        Ok((done, KeptProcesses::Vm { vm_bytes }, still + frozen))
+    }
+
+    /// Calls the guest of a sandbox about the state of its VM. Blocks; call it from a thread of the runtime.
+    fn ask_vm(&self, id: &SandboxId, method: &str) -> io::Result<String> {
+        let socket = self.host.records.socket(id);
+        let runtime = tokio::runtime::Handle::try_current().map_err(io::Error::other)?;
+        let asked = guest_calls::ask(Guest::Socket(&socket), method, VM_STATE_PATH, Vec::new(), VM_LIMIT);
+        runtime.block_on(asked).map(|answer| answer.text)
+    }
+
+    /// Continues the VM of a sandbox that started with a state. Blocks; call it from a thread of the runtime.
+    pub(super) fn continue_vm(&self, id: &SandboxId) -> Result<(), EngineError> {
+        self.ask_vm(id, "PUT").map(drop).map_err(|error| refused(error.to_string()))
+    }
+
+    fn while_image_saved<T>(
+        &self,
+        record: &Record,
+        state: &StateId,
+        work: impl FnOnce() -> Result<T, EngineError>,
+    ) -> Result<(T, KeptProcesses, Duration), EngineError> {
         let runsc_bytes = self.runsc_bytes()?;
         let owner = super::slot::IdRanges::base(record.uid_index);
         let storage = &self.host.storage;
@@ -114,7 +187,8 @@ impl EngineShared {
             let done = done?;
             resumed?;
             let files = storage.close_processes(state, MAX_FILES).map_err(|e| at("image of processes", io::Error::other(e)))?;
-            Ok((done, KeptProcesses { program: self.host.program.name().to_owned(), runsc_bytes, files }, took))
+            let image = GvisorImage { program: self.host.program.name().to_owned(), runsc_bytes, files };
+            Ok((done, KeptProcesses::Gvisor(image), took))
         })();
         if saved.is_err()
             && let Err(error) = storage.delete_processes(state)
@@ -129,12 +203,16 @@ impl EngineShared {
         Ok(std::fs::metadata(path).map_err(|e| at("gVisor", e))?.len())
     }
 
-    /// The directory with a state's processes, if they can be restored here.
+    /// The processes of a state, if they can go on here.
     ///
     /// # Errors
     /// [`EngineError::NoProcesses`] if the state has none, or an image that can't be restored.
-    pub(super) fn processes_of(&self, manifest: &Manifest) -> Result<PathBuf, EngineError> {
-        let Some(kept) = &manifest.processes else { return Err(refused(format!("the state {} has none", manifest.state.id))) };
+    pub(super) fn processes_of(&self, manifest: &Manifest) -> Result<Continued, EngineError> {
+        let kept = match &manifest.processes {
+            None => return Err(refused(format!("the state {} has none", manifest.state.id))),
+            Some(KeptProcesses::Vm { .. }) => return Ok(Continued::Vm),
+            Some(KeptProcesses::Gvisor(image)) => image,
+        };
         if kept.program != self.host.program.name() {
             return Err(refused("another version of arenite saved them; use the disk alone, with processes: restart"));
         }
@@ -148,7 +226,7 @@ impl EngineShared {
                 return Err(refused(format!("their image is damaged: {name} has {found} bytes instead of {bytes}")));
             }
         }
-        Ok(dir)
+        Ok(Continued::Gvisor(dir))
     }
 
     /// The mount of an image for a slot, which its root alone reads.
@@ -166,6 +244,13 @@ impl EngineShared {
         let runtime = tokio::runtime::Handle::try_current().map_err(|e| failed(io::Error::other(e)))?;
         runtime.block_on(told).map(drop).map_err(failed)
     }
+}
+
+/// The guest's answer when its VM was saved.
+#[derive(Deserialize)]
+struct Saved {
+    /// The size of what was in memory, in bytes.
+    data: u64,
 }
 
 /// Whether a sandbox that starts with a state gets its processes.

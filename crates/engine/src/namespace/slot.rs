@@ -9,7 +9,7 @@ use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use arenite_model::{NetworkMode, Resources, SandboxId, StateId};
 
 use super::data_dir::{make_shared_dir, write_shared_file};
 use super::engine::END_LIMIT;
+use super::kept::Continued;
 use super::network::Network;
 use super::{Host, at, command, restart};
 use crate::EngineError;
@@ -65,8 +66,8 @@ pub(super) struct Kept {
     pub(super) head: Option<StateId>,
     /// It was paused to its disk, and is until the guest has started.
     pub(super) stopped: bool,
-    /// The image of the processes that go on in it. None: its program starts.
-    pub(super) processes: Option<PathBuf>,
+    /// The processes that go on in it. None: its program starts.
+    pub(super) processes: Option<Continued>,
 }
 
 /// What a slot is for.
@@ -373,9 +374,26 @@ impl Slot {
         self.sandbox.as_ref().unwrap_or(&self.id)
     }
 
-    /// Whether processes of an image go on in it.
+    fn continued(&self) -> Option<&Continued> {
+        self.kept.as_ref()?.processes.as_ref()
+    }
+
+    /// The image of the processes that go on in it under gVisor.
+    pub(super) fn image(&self) -> Option<&Path> {
+        match self.continued()? {
+            Continued::Gvisor(dir) => Some(dir),
+            Continued::Vm => None,
+        }
+    }
+
+    /// Whether processes of an image go on in it, so that nothing starts.
     pub(super) fn is_restored(&self) -> bool {
-        self.kept.as_ref().is_some_and(|kept| kept.processes.is_some())
+        self.image().is_some()
+    }
+
+    /// Whether the VM of its disk goes on in it.
+    pub(super) fn continues_vm(&self) -> bool {
+        matches!(self.continued(), Some(Continued::Vm))
     }
 
     /// Sends the configuration, and waits until the guest runs.

@@ -162,8 +162,8 @@ pub(crate) struct DeletedGroup {
 pub(crate) struct NewCheckpoint {
     /// A comment of at most 1,000 characters.
     pub(crate) note: Option<String>,
-    /// Keeps the processes, too: a rollback to it continues them. Only with the tier `gvisor`; refused elsewhere. Calls in progress
-    /// break off.
+    /// Keeps the processes, too: a rollback to it continues them. Only with the tiers `gvisor` and `machine`; refused elsewhere.
+    /// Calls in progress break off.
     pub(crate) keep_processes: bool,
 }
 
@@ -278,7 +278,8 @@ pub(crate) struct ForkSandbox {
     pub(crate) idle_policy: Option<IdlePolicy>,
     pub(crate) client_tag: Option<String>,
     pub(crate) group: Option<GroupName>,
-    /// Each continues the processes, too. Only with the tier `gvisor`; refused elsewhere. Calls in progress break off.
+    /// Each continues the processes, too. Only with the tiers `gvisor` and `machine`; refused elsewhere. Calls in progress break
+    /// off.
     pub(crate) keep_processes: bool,
 }
 
@@ -293,8 +294,8 @@ pub(crate) struct CreateSnapshot {
     pub(crate) labels: Option<BTreeMap<String, String>>,
     /// A comment of at most 1,000 characters.
     pub(crate) note: Option<String>,
-    /// Keeps the processes, too: sandboxes that are created from it continue them. Only with the tier `gvisor`; refused elsewhere.
-    /// Calls in progress break off.
+    /// Keeps the processes, too: sandboxes that are created from it continue them. Only with the tiers `gvisor` and `machine`;
+    /// refused elsewhere. Calls in progress break off.
     pub(crate) keep_processes: bool,
 }
 

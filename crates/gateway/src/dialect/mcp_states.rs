@@ -158,7 +158,8 @@ pub(super) fn tools() -> Vec<Tool> {
     let name = json!({"type": "string", "description": "The sandbox's name.", "examples": ["my-sandbox"]});
     let snapshot = json!({"type": "string", "description": "The snapshot's name: lower-case letters, digits and hyphens."});
     let note = json!({"type": "string", "description": "A comment."});
-    let keep = json!({"type": "boolean", "default": false, "description": "Keep the processes, too. Only with the tier gvisor."});
+    let keep = "Keep the processes, too. Only with the tiers gvisor and machine.";
+    let keep = json!({"type": "boolean", "default": false, "description": keep});
     let state = |role: &str| json!({"type": ["integer", "string"], "description": format!("{role}: a checkpoint's number or id, beginning, or current.")});
     let described = |name: &'static str, title: &str, description: &'static str, properties: Value, required: Value| {
         let changes = TOOLS.iter().any(|(tool, changes)| *tool == name && *changes);

@@ -40,7 +40,9 @@ use crate::ssh_agent;
 use crate::standalone::Container;
 use crate::trust;
 use crate::unread;
+use arenite_guest_desktop::vm;
 use arenite_guest_runtime::process::Processes;
+use arenite_guest_shell::carry;
 
 /// Time without a call from the host after which a sandbox counts as idle.
 const IDLE: Duration = Duration::from_secs(10);
@@ -109,7 +111,9 @@ pub fn run(start: Start) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(16).build()?;
     runtime.block_on(async move {
         let counters = start.counters.clone();
-        let guest = Arc::new(Guest::new(start.config, Processes::start(spawner, start.work_entrances)?, start.counters));
+        let mut config = start.config;
+        let sessions_of_parent = config.sessions.take();
+        let guest = Arc::new(Guest::new(config, Processes::start(spawner, start.work_entrances)?, start.counters));
         // Clients that connect meanwhile wait in the listener's queue, or in that of the connection to the server.
         let handed = match (start.host_connections, start.host_proof) {
             (Some(fd), _) => Some(HandedConnections::by_keeper(fd, counters)?),
@@ -117,6 +121,9 @@ pub fn run(start: Start) -> io::Result<()> {
             (None, None) => None,
         };
         begin(&guest).await;
+        if let Some(sessions) = sessions_of_parent {
+            carry::take_over(&guest.shell, &guest.bash, sessions);
+        }
         let steps = InsideSteps::default();
         let services = Services::new(guest.clone());
         let app = |services: Services| Router::new().fallback(move |request| services.clone().call(request));
@@ -241,6 +248,7 @@ fn internal(guest: &SharedGuest, services: Services, steps: InsideSteps, started
         .merge(agent::router(guest))
         .merge(ssh_agent::router(guest))
         .merge(sessions::router(guest))
+        .merge(vm::engine_router(guest.vm.clone()))
         .merge(ahead::router(guest, services, steps))
 }
 

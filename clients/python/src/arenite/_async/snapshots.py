@@ -34,7 +34,7 @@ class AsyncSnapshots:
         """Seals the disk of a sandbox under a name, without waking it.
 
         Args:
-            keep_processes: also keep its processes. Only with the tier `gvisor`; refused elsewhere.
+            keep_processes: also keep its processes. Only with the tiers `gvisor` and `machine`; refused elsewhere.
         """
         json = wire.present(name=name, sandbox=sandbox, labels=labels, note=note, keep_processes=keep_processes or None)
         return SnapshotInfo.model_validate(await self._client.request("POST", PATH, json=json))

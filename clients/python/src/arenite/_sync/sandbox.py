@@ -331,7 +331,7 @@ class Sandbox:
         """Seals its disk as a checkpoint of its history, without waking it.
 
         Args:
-            keep_processes: also keep its processes. Only with the tier `gvisor`; refused elsewhere.
+            keep_processes: also keep its processes. Only with the tiers `gvisor` and `machine`; refused elsewhere.
         """
         json = wire.present(note=note, keep_processes=keep_processes or None)
         return CheckpointInfo.model_validate(self.client.request("POST", f"{self._api}/checkpoints", json=json))
@@ -380,7 +380,7 @@ class Sandbox:
         """Seals its disk as a snapshot, from which sandboxes are created with `Sandbox.create(snapshot=name)`.
 
         Args:
-            keep_processes: also keep its processes. Only with the tier `gvisor`; refused elsewhere.
+            keep_processes: also keep its processes. Only with the tiers `gvisor` and `machine`; refused elsewhere.
         """
         return self.client.snapshots.create(name, self.name, labels=labels, note=note, keep_processes=keep_processes)
 

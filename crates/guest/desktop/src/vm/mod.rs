@@ -25,7 +25,7 @@ mod start;
 mod tree;
 
 pub use record::Film;
-pub use routes::{VmApi, router};
+pub use routes::{VmApi, engine_router, router};
 pub use service::{Vm, VmError, VmService, VmState, VmStatus};
 pub use service::{keep_ready, probe_kvm};
 

@@ -1,5 +1,6 @@
 //! State and reset of the VM. Its screen is under `/v1/display` and `/v1/browser/actions`.
 
+use arenite_model::protocol::VM_STATE_PATH;
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -26,6 +27,11 @@ pub fn router(state: Arc<VmService>) -> Router {
         router = router.route(&format!("/v1/{name}"), get(status)).route(&format!("/v1/{name}/reset"), post(reset));
     }
     router.with_state(state)
+}
+
+/// The routes by which the engine keeps the VM with a state of the sandbox.
+pub fn engine_router(state: Arc<VmService>) -> Router {
+    Router::new().route(VM_STATE_PATH, post(save).put(continue_saved).delete(forget_saved)).with_state(state)
 }
 
 impl From<VmError> for ApiError {
@@ -73,4 +79,17 @@ async fn status(State(service): State<Arc<VmService>>) -> Reply<VmStatus> {
 async fn reset(State(service): State<Arc<VmService>>) -> Reply<VmReset> {
     let booted = whole(async move { service.reset().await }).await?;
     ok_message(VmReset { booted }, if booted { "It was rebooted" } else { "It is as it was" })
+}
+
+/// Returns the size of what was in memory, in bytes.
+async fn save(State(service): State<Arc<VmService>>) -> Reply<u64> {
+    ok(whole(async move { service.save().await }).await?)
+}
+
+async fn continue_saved(State(service): State<Arc<VmService>>) -> Reply<()> {
+    ok(whole(async move { service.continue_saved().await }).await?)
+}
+
+async fn forget_saved(State(service): State<Arc<VmService>>) -> Reply<()> {
+    ok(whole(async move { service.forget_saved().await }).await?)
 }

@@ -19,7 +19,7 @@ use super::hands::Position;
 use super::picture;
 use super::qmp::{Qmp, QmpError};
 use super::settings::Settings;
-use super::start::{self, Launch, READY, Started, StateDir};
+use super::start::{self, Launch, SavedState, Started, StateDir};
 use super::tree;
 use crate::desktop::{AccessibilityTree, Format, Picture, ScreenError};
 use arenite_guest_runtime::Runtime;
@@ -63,6 +63,10 @@ pub enum VmError {
     NoKvm,
     #[error("the VM's state could not be kept; the lines before say why")]
     NotKept,
+    #[error("the VM is {0}; call it, and wait until it is ready")]
+    NotRunning(&'static str),
+    #[error("the disk has no state of a VM with these settings: its memory, processors, devices and screen must be as before")]
+    NoSealedState,
     #[error("no key of a US keyboard types {0:?}; the VM's agent can paste it, when that is allowed")]
     NoKeyFor(char),
     #[error("the VM has no agent, by which alone this can be done")]
@@ -155,7 +159,7 @@ impl VmService {
         }
         let (settings, state) = prepare(&self.runtime)?;
         let warm = state.is_warm(&settings);
-        let launch = if warm { Launch::TakeUp } else { Launch::Boot };
+        let launch = if warm { Launch::TakeUp(SavedState::Ready) } else { Launch::Boot };
         let vm = match Vm::start(&self.runtime, settings.clone(), state.clone(), launch).await {
             Err(error) if warm => {
                 tracing::error!(%error, "the VM could not begin where the image left it, and boots");
@@ -189,7 +193,7 @@ impl VmService {
     pub async fn reset(&self) -> Result<bool, VmError> {
         let (settings, state) = prepare(&self.runtime)?;
         let mut current = self.current.lock().await;
-        let has_ready = state.has_ready(&settings);
+        let has_ready = state.has(SavedState::Ready, &settings);
         if let Some(vm) = current.as_ref().filter(|vm| has_ready && vm.is_fine() && vm.ready.initialized()) {
             match vm.take_up().await {
                 Ok(()) => return Ok(false),
@@ -200,7 +204,7 @@ impl VmService {
             vm.end().await;
         }
         if has_ready {
-            match Vm::start(&self.runtime, settings.clone(), state.clone(), Launch::TakeUp).await {
+            match Vm::start(&self.runtime, settings.clone(), state.clone(), Launch::TakeUp(SavedState::Ready)).await {
                 Ok(vm) => {
                     let vm = current.insert(Arc::new(vm)).clone();
                     drop(current);
@@ -218,6 +222,41 @@ impl VmService {
         Ok(true)
     }
 
+    /// Saves the running VM in its disk, for a state of the sandbox that is sealed now. It stands still meanwhile. Returns the size
+    /// of what was in memory, in bytes.
+    pub async fn save(&self) -> Result<u64, VmError> {
+        let current = self.current.lock().await;
+        let vm = current.as_ref().filter(|vm| vm.is_fine()).ok_or(VmError::NotRunning("off"))?;
+        if !vm.ready.initialized() {
+            return Err(VmError::NotRunning("booting"));
+        }
+        let _hands = vm.hands.lock().await;
+        vm.keep(SavedState::Sealed).await?;
+        vm.size_of(SavedState::Sealed).await
+    }
+
+    /// Removes what [`VmService::save`] left in the disk.
+    pub async fn forget_saved(&self) -> Result<(), VmError> {
+        let current = self.current.lock().await;
+        match current.as_ref().filter(|vm| vm.is_fine()) {
+            Some(vm) => vm.forget(SavedState::Sealed).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Starts the VM where [`VmService::save`] saved it, in the sandbox that got that disk, and waits until its agent answers.
+    pub async fn continue_saved(&self) -> Result<(), VmError> {
+        let (settings, state) = prepare(&self.runtime)?;
+        let mut current = self.current.lock().await;
+        if !state.has(SavedState::Sealed, &settings) {
+            return Err(VmError::NoSealedState);
+        }
+        let started = Vm::start(&self.runtime, settings, state, Launch::TakeUp(SavedState::Sealed)).await?;
+        let vm = current.insert(Arc::new(started)).clone();
+        drop(current);
+        vm.ready().await
+    }
+
     /// Returns the VM's state. Nothing is started.
     pub async fn status(&self) -> Result<VmStatus, VmError> {
         let (settings, state) = prepare(&self.runtime)?;
@@ -231,7 +270,7 @@ impl VmService {
                 (Some(_), Some(_)) => VmState::Ready,
             },
             accel: if settings.has_kvm() { "kvm" } else { "tcg" },
-            snapshot: state.has_ready(&settings),
+            snapshot: state.has(SavedState::Ready, &settings),
             disk: settings.disk,
             memory_mb: settings.memory_mb,
             cpus: settings.cpus,
@@ -247,7 +286,7 @@ impl VmService {
 pub async fn keep_ready(runtime: &Runtime) -> Result<f64, VmError> {
     let (settings, state) = prepare(runtime)?;
     let vm = boot_alone(runtime, Settings { snapshot: true, ..settings.clone() }, &state).await?;
-    if !state.has_ready(&settings) {
+    if !state.has(SavedState::Ready, &settings) {
         return Err(VmError::NotKept);
     }
     // On `quit`, QEMU writes its pending data.
@@ -305,7 +344,7 @@ impl Vm {
             state,
             begun,
             port,
-            warm: launch == Launch::TakeUp,
+            warm: matches!(launch, Launch::TakeUp(_)),
             ready: OnceCell::new(),
             position: Mutex::default(),
             hands: tokio::sync::Mutex::default(),
@@ -349,9 +388,14 @@ impl Vm {
         // From here on, the pointer's position is known.
         let (width, height) = self.size().await?;
         self.move_to(f64::from(width / 2), f64::from(height / 2)).await?;
-        if self.settings.snapshot && !self.state.has_ready(&self.settings) {
+        if self.state.has_some(SavedState::Sealed)
+            && let Err(error) = self.forget(SavedState::Sealed).await
+        {
+            tracing::warn!(%error, "the state of a checkpoint stays in the VM's disk");
+        }
+        if self.settings.snapshot && !self.state.has(SavedState::Ready, &self.settings) {
             // The VM works without a saved state: a reset boots it.
-            if let Err(error) = self.keep().await {
+            if let Err(error) = self.keep(SavedState::Ready).await {
                 tracing::error!(%error, "the VM's state could not be kept");
             }
         }
@@ -406,17 +450,32 @@ impl Vm {
     }
 
     /// Saves disk and memory.
-    async fn keep(&self) -> Result<(), VmError> {
+    async fn keep(&self, state: SavedState) -> Result<(), VmError> {
         // There may be a state for other settings.
-        drop(self.job("snapshot-delete", json!({"tag": READY, "devices": ["disk0"]})).await);
-        self.job("snapshot-save", json!({"tag": READY, "vmstate": "disk0", "devices": ["disk0"]})).await?;
-        self.state.note_ready(&self.settings).map_err(|source| VmError::Io { what: "its state", source })
+        drop(self.forget(state).await);
+        self.job("snapshot-save", json!({"tag": state.tag(), "vmstate": "disk0", "devices": ["disk0"]})).await?;
+        self.state.note(state, &self.settings).map_err(|source| VmError::Io { what: "its state", source })
+    }
+
+    async fn forget(&self, state: SavedState) -> Result<(), VmError> {
+        self.state.forget(state).map_err(|source| VmError::Io { what: "its state", source })?;
+        self.job("snapshot-delete", json!({"tag": state.tag(), "devices": ["disk0"]})).await
+    }
+
+    /// The size of what was in memory when a state was saved, in bytes.
+    async fn size_of(&self, state: SavedState) -> Result<u64, VmError> {
+        let nodes = self.qmp.execute("query-named-block-nodes", json!({"flat": true})).await?;
+        let disk = nodes.as_array().into_iter().flatten().find(|node| node["node-name"] == "disk0");
+        let states = disk.and_then(|disk| disk["image"]["snapshots"].as_array()).into_iter().flatten();
+        let size = states.filter(|found| found["name"] == state.tag()).find_map(|found| found["vm-state-size"].as_u64());
+        size.ok_or(VmError::NotKept)
     }
 
     /// Restores the saved state.
     async fn take_up(&self) -> Result<(), VmError> {
         let _hands = self.hands.lock().await;
-        self.job("snapshot-load", json!({"tag": READY, "vmstate": "disk0", "devices": ["disk0"]})).await?;
+        let tag = SavedState::Ready.tag();
+        self.job("snapshot-load", json!({"tag": tag, "vmstate": "disk0", "devices": ["disk0"]})).await?;
         let limit = Duration::from_secs(self.settings.boot_seconds.into());
         if !self.answers(Instant::now() + limit).await? {
             return Err(VmError::Agent("it does not answer".to_owned()));

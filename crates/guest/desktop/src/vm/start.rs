@@ -21,8 +21,24 @@ const TOOL: &str = "qemu-img";
 const MAKE: Duration = Duration::from_secs(60);
 /// Size of the cache for translated code, in MiB. QEMU's default would be a gigabyte.
 const TRANSLATED_MIB: u32 = 256;
-/// The name of the state that was saved when the VM was first ready.
-pub(super) const READY: &str = "ready";
+
+/// A state of the VM that is saved in its disk: memory, devices, and the disk's content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SavedState {
+    /// Of when the VM was first ready.
+    Ready,
+    /// Of a checkpoint or a snapshot of the sandbox. It stays in the disk only until that is sealed.
+    Sealed,
+}
+
+impl SavedState {
+    pub(super) fn tag(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Sealed => "sealed",
+        }
+    }
+}
 
 /// A started QEMU, with its monitor.
 #[derive(Debug)]
@@ -58,9 +74,9 @@ impl StateDir {
         self.0.join("overlay.qcow2")
     }
 
-    /// The file that records the settings of the kept state.
-    fn ready(&self) -> PathBuf {
-        self.0.join("ready.json")
+    /// The file that records the settings of a saved state.
+    fn settings_of(&self, state: SavedState) -> PathBuf {
+        self.0.join(state.tag()).with_extension("json")
     }
 
     /// The file that marks that the VM was started in this sandbox: its disk differs from the image's.
@@ -73,18 +89,27 @@ impl StateDir {
         self.0.join("last-screen.png")
     }
 
-    /// Whether the disk has a saved state that fits these settings.
-    pub(super) fn has_ready(&self, settings: &Settings) -> bool {
-        std::fs::read_to_string(self.ready()).is_ok_and(|text| text.trim() == settings.fingerprint())
+    /// Whether the disk has such a state, and it fits these settings.
+    pub(super) fn has(&self, state: SavedState, settings: &Settings) -> bool {
+        std::fs::read_to_string(self.settings_of(state)).is_ok_and(|text| text.trim() == settings.fingerprint())
     }
 
-    pub(super) fn note_ready(&self, settings: &Settings) -> io::Result<()> {
-        std::fs::write(self.ready(), settings.fingerprint())
+    pub(super) fn note(&self, state: SavedState, settings: &Settings) -> io::Result<()> {
+        std::fs::write(self.settings_of(state), settings.fingerprint())
+    }
+
+    /// Whether the disk has such a state, for any settings.
+    pub(super) fn has_some(&self, state: SavedState) -> bool {
+        self.settings_of(state).exists()
+    }
+
+    pub(super) fn forget(&self, state: SavedState) -> io::Result<()> {
+        remove(&self.settings_of(state))
     }
 
     /// Whether the disk has a saved state from the image that was never used.
     pub(super) fn is_warm(&self, settings: &Settings) -> bool {
-        self.has_ready(settings) && self.disk().exists() && !self.started().exists()
+        self.has(SavedState::Ready, settings) && self.disk().exists() && !self.started().exists()
     }
 
     /// Removes the mark of a start: an image's VM is unused in each of its sandboxes.
@@ -98,13 +123,17 @@ impl StateDir {
 
     /// Removes everything that the VM has written.
     pub(super) fn clear(&self) -> io::Result<()> {
-        for file in [self.ready(), self.disk()] {
-            match std::fs::remove_file(file) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-        }
-        Ok(())
+        self.forget(SavedState::Ready)?;
+        self.forget(SavedState::Sealed)?;
+        remove(&self.disk())
+    }
+}
+
+/// Removes a file, if it exists.
+fn remove(file: &Path) -> io::Result<()> {
+    match std::fs::remove_file(file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -154,8 +183,8 @@ async fn tool(runtime: &Runtime, arguments: &[&str]) -> Result<(), VmError> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Launch {
     Boot,
-    /// Load the saved state.
-    TakeUp,
+    /// Load a saved state.
+    TakeUp(SavedState),
     /// In the build of an image, which is on the host's network: the VM has no network access, and its agent is reached on this
     /// port.
     Alone(u16),
@@ -246,8 +275,8 @@ fn arguments(settings: &Settings, disk: &str, dir: &Path, launch: Launch) -> Vec
         Devices::Plain => &["ide-hd,drive=disk0,bootindex=0", "e1000,netdev=net0,romfile=", "qemu-xhci", "usb-tablet"],
     };
     devices.iter().for_each(|device| add("-device", (*device).into()));
-    if launch == Launch::TakeUp {
-        add("-loadvm", READY.into());
+    if let Launch::TakeUp(state) = launch {
+        add("-loadvm", state.tag().into());
     }
     // From here on, QEMU uses no more of the kernel than it needs.
     add("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny".into());
