@@ -16,8 +16,8 @@ const SNAP_CREATE_V2: c_ulong = 0x5000_9417;
 const SUBVOL_CREATE_V2: c_ulong = 0x5000_9418;
 const SNAP_DESTROY: c_ulong = 0x5000_940f;
 const SYNC: c_ulong = 0x9408;
-const SUBVOL_GETFLAGS: c_ulong = 0x8008_9419;
-const SUBVOL_SETFLAGS: c_ulong = 0x4008_941a;
+const GET_FEATURES: c_ulong = 0x8018_9439;
+const SET_FEATURES: c_ulong = 0x4030_9439;
 const RESIZE: c_ulong = 0x5000_9403;
 const INO_LOOKUP: c_ulong = 0xd000_9412;
 const FS_INFO: c_ulong = 0x8400_941f;
@@ -40,6 +40,7 @@ const CHUNK_ITEM: u32 = 228;
 const CHUNK_SYSTEM: u64 = 2;
 const CHUNK_METADATA: u64 = 4;
 const SUBVOL_READ_ONLY: u64 = 1 << 1;
+const EXTENDED_IREF: u64 = 1 << 6;
 /// Size of a search's result buffer.
 const SEARCH_BYTES: usize = 3992;
 /// Names in `btrfs_ioctl_vol_args_v2`, with their NUL.
@@ -124,6 +125,15 @@ struct FileSystemInfo {
     devices: u64,
     id: [u8; 16],
     rest: [u8; 992],
+}
+
+/// `btrfs_ioctl_feature_flags`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+struct Features {
+    compatible: u64,
+    compatible_read_only: u64,
+    incompatible: u64,
 }
 
 /// Creates an empty subvolume `name` in the directory `parent`.
@@ -355,15 +365,22 @@ pub fn sync(inside: BorrowedFd<'_>) -> io::Result<()> {
     unsafe { control(inside, SYNC, std::ptr::null_mut::<u8>()) }
 }
 
-/// Commits the running transaction, without the cached content of files: changes whether a subvolume is read-only, which the
-/// kernel commits. Call it for one that has no other use, and not twice at a time.
-pub fn commit(subvolume: BorrowedFd<'_>) -> io::Result<()> {
-    let mut flags = 0_u64;
-    // SAFETY: the argument is a live number of 64 bits, which gets the subvolume's flags.
-    unsafe { control(subvolume, SUBVOL_GETFLAGS, &raw mut flags)? };
-    flags ^= SUBVOL_READ_ONLY;
-    // SAFETY: the argument is a live number of 64 bits, which is read.
-    unsafe { control(subvolume, SUBVOL_SETFLAGS, &raw mut flags) }
+/// Commits the running transaction, without the cached content of files: sets a feature that the file system has, which the
+/// kernel commits.
+///
+/// # Errors
+/// [`io::ErrorKind::Unsupported`] for a file system from before 2013, which may be without that feature.
+pub fn commit(inside: BorrowedFd<'_>) -> io::Result<()> {
+    let mut has = Features::default();
+    // SAFETY: the argument is a live `btrfs_ioctl_feature_flags`, which gets the file system's.
+    unsafe { control(inside, GET_FEATURES, &raw mut has)? };
+    if has.incompatible & EXTENDED_IREF == 0 {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    let extended = Features { incompatible: EXTENDED_IREF, ..Features::default() };
+    let mut mask_and_value = [extended, extended];
+    // SAFETY: the argument is two live `btrfs_ioctl_feature_flags`, which are read.
+    unsafe { control(inside, SET_FEATURES, &raw mut mask_and_value) }
 }
 
 /// Grows the file system to the size of its device.

@@ -33,8 +33,8 @@ use crate::{DiskState, EngineError, History, Seal, Sealed, SealedState, StateKin
 
 /// The most checkpoints of one sandbox.
 const MAX_CHECKPOINTS: usize = 1000;
-/// For how long a sandbox is watched to see whether it is busy.
-const LOOK: Duration = Duration::from_micros(500);
+/// The most processes of a sandbox that are looked at to see whether it is busy.
+const MAX_LOOKED_AT: usize = 64;
 
 /// The extension of the file that says that a state was given up.
 const REMOVED: &str = "removed";
@@ -287,8 +287,7 @@ impl EngineShared {
         let used = self.workload_cpu(record);
         let earlier = self.host.storage.begin_commit();
         // The snapshot waits for that commit, too. What a busy sandbox wrote takes longer, and it would be frozen meanwhile.
-        earlier.wait_at_most(LOOK);
-        if self.workload_cpu(record) != used {
+        if earlier.is_needed() && (self.has_runnable(record) || self.workload_cpu(record) != used) {
             earlier.wait();
         }
         let records = &self.host.records;
@@ -303,6 +302,17 @@ impl EngineShared {
         let done = done?;
         thawed?;
         Ok((done, took))
+    }
+
+    /// Whether a process of the workload runs or waits for a processor.
+    fn has_runnable(&self, record: &Record) -> bool {
+        let pids = self.host.cgroups.processes(record.slot_id());
+        pids.iter().take(MAX_LOOKED_AT).any(|pid| {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            // The name in brackets can have any characters.
+            let (name, rest) = stat.rsplit_once(')').unwrap_or_default();
+            rest.starts_with(" R") && !name.ends_with("(arenite")
+        })
     }
 
     fn seal(&self, id: &SandboxId, seal: Seal) -> Result<Sealed, EngineError> {

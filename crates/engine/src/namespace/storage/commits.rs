@@ -19,13 +19,11 @@ use std::time::Duration;
 
 use arenite_isolation::btrfs;
 
-use super::{Result, StorageError, open_directory, read_number};
+use super::{open_directory, read_number};
 
 /// From a deletion until its space is freed: deletions that follow are freed with it, and an operation that follows does not
 /// wait for it.
 const DELAY: Duration = Duration::from_millis(50);
-/// The subvolume whose flag changes with each commit.
-const SUBVOLUME: &str = "commits";
 
 /// The commits of one file system.
 #[derive(Debug, Clone)]
@@ -33,12 +31,12 @@ pub(super) struct Commits(Arc<State>);
 
 #[derive(Debug)]
 struct State {
-    subvolume: PathBuf,
+    root: PathBuf,
     /// The kernel's directory of this file system.
     kernel: PathBuf,
     /// Whether deleted subvolumes wait to be freed.
     is_due: AtomicBool,
-    /// Transactions that began, less those that were committed, when none ran: the smallest difference that was seen.
+    /// [`State::running`] when no transaction ran: the smallest number that was seen after a commit.
     at_rest: AtomicU64,
     /// Held while the file system is in use.
     at_work: Mutex<()>,
@@ -53,33 +51,26 @@ impl Commit {
     pub(super) const NONE: Self = Self(None);
 
     /// Waits until it is over. If it failed, the snapshot that follows fails as well.
-    pub fn wait(&self) {
+    pub fn wait(self) {
         // An error says that the thread has ended.
         let _ = self.0.as_ref().map(Receiver::recv);
     }
 
-    /// Waits until it is over, at most this long.
-    pub fn wait_at_most(&self, limit: Duration) {
-        let _ = self.0.as_ref().map(|end| end.recv_timeout(limit));
+    pub(in super::super) fn is_needed(&self) -> bool {
+        self.0.is_some()
     }
 }
 
 impl Commits {
     /// Of the pool at `root`, of which the kernel has the directory `kernel`.
-    pub(super) fn of(root: &Path, kernel: &Path) -> Result<Self> {
-        let subvolume = root.join(SUBVOLUME);
-        if !subvolume.exists() {
-            btrfs::create_subvolume(open_directory(root)?.as_fd(), SUBVOLUME)
-                .map_err(StorageError::io(format!("create {}", subvolume.display())))?;
-        }
-        let state = State {
-            subvolume,
+    pub(super) fn of(root: &Path, kernel: &Path) -> Self {
+        Self(Arc::new(State {
+            root: root.to_owned(),
             kernel: kernel.to_owned(),
             is_due: AtomicBool::default(),
             at_rest: AtomicU64::new(u64::MAX),
             at_work: Mutex::default(),
-        };
-        Ok(Self(Arc::new(state)))
+        }))
     }
 
     /// Begins to commit what was written before, except cached content of files, unless nothing was.
@@ -134,23 +125,30 @@ impl State {
         self.at_work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether anything waits for a commit. Yes if the kernel does not say.
+    /// Whether anything waits for a commit. Yes if the kernel does not say, and before the first commit.
     fn has_transaction(&self) -> bool {
-        let begun = read_number(&self.kernel.join("generation"));
-        let committed = fs::read_to_string(self.kernel.join("commit_stats")).ok().and_then(|text| {
-            let line = text.lines().find_map(|line| line.strip_prefix("commits "))?;
-            line.trim().parse::<u64>().ok()
-        });
-        let (Some(begun), Some(committed)) = (begun, committed) else { return true };
-        let running = begun.wrapping_sub(committed);
-        self.at_rest.fetch_min(running, Ordering::Relaxed).min(running) < running
+        self.running().is_none_or(|running| {
+            let at_rest = self.at_rest.load(Ordering::Relaxed);
+            running > at_rest || at_rest == u64::MAX
+        })
+    }
+
+    /// Transactions that began, less those that were committed, since the file system was made and mounted.
+    fn running(&self) -> Option<u64> {
+        let begun = read_number(&self.kernel.join("generation"))?;
+        let text = fs::read_to_string(self.kernel.join("commit_stats")).ok()?;
+        let committed = text.lines().find_map(|line| line.strip_prefix("commits "))?.trim().parse().ok()?;
+        Some(begun.wrapping_sub(committed))
     }
 
     fn commit(&self) {
         let _held = self.hold();
-        let committed = open_directory(&self.subvolume).map(|subvolume| btrfs::commit(subvolume.as_fd()));
+        let committed = open_directory(&self.root).map(|root| btrfs::commit(root.as_fd()));
         if let Ok(Err(error)) = committed {
             tracing::debug!(%error, "the pool could not be committed");
+        }
+        if let Some(running) = self.running() {
+            self.at_rest.fetch_min(running, Ordering::Relaxed);
         }
     }
 

@@ -139,9 +139,7 @@ impl Storage {
         make_directory(&storage.root.join("snapshots"), 0o700)?;
         storage.make_volumes_directory()?;
         if let Some(kernel) = storage.qgroups.as_deref().and_then(Path::parent) {
-            let commits = Commits::of(&storage.root, kernel);
-            // As on a full pool. Operations take longer then.
-            storage.commits = commits.inspect_err(|error| tracing::warn!(%error, "the pool commits without preparation")).ok();
+            storage.commits = Some(Commits::of(&storage.root, kernel));
         }
         storage.guard = storage.start_guard(config.floor_bytes)?;
         storage.empty_trash();
