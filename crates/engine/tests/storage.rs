@@ -257,7 +257,7 @@ fn writes_are_committed_when_asked_and_deleted_layers_freed_without() {
     fs::write(layer.join("upper/a"), vec![1; 64 << 20]).unwrap();
     storage.begin_commit().wait();
     assert!(commits() > before, "something was written");
-    // Background work of the kernel may begin a transaction of its own.
+    // Background work of the kernel may begin another transaction.
     let quiet = (0..20).any(|_| {
         let before = commits();
         storage.begin_commit().wait();

@@ -273,8 +273,8 @@ class CreateSandbox(TypedDict, total=False):
 class CreateSnapshot(TypedDict, total=False):
     """A request for a snapshot of a sandbox's disk."""
     keep_processes: bool
-    """Keeps the processes, too: sandboxes that are created from it continue them. Only with the tier `gvisor`; refused
-    elsewhere. Calls in progress break off.
+    """Keeps the processes, too: sandboxes that are created from it continue them. Only with the tiers `gvisor` and
+    `machine`; refused elsewhere. Calls in progress break off.
     """
     labels: dict[str, str] | None
     name: SnapshotName | None
@@ -334,7 +334,9 @@ class ForkSandbox(TypedDict, total=False):
     idle_policy: IdlePolicy | None
     idle_timeout_seconds: int | None
     keep_processes: bool
-    """Each continues the processes, too. Only with the tier `gvisor`; refused elsewhere. Calls in progress break off."""
+    """Each continues the processes, too. Only with the tiers `gvisor` and `machine`; refused elsewhere. Calls in
+    progress break off.
+    """
     labels: dict[str, str] | None
     """Added to the parent's."""
     min: int | None
@@ -395,8 +397,8 @@ class NetworkRules(TypedDict, total=False):
 class NewCheckpoint(TypedDict, total=False):
     """A checkpoint to seal."""
     keep_processes: bool
-    """Keeps the processes, too: a rollback to it continues them. Only with the tier `gvisor`; refused elsewhere. Calls
-    in progress break off.
+    """Keeps the processes, too: a rollback to it continues them. Only with the tiers `gvisor` and `machine`; refused
+    elsewhere. Calls in progress break off.
     """
     note: str | None
     """A comment of at most 1,000 characters."""

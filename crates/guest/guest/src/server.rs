@@ -248,7 +248,7 @@ fn internal(guest: &SharedGuest, services: Services, steps: InsideSteps, started
         .merge(agent::router(guest))
         .merge(ssh_agent::router(guest))
         .merge(sessions::router(guest))
-        .merge(vm::engine_router(guest.vm.clone()))
+        .merge(vm::engine_router(protocol::VM_STATE_PATH, guest.vm.clone()))
         .merge(ahead::router(guest, services, steps))
 }
 

@@ -62,8 +62,8 @@ impl Commit {
 }
 
 impl Commits {
-    /// Of the pool at `root`, of which the kernel has the directory `kernel`.
-    pub(super) fn of(root: &Path, kernel: &Path) -> Self {
+    /// The commits of the pool at `root`, of which the kernel has the directory `kernel`.
+    pub(super) fn new(root: &Path, kernel: &Path) -> Self {
         Self(Arc::new(State {
             root: root.to_owned(),
             kernel: kernel.to_owned(),

@@ -139,7 +139,7 @@ impl Storage {
         make_directory(&storage.root.join("snapshots"), 0o700)?;
         storage.make_volumes_directory()?;
         if let Some(kernel) = storage.qgroups.as_deref().and_then(Path::parent) {
-            storage.commits = Some(Commits::of(&storage.root, kernel));
+            storage.commits = Some(Commits::new(&storage.root, kernel));
         }
         storage.guard = storage.start_guard(config.floor_bytes)?;
         storage.empty_trash();

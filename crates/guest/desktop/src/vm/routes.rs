@@ -1,6 +1,5 @@
 //! State and reset of the VM. Its screen is under `/v1/display` and `/v1/browser/actions`.
 
-use arenite_model::protocol::VM_STATE_PATH;
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -29,9 +28,9 @@ pub fn router(state: Arc<VmService>) -> Router {
     router.with_state(state)
 }
 
-/// The routes by which the engine keeps the VM with a state of the sandbox.
-pub fn engine_router(state: Arc<VmService>) -> Router {
-    Router::new().route(VM_STATE_PATH, post(save).put(continue_saved).delete(forget_saved)).with_state(state)
+/// The route `path`, by which the engine keeps the VM with a state of the sandbox.
+pub fn engine_router(path: &str, state: Arc<VmService>) -> Router {
+    Router::new().route(path, post(save).put(continue_saved).delete(forget_saved)).with_state(state)
 }
 
 impl From<VmError> for ApiError {
