@@ -13,11 +13,12 @@ import httpx
 import pytest
 from arenite_server import Server
 from vms import Vm
+from waiting import until
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 
 API = "/api/v2/sandboxes"
-# A program with a secret in its memory alone, which counts; and a secret in the VM's memory.
+# A program with a secret in its memory, which counts. What it writes is in the VM's memory, too.
 COUNTER = """import os, time
 secret, count = os.urandom(16).hex(), 0
 while True:
@@ -59,10 +60,7 @@ def states_in_disk(vm: Vm) -> set[str]:
 def counting(vms: Callable[..., Vm]) -> tuple[Vm, str]:
     vm = vms()
     vm.agent("POST", "/setup/launch", json={"command": ["python3", "-c", COUNTER]})
-    for _ in range(100):
-        if vm.inside("cat /dev/shm/now 2>/dev/null; true"):
-            break
-        time.sleep(0.2)
+    until(lambda: vm.inside("cat /dev/shm/now 2>/dev/null; true"), "a count")
     return vm, now(vm)[0]
 
 

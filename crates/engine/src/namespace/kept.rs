@@ -152,12 +152,15 @@ impl EngineShared {
         Ok((done, KeptProcesses::Vm { vm_bytes }, still + frozen))
     }
 
-    /// Calls the guest of a sandbox about the state of its VM. Blocks; call it from a thread of the runtime.
-    fn ask_vm(&self, id: &SandboxId, method: &str) -> io::Result<String> {
+    /// Calls the guest of a sandbox, and returns its answer. Blocks; call it from a thread of the runtime.
+    fn ask_guest(&self, id: &SandboxId, method: &str, path: &str, body: Vec<u8>, limit: Duration) -> io::Result<String> {
         let socket = self.host.records.socket(id);
         let runtime = tokio::runtime::Handle::try_current().map_err(io::Error::other)?;
-        let asked = guest_calls::ask(Guest::Socket(&socket), method, VM_STATE_PATH, Vec::new(), VM_LIMIT);
-        runtime.block_on(asked).map(|answer| answer.text)
+        runtime.block_on(guest_calls::ask(Guest::Socket(&socket), method, path, body, limit)).map(|answer| answer.text)
+    }
+
+    fn ask_vm(&self, id: &SandboxId, method: &str) -> io::Result<String> {
+        self.ask_guest(id, method, VM_STATE_PATH, Vec::new(), VM_LIMIT)
     }
 
     /// Continues the VM of a sandbox that started with a state. Blocks; call it from a thread of the runtime.
@@ -239,10 +242,7 @@ impl EngineShared {
     pub(super) fn tell_restored(&self, slot: &Slot, restored: Restored) -> Result<(), EngineError> {
         let failed = |error| at("restored guest", error);
         let body = serde_json::to_vec(&restored).map_err(|e| failed(e.into()))?;
-        let socket = self.host.records.socket(slot.sandbox_id());
-        let told = guest_calls::ask(Guest::Socket(&socket), "POST", RESTORED_PATH, body, RESTORED_LIMIT);
-        let runtime = tokio::runtime::Handle::try_current().map_err(|e| failed(io::Error::other(e)))?;
-        runtime.block_on(told).map(drop).map_err(failed)
+        self.ask_guest(slot.sandbox_id(), "POST", RESTORED_PATH, body, RESTORED_LIMIT).map(drop).map_err(failed)
     }
 }
 

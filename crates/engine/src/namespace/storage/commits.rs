@@ -12,9 +12,8 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use arenite_isolation::btrfs;
@@ -26,17 +25,14 @@ use super::{open_directory, read_number};
 const DELAY: Duration = Duration::from_millis(50);
 
 /// The commits of one file system.
-#[derive(Debug, Clone)]
-pub(super) struct Commits(Arc<State>);
-
 #[derive(Debug)]
-struct State {
+pub(super) struct Commits {
     root: PathBuf,
     /// The kernel's directory of this file system.
     kernel: PathBuf,
     /// Whether deleted subvolumes wait to be freed.
     is_due: AtomicBool,
-    /// [`State::running`] when no transaction ran: the smallest number that was seen after a commit.
+    /// [`Commits::running`] when no transaction ran: the smallest number that was seen after a commit.
     at_rest: AtomicU64,
     /// Held while the file system is in use.
     at_work: Mutex<()>,
@@ -44,7 +40,7 @@ struct State {
 
 /// A commit that was begun.
 #[derive(Debug)]
-pub struct Commit(Option<Receiver<()>>);
+pub struct Commit(Option<JoinHandle<()>>);
 
 impl Commit {
     /// There is nothing to commit.
@@ -52,8 +48,8 @@ impl Commit {
 
     /// Waits until it is over. If it failed, the snapshot that follows fails as well.
     pub fn wait(self) {
-        // An error says that the thread has ended.
-        let _ = self.0.as_ref().map(Receiver::recv);
+        // The thread does not panic, and logs its errors.
+        let _ = self.0.map(JoinHandle::join);
     }
 
     pub(in super::super) fn is_needed(&self) -> bool {
@@ -64,64 +60,47 @@ impl Commit {
 impl Commits {
     /// The commits of the pool at `root`, of which the kernel has the directory `kernel`.
     pub(super) fn new(root: &Path, kernel: &Path) -> Self {
-        Self(Arc::new(State {
+        Self {
             root: root.to_owned(),
             kernel: kernel.to_owned(),
             is_due: AtomicBool::default(),
             at_rest: AtomicU64::new(u64::MAX),
             at_work: Mutex::default(),
-        }))
+        }
     }
 
     /// Begins to commit what was written before, except cached content of files, unless nothing was.
-    pub(super) fn begin(&self) -> Commit {
-        if !self.0.has_transaction() {
+    pub(super) fn begin(self: &Arc<Self>) -> Commit {
+        if !self.has_transaction() {
             return Commit::NONE;
         }
-        let state = Arc::clone(&self.0);
-        let (over, end) = mpsc::channel();
-        let begun = thread::Builder::new().name("commit".to_owned()).spawn(move || {
-            state.commit();
-            // Its caller may not wait.
-            let _ = over.send(());
-        });
-        match begun {
-            Ok(_) => Commit(Some(end)),
-            Err(error) => {
-                tracing::debug!(%error, "a commit of the pool could not be begun");
-                Commit::NONE
-            }
-        }
+        let commits = Arc::clone(self);
+        let begun = thread::Builder::new().name("commit".to_owned()).spawn(move || commits.commit());
+        Commit(begun.inspect_err(|error| tracing::debug!(%error, "a commit of the pool could not be begun")).ok())
     }
 
     /// Commits and frees deleted subvolumes after [`DELAY`], in a thread.
-    pub(super) fn free_soon(&self) {
-        if self.0.is_due.swap(true, Ordering::AcqRel) {
+    pub(super) fn free_soon(self: &Arc<Self>) {
+        if self.is_due.swap(true, Ordering::AcqRel) {
             return;
         }
-        let state = Arc::clone(&self.0);
+        let commits = Arc::clone(self);
         let started = thread::Builder::new().name("tidy".to_owned()).spawn(move || {
             thread::sleep(DELAY);
-            state.is_due.store(false, Ordering::Release);
-            state.commit();
-            if let Err(error) = state.wake_cleaner() {
+            commits.is_due.store(false, Ordering::Release);
+            commits.commit();
+            if let Err(error) = commits.wake_cleaner() {
                 tracing::debug!(%error, "deleted subvolumes are freed later");
             }
         });
         if let Err(error) = started {
-            self.0.is_due.store(false, Ordering::Release);
+            self.is_due.store(false, Ordering::Release);
             tracing::debug!(%error, "deleted subvolumes are freed later");
         }
     }
 
     /// Keeps it from beginning, so that the file system can be unmounted.
     pub(super) fn hold(&self) -> MutexGuard<'_, ()> {
-        self.0.hold()
-    }
-}
-
-impl State {
-    fn hold(&self) -> MutexGuard<'_, ()> {
         self.at_work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -37,6 +37,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
@@ -117,7 +118,7 @@ pub struct Storage {
     /// Shared by all processes that use the storage: a server, a build, commands.
     users: Option<File>,
     /// None: the storage is plain.
-    commits: Option<Commits>,
+    commits: Option<Arc<Commits>>,
 }
 
 impl Storage {
@@ -139,7 +140,7 @@ impl Storage {
         make_directory(&storage.root.join("snapshots"), 0o700)?;
         storage.make_volumes_directory()?;
         if let Some(kernel) = storage.qgroups.as_deref().and_then(Path::parent) {
-            storage.commits = Some(Commits::new(&storage.root, kernel));
+            storage.commits = Some(Arc::new(Commits::new(&storage.root, kernel)));
         }
         storage.guard = storage.start_guard(config.floor_bytes)?;
         storage.empty_trash();
@@ -258,7 +259,7 @@ impl Storage {
         let Ok(lock) = File::open(&self.data_dir) else { return };
         let alone =
             flock(&lock, FlockOperation::LockExclusive).is_ok() && flock(users, FlockOperation::NonBlockingLockExclusive).is_ok();
-        let _held = self.commits.as_ref().map(Commits::hold);
+        let _held = self.commits.as_deref().map(Commits::hold);
         if alone
             && !self.has_sandboxes()
             && let Err(error) = pool::unmount(&self.root)
@@ -494,7 +495,7 @@ impl Storage {
     /// Unmounts the pool, for tests and for the removal of an installation. Fails while sandboxes use it.
     pub fn unmount(&self) -> Result<()> {
         if self.mounted {
-            let _held = self.commits.as_ref().map(Commits::hold);
+            let _held = self.commits.as_deref().map(Commits::hold);
             pool::unmount(&self.root)?;
         }
         Ok(())
