@@ -22,6 +22,7 @@ use tokio::sync::{Notify, broadcast};
 
 use super::automatic::Disks;
 use super::buckets::Buckets;
+use super::copies::Copies;
 use super::data_dir::write_shared_file;
 use super::host::failed_storage;
 use super::network::{EffectivePolicy, Network, SandboxProcesses};
@@ -61,6 +62,7 @@ pub(super) struct EngineShared {
     pub(super) host: Arc<Host>,
     pub(super) states: States,
     pub(super) disks: Disks,
+    pub(super) copies: Copies,
     state: Mutex<EngineState>,
     ended: broadcast::Sender<Ended>,
     /// Notified when a slot was taken: prepare another.
@@ -122,6 +124,7 @@ impl NamespaceEngine {
             host,
             states,
             disks: Disks::default(),
+            copies: Copies::default(),
             state: Mutex::default(),
             ended,
             taken: Notify::new(),

@@ -18,6 +18,7 @@ mod ca;
 mod ceilings;
 mod command;
 pub(crate) mod compare;
+mod copies;
 pub(crate) mod data_dir;
 mod death;
 pub(crate) mod descriptors;

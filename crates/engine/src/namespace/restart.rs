@@ -33,6 +33,7 @@ impl NamespaceEngine {
             head: record.as_ref().and_then(|record| record.head.clone()),
             stopped: record.as_ref().is_some_and(|record| record.stopped),
             processes: None,
+            after: None,
             layers: layers(&shared, &image, record)?,
         };
         let slot = shared.host.prepare_again(row.id.clone(), spec.network, kvm, kept).await?;

@@ -1,7 +1,7 @@
 //! Returns a sandbox to a state of its disk, in place.
 //!
 //! ```text
-//!  slot ──► stage the state ──► kill and wait ──► exchange the disks ──► start in the slot ──► remove what was before
+//!  slot ──► stage the state ──► kill ──► exchange the disks ──► wait ──► start in the slot ──► remove what was before
 //! ```
 //!
 //! The sandbox keeps its id, its name and its record. All else is of a prepared slot: processes, cgroups, user ids and the
@@ -14,9 +14,9 @@ use std::time::Duration;
 use arenite_image::Image;
 use arenite_model::{SandboxId, SandboxSpec};
 
-use super::engine::{END_LIMIT, EngineShared, Live, NamespaceEngine, blocking};
+use super::engine::{EngineShared, Live, NamespaceEngine, blocking};
 use super::record::Record;
-use super::slot::{Kept, Slot, kill, wait_end};
+use super::slot::{Kept, Slot, kill};
 use super::{at, kvm, restart, volumes};
 use crate::{AfterReturn, Created, DiskState, EngineError, ProcessFate, Return, Returned, Row, Stages};
 
@@ -35,8 +35,10 @@ impl NamespaceEngine {
         let shared = self.shared.clone();
         shared.check_states()?;
         let mut stages = Stages::begin();
-        // The copy waits for the commit of what was written before.
-        drop(shared.host.storage.begin_commit());
+        if !matches!(&back.to, DiskState::Sealed(state) if shared.copies.includes(&row.id, state)) {
+            // The copy waits for the commit of what was written before.
+            drop(shared.host.storage.begin_commit());
+        }
         let image = shared.image(spec)?;
         volumes::find_all(&shared.host.config.volumes, Some(&shared.host.storage), spec)?;
         let kvm = kvm::is_for(&image, &shared.host.config.data_dir);
@@ -61,18 +63,14 @@ impl NamespaceEngine {
                 }
             };
             stages.done("copy");
-            if let Err(error) = owner.end_for_return(&record) {
-                owner.host.discard(&slot);
-                let _ = owner.host.storage.drop_staged(&slot.id);
-                return Err(error);
-            }
-            stages.done("end");
+            owner.kill_for_return(&record, &mut slot);
             let begun = owner.exchange_and_begin(&row, &spec, &image, &mut slot, &mut stages);
             let rest = thread::Builder::new().name("return".to_owned()).spawn({
                 let (owner, slot) = (owner.clone(), slot.id.clone());
                 move || {
                     thread::sleep(REMOVAL_DELAY);
                     owner.remove_former(&record, &slot);
+                    owner.make_copy(&record.id);
                 }
             });
             if let Err(error) = rest {
@@ -126,7 +124,7 @@ impl EngineShared {
             Some(manifest) if manifest.layers != record.layers => {
                 return Err(EngineError::OtherLayers { id: manifest.state.id });
             }
-            Some(manifest) => storage.stage_state(&manifest.state.id, &slot.id),
+            Some(manifest) => self.stage_copy(id, &manifest.state.id, &slot.id),
             None => storage.stage_layer(&slot.id),
         };
         staged.map_err(|e| at("writable layer", io::Error::other(e)))?;
@@ -143,25 +141,24 @@ impl EngineShared {
             head,
             stopped: false,
             processes,
+            after: None,
         }));
         Ok((record, fate))
     }
 
-    /// Ends the processes of a sandbox. On failure it goes on.
-    fn end_for_return(&self, record: &Record) -> Result<(), EngineError> {
+    /// Kills the processes of a sandbox. They end before the slot starts; meanwhile its start is prepared.
+    fn kill_for_return(&self, record: &Record, slot: &mut Slot) {
         let live = self.state().live.remove(&record.id);
         let Some(live) = live else {
             self.host.end_processes(record.slot_id());
-            return Ok(());
+            return;
         };
         kill(&live.pidfd);
         // Frozen processes die when they are thawed.
         let _ = self.host.cgroups.set_frozen(record.slot_id(), false);
-        if !wait_end(&live.pidfd, END_LIMIT) {
-            self.state().live.insert(record.id.clone(), Live::new(live.record, live.pidfd));
-            return Err(EngineError::Timeout { what: "ending the sandbox's processes", limit: END_LIMIT });
+        if let Some(kept) = &mut slot.kept {
+            kept.after = Some(live.pidfd);
         }
-        Ok(())
     }
 
     /// The names of the workload's processes in a running sandbox. They are the sandbox's own words.

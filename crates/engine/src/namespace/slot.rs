@@ -68,6 +68,8 @@ pub(super) struct Kept {
     pub(super) stopped: bool,
     /// The processes that go on in it. None: its program starts.
     pub(super) processes: Option<Continued>,
+    /// A process that was killed, and that ends before anything starts.
+    pub(super) after: Option<Arc<OwnedFd>>,
 }
 
 /// What a slot is for.
@@ -398,6 +400,11 @@ impl Slot {
 
     /// Sends the configuration, and waits until the guest runs.
     pub(super) fn begin(&self, begin: &arenite_isolation::Begin, given: &[BorrowedFd<'_>]) -> Result<(), EngineError> {
+        if let Some(after) = self.kept.as_ref().and_then(|kept| kept.after.as_ref())
+            && !wait_end(after, END_LIMIT)
+        {
+            return Err(EngineError::Timeout { what: "ending the sandbox's processes", limit: END_LIMIT });
+        }
         let message = serde_json::to_vec(begin).map_err(|e| at("request", e.into()))?;
         descriptors::send(self.control.as_fd(), &message, given).map_err(|e| at("control socket", e))?;
         match report(&self.control)? {

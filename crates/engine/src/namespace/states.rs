@@ -447,6 +447,7 @@ impl EngineShared {
             }
             is_used
         };
+        self.drop_copies_of(state);
         if is_used { Ok(()) } else { self.delete(state) }
     }
 
@@ -475,6 +476,7 @@ impl EngineShared {
     /// Removes the checkpoints of a sandbox that is gone, and its use of a state.
     pub(super) fn forget_states(&self, sandbox: &SandboxId, source: Option<&StateId>) {
         self.disks.forget(sandbox);
+        self.drop_copy(sandbox);
         for checkpoint in self.states.checkpoints(sandbox) {
             if let Err(error) = self.give_up_state(&checkpoint.id) {
                 tracing::warn!(id = %checkpoint.id, %error, "a checkpoint could not be removed; the next start tries again");
@@ -546,6 +548,7 @@ impl EngineShared {
             head: None,
             stopped: false,
             processes: None,
+            after: None,
         }));
         if wants_processes {
             kept.processes = Some(self.processes_of(&manifest)?);
@@ -563,7 +566,14 @@ impl NamespaceEngine {
     pub(super) async fn seal_disk(&self, id: &SandboxId, seal: Seal) -> Result<Sealed, EngineError> {
         let (shared, id) = (self.shared.clone(), id.clone());
         shared.check_states()?;
-        blocking(move || shared.seal(&id, seal)).await
+        blocking(move || {
+            let sealed = shared.seal(&id, seal)?;
+            if sealed.state.kind == StateKind::Checkpoint {
+                shared.copy_checkpoint(&id, &sealed.state.id);
+            }
+            Ok(sealed)
+        })
+        .await
     }
 
     pub(super) async fn read_history(&self, id: &SandboxId) -> Result<History, EngineError> {

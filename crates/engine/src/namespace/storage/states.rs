@@ -4,10 +4,11 @@
 //!  uppers/<id> ──seal──► snapshots/<state>                              read-only
 //!  snapshots/<state> ──copy──► uppers/<id>                              a new sandbox
 //!  snapshots/<state> ──copy──► snapshots/next-<slot> ──exchange──► uppers/<id>     a rollback, which runs in a slot
+//!  snapshots/<state> ──copy──► snapshots/next-<id> ──rename──► snapshots/next-<slot>     the same, copied in advance
 //! ```
 //!
-//! An import fills `snapshots/next-<state>` and seals it. A start removes each `next-…`: it is what a rollback replaced, or the
-//! rollback or import was not acknowledged.
+//! An import fills `snapshots/next-<state>` and seals it. A start removes each `next-…`: it is what a rollback replaced or would
+//! use, or the rollback or import was not acknowledged.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -42,6 +43,11 @@ impl Storage {
     /// Makes a copy of a state that [`Self::exchange_layer`] can put in place of a layer.
     pub fn stage_state(&self, state: &StateId, slot: &SandboxId) -> Result<()> {
         self.copy(state, "snapshots", &format!("{NEXT}{slot}"))
+    }
+
+    /// Makes what is staged under an id what is staged for a slot.
+    pub fn move_staged(&self, from: &SandboxId, slot: &SandboxId) -> Result<()> {
+        fs::rename(self.staged(from), self.staged(slot)).map_err(StorageError::io(format!("stage layer {slot}")))
     }
 
     /// Makes the unused layer of a slot the one that [`Self::exchange_layer`] puts in place of another.

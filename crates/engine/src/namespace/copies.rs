@@ -1,0 +1,120 @@
+//! Copies of states that are made before a sandbox returns to one, so that the return doesn't wait for the disk.
+//!
+//! A sandbox that has returned to a state is likely to do it again: to the same state, or to the checkpoint that it makes next.
+//! So it has one copy, of the state that it returned to or of its last checkpoint, until it ends or the state is removed.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use arenite_model::{SandboxId, StateId};
+
+use super::engine::EngineShared;
+use super::storage::StorageError;
+
+/// What is copied for each sandbox that has returned to a state.
+#[derive(Default)]
+pub(super) struct Copies(Mutex<HashMap<SandboxId, Copy>>);
+
+#[derive(Clone)]
+struct Copy {
+    /// The state to copy.
+    of: StateId,
+    /// The state of the copy that exists. Locked while the copy is made, taken or removed.
+    made: Arc<Mutex<Option<StateId>>>,
+}
+
+impl Copy {
+    fn lock(&self) -> MutexGuard<'_, Option<StateId>> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Copies {
+    fn all(&self) -> MutexGuard<'_, HashMap<SandboxId, Copy>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn get(&self, sandbox: &SandboxId) -> Option<Copy> {
+        self.all().get(sandbox).cloned()
+    }
+
+    /// Whether a sandbox has a copy of a state, or will have one soon.
+    pub(super) fn includes(&self, sandbox: &SandboxId, state: &StateId) -> bool {
+        self.all().get(sandbox).is_some_and(|copy| copy.of == *state)
+    }
+}
+
+impl EngineShared {
+    /// Makes a copy of a state for the return of a sandbox in a slot, or takes the one that was made before.
+    pub(super) fn stage_copy(&self, sandbox: &SandboxId, state: &StateId, slot: &SandboxId) -> Result<(), StorageError> {
+        let storage = &self.host.storage;
+        let copy = {
+            let mut all = self.copies.all();
+            let copy = all.entry(sandbox.clone()).or_insert_with(|| Copy { of: state.clone(), made: Arc::default() });
+            copy.of = state.clone();
+            copy.clone()
+        };
+        let mut made = copy.lock();
+        match made.take_if(|made| made == state).map(|_| storage.move_staged(sandbox, slot)) {
+            Some(Ok(())) => return Ok(()),
+            Some(Err(error)) => tracing::warn!(%sandbox, %error, "the copy of a state can't be used; making another"),
+            None => {}
+        }
+        storage.stage_state(state, slot)
+    }
+
+    /// Copies the next checkpoint of a sandbox in a thread, if the sandbox has returned to a state before.
+    pub(super) fn copy_checkpoint(self: &Arc<Self>, sandbox: &SandboxId, state: &StateId) {
+        match self.copies.all().get_mut(sandbox) {
+            Some(copy) => copy.of = state.clone(),
+            None => return,
+        }
+        let (owner, sandbox) = (Arc::clone(self), sandbox.clone());
+        let begun = thread::Builder::new().name("copy".to_owned()).spawn(move || owner.make_copy(&sandbox));
+        if let Err(error) = begun {
+            tracing::debug!(%error, "a checkpoint is not copied before a return to it");
+        }
+    }
+
+    /// Makes the copy for the next return of a sandbox, unless it exists. A failure only makes that return slower.
+    pub(super) fn make_copy(&self, sandbox: &SandboxId) {
+        let Some(copy) = self.copies.get(sandbox) else { return };
+        let mut made = copy.lock();
+        // While this waited, the sandbox may have ended or made another checkpoint.
+        if !self.copies.includes(sandbox, &copy.of) || made.as_ref() == Some(&copy.of) {
+            return;
+        }
+        let storage = &self.host.storage;
+        let replaced = match made.take() {
+            Some(_) => storage.drop_staged(sandbox),
+            None => Ok(()),
+        };
+        match replaced.and_then(|()| storage.check_writable()).and_then(|()| storage.stage_state(&copy.of, sandbox)) {
+            Ok(()) => *made = Some(copy.of.clone()),
+            Err(error) => {
+                tracing::debug!(%sandbox, %error, "a state is not copied before a return to it");
+                let _ = storage.drop_staged(sandbox);
+            }
+        }
+    }
+
+    /// Removes the copy of a sandbox that ends.
+    pub(super) fn drop_copy(&self, sandbox: &SandboxId) {
+        let Some(copy) = self.copies.all().remove(sandbox) else { return };
+        if copy.lock().take().is_some()
+            && let Err(error) = self.host.storage.drop_staged(sandbox)
+        {
+            tracing::warn!(%sandbox, %error, "the copy of a state could not be removed; the next start tries again");
+        }
+    }
+
+    /// Removes the copies of a state that is removed.
+    pub(super) fn drop_copies_of(&self, state: &StateId) {
+        let sandboxes: Vec<SandboxId> = {
+            let all = self.copies.all();
+            all.iter().filter(|(_, copy)| copy.of == *state).map(|(sandbox, _)| sandbox.clone()).collect()
+        };
+        sandboxes.iter().for_each(|sandbox| self.drop_copy(sandbox));
+    }
+}
