@@ -1,9 +1,10 @@
-"""The copy of a state that a server makes before a sandbox returns to it."""
+"""Copies of states that a server makes before a sandbox returns to one, or a fork begins with it."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -42,6 +43,11 @@ class Returning:
 
     def copies(self) -> list[str]:
         return sorted(path.name for path in (self.server.data_dir / "pool/snapshots").glob("next-*"))
+
+    def state(self) -> Path:
+        """The disk of its only checkpoint."""
+        state = self.call("GET", f"sandboxes/{self.name}/history")["checkpoints"][0]["id"]
+        return self.server.data_dir / f"pool/snapshots/{state}"
 
     def has(self, content: str) -> None:
         """Waits for the copy, and until what a rollback replaced is removed."""
@@ -93,7 +99,7 @@ def test_a_sandbox_that_returned_has_a_copy_of_its_last_state(one: Returning) ->
 def test_copies_end_with_the_state_the_sandbox_and_the_server(one: Returning) -> None:
     one.roll_back(1)
     one.has("a")
-    state = one.call("GET", "sandboxes/one/history")["checkpoints"][0]["id"]
+    state = one.state().name
     one.write("b")
     one.checkpoint()
     one.has("a b")
@@ -124,3 +130,24 @@ def test_a_copy_that_is_gone_is_made_again(one: Returning) -> None:
     one.roll_back(1)
     assert one.read() == "a"
     one.has("a")
+
+
+def test_a_fork_leaves_no_copy(one: Returning) -> None:
+    def fork(status: int = 201, **body: Any) -> list[str]:
+        answer = httpx.post(f"{one.server.url}/api/v2/sandboxes/one/fork", json=body, timeout=120)
+        assert answer.status_code == status, answer.text
+        return [fork["name"] for fork in answer.json().get("sandboxes", [])]
+
+    names = fork(count=3)
+    for name in names:
+        child = LiveSandbox(one.server.url, name)
+        assert child.output("cat /root/file; echo b >>/root/file; cat /root/file").split() == ["a", "a", "b"]
+    assert one.read() == "a"
+    # No sandbox takes its copy.
+    one.server.create("taken-0")
+    fork(409, name="taken")
+    one.server.http_delete("taken-0")
+    waiting.until(lambda: one.copies() == [], "no copies")
+    for name in names:
+        one.server.http_delete(name)
+    waiting.until(lambda: [*(one.server.data_dir / "pool/snapshots").iterdir()] == [one.state()], "the checkpoint alone")

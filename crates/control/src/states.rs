@@ -247,7 +247,8 @@ impl Control {
     ) -> Result<Sealed, ControlError> {
         check_note(note.as_ref())?;
         self.with_disk(tenant, name, move |control, entry| async move {
-            let seal = Seal { kind: StateKind::Checkpoint, note, memo: None, image_owner: None, keep_processes };
+            let seal =
+                Seal { kind: StateKind::Checkpoint, note, memo: None, image_owner: None, keep_processes, for_forks: false };
             control.seal(&entry, seal).await
         })
         .await
@@ -408,7 +409,7 @@ impl Control {
             let named =
                 Named { tenant: entry.tenant.clone(), name, sandbox: entry.name.clone(), labels, node: control.own_node() };
             let memo = Some(crate::store::to_json(&named).map_err(&failed)?);
-            let seal = Seal { kind: StateKind::Snapshot, note, memo, image_owner: None, keep_processes };
+            let seal = Seal { kind: StateKind::Snapshot, note, memo, image_owner: None, keep_processes, for_forks: false };
             let state = control.seal(&entry, seal).await?.state;
             control.remember_snapshot(named, state).await
         })
@@ -548,7 +549,8 @@ impl Control {
             // Shells go on with kept processes, except beside a VM.
             let go_on = keep_processes && entry.sandbox().spec.tier != Some(Tier::Machine);
             let sessions = async { if go_on { None } else { control.sessions_for_forks(&entry).await } };
-            let seal = Seal { kind: StateKind::Snapshot, note: None, memo: None, image_owner: None, keep_processes };
+            let seal =
+                Seal { kind: StateKind::Snapshot, note: None, memo: None, image_owner: None, keep_processes, for_forks: true };
             let (sessions, sealed) = tokio::join!(sessions, control.seal(&entry, seal));
             Ok((entry.current(), sealed?.state.id, sessions.map(Arc::new)))
         })

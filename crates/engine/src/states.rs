@@ -31,6 +31,8 @@ pub struct Seal {
     pub image_owner: Option<TenantId>,
     /// Keeps the processes with the disk: see [`SealedState::memory_bytes`].
     pub keep_processes: bool,
+    /// Sandboxes are about to begin with it.
+    pub for_forks: bool,
 }
 
 /// A sealed state. It never changes.

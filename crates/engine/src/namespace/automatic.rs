@@ -99,7 +99,8 @@ impl EngineShared {
         image_owner: Option<TenantId>,
     ) -> Result<AutoSealed, EngineError> {
         self.make_room_for_checkpoint(&record)?;
-        let seal = Seal { kind: StateKind::Checkpoint, note: None, memo: None, image_owner, keep_processes: false };
+        let seal =
+            Seal { kind: StateKind::Checkpoint, note: None, memo: None, image_owner, keep_processes: false, for_forks: false };
         let mut state = self.new_state(&record, seal)?;
         state.auto = true;
         let (cpu, _) = self.while_frozen(&record, || {

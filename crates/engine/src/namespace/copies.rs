@@ -1,20 +1,36 @@
-//! Copies of states that are made before a sandbox returns to one, so that the return doesn't wait for the disk.
+//! Copies of states that are made before they are needed, so that a rollback or a fork doesn't wait for the disk.
 //!
 //! A sandbox that has returned to a state is likely to do it again: to the same state, or to the checkpoint that it makes next.
-//! So it has one copy, of the state that it returned to or of its last checkpoint, until it ends or the state is removed.
+//! So it has one copy, of the state that it returned to or of its last checkpoint, until it ends or the state is removed. A state
+//! that is sealed for forks is copied for the first of them while that one is admitted and stored.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use arenite_model::{SandboxId, StateId};
 
 use super::engine::EngineShared;
 use super::storage::StorageError;
 
-/// What is copied for each sandbox that has returned to a state.
+/// From a rollback or a fork until what it replaced is removed. At once, that would delay the new processes and the answer by a
+/// millisecond.
+pub(super) const REMOVAL_DELAY: Duration = Duration::from_millis(30);
+
 #[derive(Default)]
-pub(super) struct Copies(Mutex<HashMap<SandboxId, Copy>>);
+pub(super) struct Copies {
+    /// What is copied for each sandbox that has returned to a state.
+    returns: Mutex<HashMap<SandboxId, Copy>>,
+    /// The copies of states for their first forks.
+    forks: Mutex<HashMap<StateId, ForkCopy>>,
+}
+
+struct ForkCopy {
+    /// What it is staged under.
+    staged: SandboxId,
+    made: JoinHandle<Result<(), StorageError>>,
+}
 
 #[derive(Clone)]
 struct Copy {
@@ -32,7 +48,11 @@ impl Copy {
 
 impl Copies {
     fn all(&self) -> MutexGuard<'_, HashMap<SandboxId, Copy>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.returns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take_for_fork(&self, state: &StateId) -> Option<ForkCopy> {
+        self.forks.lock().unwrap_or_else(PoisonError::into_inner).remove(state)
     }
 
     fn get(&self, sandbox: &SandboxId) -> Option<Copy> {
@@ -109,8 +129,60 @@ impl EngineShared {
         }
     }
 
+    /// Copies a state in a thread, for the first fork of it.
+    pub(super) fn copy_for_fork(self: &Arc<Self>, state: &StateId) {
+        let staged = SandboxId::random();
+        let (owner, of, to) = (Arc::clone(self), state.clone(), staged.clone());
+        match thread::Builder::new().name("copy".to_owned()).spawn(move || owner.host.storage.stage_state(&of, &to)) {
+            Ok(made) => {
+                let mut forks = self.copies.forks.lock().unwrap_or_else(PoisonError::into_inner);
+                forks.insert(state.clone(), ForkCopy { staged, made });
+            }
+            Err(error) => tracing::debug!(%error, "a state is not copied before its forks"),
+        }
+    }
+
+    /// Puts a copy of a state in place of the unused layer of a slot.
+    pub(super) fn copy_to_slot(
+        self: &Arc<Self>,
+        state: &StateId,
+        slot: &SandboxId,
+        limit_bytes: u64,
+    ) -> Result<(), StorageError> {
+        let storage = &self.host.storage;
+        let copied = match self.copies.take_for_fork(state) {
+            // The thread does not panic.
+            Some(ForkCopy { staged, made }) => {
+                let moved = made.join().unwrap_or(Ok(())).and_then(|()| storage.move_staged(&staged, slot));
+                moved.inspect_err(|_| drop(storage.drop_staged(&staged)))
+            }
+            None => storage.stage_state(state, slot),
+        };
+        if let Err(error) = copied.and_then(|()| storage.exchange_layer(slot, slot, limit_bytes)) {
+            let _ = storage.drop_staged(slot);
+            return Err(error);
+        }
+        let (owner, slot) = (Arc::clone(self), slot.clone());
+        let removing = thread::Builder::new().name("unused".to_owned()).spawn(move || {
+            thread::sleep(REMOVAL_DELAY);
+            if let Err(error) = owner.host.storage.drop_staged(&slot) {
+                tracing::warn!(%slot, %error, "an unused layer could not be removed; the next start tries again");
+            }
+        });
+        if let Err(error) = removing {
+            tracing::warn!(%error, "an unused layer stays until the next start");
+        }
+        Ok(())
+    }
+
     /// Removes the copies of a state that is removed.
     pub(super) fn drop_copies_of(&self, state: &StateId) {
+        if let Some(ForkCopy { staged, made }) = self.copies.take_for_fork(state) {
+            let _ = made.join();
+            if let Err(error) = self.host.storage.drop_staged(&staged) {
+                tracing::warn!(%state, %error, "the copy of a state could not be removed; the next start tries again");
+            }
+        }
         let sandboxes: Vec<SandboxId> = {
             let all = self.copies.all();
             all.iter().filter(|(_, copy)| copy.of == *state).map(|(sandbox, _)| sandbox.clone()).collect()

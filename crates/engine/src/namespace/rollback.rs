@@ -9,11 +9,11 @@
 
 use std::io;
 use std::thread;
-use std::time::Duration;
 
 use arenite_image::Image;
 use arenite_model::{SandboxId, SandboxSpec};
 
+use super::copies::REMOVAL_DELAY;
 use super::engine::{EngineShared, Live, NamespaceEngine, blocking};
 use super::record::Record;
 use super::slot::{Kept, Slot, kill};
@@ -22,8 +22,6 @@ use crate::{AfterReturn, Created, DiskState, EngineError, ProcessFate, Return, R
 
 /// The most processes that an answer names.
 const MAX_NAMED: usize = 100;
-/// From a return until what it replaced is removed. At once, that would delay the new processes and the answer by a millisecond.
-const REMOVAL_DELAY: Duration = Duration::from_millis(30);
 
 impl NamespaceEngine {
     pub(super) async fn roll_back(

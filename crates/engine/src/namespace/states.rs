@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arenite_model::{SandboxId, SandboxSpec, StateId, Tier};
@@ -315,7 +315,7 @@ impl EngineShared {
         })
     }
 
-    fn seal(&self, id: &SandboxId, seal: Seal) -> Result<Sealed, EngineError> {
+    fn seal(self: &Arc<Self>, id: &SandboxId, seal: Seal) -> Result<Sealed, EngineError> {
         let host = &self.host;
         host.storage.check_writable().map_err(storage("seal"))?;
         let record = self.record_of(id)?;
@@ -327,14 +327,21 @@ impl EngineShared {
         if seal.kind == StateKind::Checkpoint {
             self.make_room_for_checkpoint(&record)?;
         }
-        let keeps_processes = seal.keep_processes;
+        let (keeps_processes, for_forks) = (seal.keep_processes, seal.for_forks);
         let mut state = self.new_state(&record, seal)?;
-        let snapshot = || host.storage.snapshot(id, state.id.as_str(), true).map(drop).map_err(storage("seal"));
+        let snapshot = || {
+            host.storage.snapshot(id, state.id.as_str(), true).map_err(storage("seal"))?;
+            if for_forks {
+                self.copy_for_fork(&state.id);
+            }
+            Ok(())
+        };
         let (processes, frozen) = match keeps_processes {
             true => {
                 let sealed = self.while_saved(&record, &state.id, snapshot);
                 if sealed.is_err() {
                     // The disk may have been sealed before.
+                    self.drop_copies_of(&state.id);
                     host.storage.delete_snapshot(state.id.as_str()).map_err(storage("seal"))?;
                 }
                 let ((), kept, frozen) = sealed?;
@@ -343,7 +350,7 @@ impl EngineShared {
             false => (None, self.while_frozen(&record, snapshot)?.1),
         };
         state.memory_bytes = processes.as_ref().map(KeptProcesses::bytes);
-        self.keep_state(record, state.clone(), processes)?;
+        self.keep_state(record, state.clone(), processes).inspect_err(|_| self.drop_copies_of(&state.id))?;
         Ok(Sealed { state, frozen })
     }
 
@@ -534,7 +541,7 @@ impl EngineShared {
 
 impl EngineShared {
     /// Replaces the empty layer of a slot by a copy of the state that a spec starts as, if it names one.
-    pub(super) fn fill_from_state(&self, slot: &mut Slot, spec: &SandboxSpec) -> Result<(), EngineError> {
+    pub(super) fn fill_from_state(self: &Arc<Self>, slot: &mut Slot, spec: &SandboxSpec) -> Result<(), EngineError> {
         let Some(state) = &spec.state else { return Ok(()) };
         self.check_states()?;
         let manifest = self.states.begin_use(state)?;
@@ -553,7 +560,7 @@ impl EngineShared {
         if wants_processes {
             kept.processes = Some(self.processes_of(&manifest)?);
         }
-        self.host.storage.copy_to_layer(state, &slot.id, spec.resources.disk_bytes).map_err(storage("writable layer"))?;
+        self.copy_to_slot(state, &slot.id, spec.resources.disk_bytes).map_err(storage("writable layer"))?;
         match slot.is_restored() {
             // Its guest writes it: no file changes under restored processes.
             true => Ok(()),

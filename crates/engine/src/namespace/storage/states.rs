@@ -2,8 +2,7 @@
 //!
 //! ```text
 //!  uppers/<id> ──seal──► snapshots/<state>                              read-only
-//!  snapshots/<state> ──copy──► uppers/<id>                              a new sandbox
-//!  snapshots/<state> ──copy──► snapshots/next-<slot> ──exchange──► uppers/<id>     a rollback, which runs in a slot
+//!  snapshots/<state> ──copy──► snapshots/next-<slot> ──exchange──► uppers/<id>     a new sandbox, or a rollback, in a slot
 //!  snapshots/<state> ──copy──► snapshots/next-<id> ──rename──► snapshots/next-<slot>     the same, copied in advance
 //! ```
 //!
@@ -33,16 +32,16 @@ impl Storage {
         self.root.join("snapshots").join(state.as_str())
     }
 
-    /// Replaces the layer `id` by a copy of a state, ready for an overlay. The cost does not depend on its size.
-    pub fn copy_to_layer(&self, state: &StateId, id: &SandboxId, limit_bytes: u64) -> Result<()> {
-        self.delete_layer(id)?;
-        self.copy(state, "uppers", id.as_str())?;
-        self.set_limit(id, limit_bytes)
-    }
-
-    /// Makes a copy of a state that [`Self::exchange_layer`] can put in place of a layer.
+    /// Makes a copy of a state that [`Self::exchange_layer`] can put in place of a layer. The cost does not depend on its size.
     pub fn stage_state(&self, state: &StateId, slot: &SandboxId) -> Result<()> {
-        self.copy(state, "snapshots", &format!("{NEXT}{slot}"))
+        let what = || format!("copy state {state} to {NEXT}{slot}");
+        let source = open_directory(&self.state_path(state))?;
+        let snapshots = open_directory(&self.root.join("snapshots"))?;
+        btrfs::snapshot(source.as_fd(), snapshots.as_fd(), &format!("{NEXT}{slot}"), false).map_err(StorageError::io(what()))?;
+        // The overlay that it was sealed under left its work directory.
+        let work = self.staged(slot).join("work");
+        tree::remove(&work).map_err(StorageError::io(what()))?;
+        make_directory(&work, 0o700)
     }
 
     /// Makes what is staged under an id what is staged for a slot.
@@ -137,16 +136,5 @@ impl Storage {
 
     fn staged(&self, slot: &SandboxId) -> PathBuf {
         self.root.join("snapshots").join(format!("{NEXT}{slot}"))
-    }
-
-    fn copy(&self, state: &StateId, parent: &str, name: &str) -> Result<()> {
-        let what = || format!("copy state {state} to {name}");
-        let source = open_directory(&self.state_path(state))?;
-        let parent = self.root.join(parent);
-        btrfs::snapshot(source.as_fd(), open_directory(&parent)?.as_fd(), name, false).map_err(StorageError::io(what()))?;
-        // The overlay that it was sealed under left its work directory.
-        let work = parent.join(name).join("work");
-        tree::remove(&work).map_err(StorageError::io(what()))?;
-        make_directory(&work, 0o700)
     }
 }
