@@ -29,8 +29,8 @@ class Returning:
         answer.raise_for_status()
         return answer.json() if answer.content else None
 
-    def checkpoint(self) -> None:
-        self.call("POST", f"sandboxes/{self.name}/checkpoints", note="x")
+    def checkpoint(self) -> int:
+        return int(self.call("POST", f"sandboxes/{self.name}/checkpoints", note="x")["number"])
 
     def roll_back(self, to: object) -> None:
         self.call("POST", f"sandboxes/{self.name}/rollback", to=to)
@@ -107,15 +107,15 @@ def test_copies_end_with_the_state_the_sandbox_and_the_server(one: Returning) ->
     one.has("a b")
     one.call("DELETE", "sandboxes/one/checkpoints/2")
     assert one.copies() == [], "a state that is removed has none"
-    one.checkpoint()
-    one.roll_back(1)
+    assert one.checkpoint() == 3, "the number of a checkpoint is not used again"
+    one.roll_back(3)
     one.has("a b")
 
     # A start makes none before the next rollback.
     one.server.restart()
     assert one.copies() == []
     one.box = LiveSandbox(one.server.url, one.name)
-    one.roll_back(1)
+    one.roll_back(3)
     assert one.read() == "a b"
     one.has("a b")
     assert one.server.http_delete("one").status_code == 200

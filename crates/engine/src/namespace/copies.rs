@@ -21,7 +21,7 @@ pub(super) const REMOVAL_DELAY: Duration = Duration::from_millis(30);
 #[derive(Default)]
 pub(super) struct Copies {
     /// What is copied for each sandbox that has returned to a state.
-    returns: Mutex<HashMap<SandboxId, Copy>>,
+    returns: Mutex<HashMap<SandboxId, ReturnCopy>>,
     /// The copies of states for their first forks.
     forks: Mutex<HashMap<StateId, ForkCopy>>,
 }
@@ -33,21 +33,21 @@ struct ForkCopy {
 }
 
 #[derive(Clone)]
-struct Copy {
+struct ReturnCopy {
     /// The state to copy.
     of: StateId,
     /// The state of the copy that exists. Locked while the copy is made, taken or removed.
     made: Arc<Mutex<Option<StateId>>>,
 }
 
-impl Copy {
+impl ReturnCopy {
     fn lock(&self) -> MutexGuard<'_, Option<StateId>> {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Copies {
-    fn all(&self) -> MutexGuard<'_, HashMap<SandboxId, Copy>> {
+    fn all(&self) -> MutexGuard<'_, HashMap<SandboxId, ReturnCopy>> {
         self.returns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -55,7 +55,7 @@ impl Copies {
         self.forks.lock().unwrap_or_else(PoisonError::into_inner).remove(state)
     }
 
-    fn get(&self, sandbox: &SandboxId) -> Option<Copy> {
+    fn get(&self, sandbox: &SandboxId) -> Option<ReturnCopy> {
         self.all().get(sandbox).cloned()
     }
 
@@ -71,7 +71,7 @@ impl EngineShared {
         let storage = &self.host.storage;
         let copy = {
             let mut all = self.copies.all();
-            let copy = all.entry(sandbox.clone()).or_insert_with(|| Copy { of: state.clone(), made: Arc::default() });
+            let copy = all.entry(sandbox.clone()).or_insert_with(|| ReturnCopy { of: state.clone(), made: Arc::default() });
             copy.of = state.clone();
             copy.clone()
         };

@@ -387,6 +387,7 @@ impl EngineShared {
             slot: slot.sandbox.as_ref().map(|_| slot.id.clone()),
             source: slot.kept.as_ref().and_then(|kept| kept.source.clone()),
             head: slot.kept.as_ref().and_then(|kept| kept.head.clone()),
+            last_checkpoint: slot.kept.as_ref().map_or(0, |kept| kept.last_checkpoint),
             buckets: volumes::in_buckets(host, spec),
             memo,
             revision: slot.kept.as_ref().map_or(0, |kept| kept.revision + 1),

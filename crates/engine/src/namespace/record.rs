@@ -80,6 +80,9 @@ pub(super) struct Record {
     /// The checkpoint that its disk comes from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) head: Option<StateId>,
+    /// The highest number that a checkpoint of it has had. That of a removed one is not used again.
+    #[serde(default)]
+    pub(super) last_checkpoint: u32,
     /// The volumes in buckets that it mounts. Their mounts may have to be replaced.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) buckets: Vec<VolumeMount>,
@@ -518,6 +521,7 @@ mod tests {
             slot: None,
             source: None,
             head: None,
+            last_checkpoint: 0,
             buckets: Vec::new(),
             stopped: false,
             memo: Some("{\"name\":\"demo\"}".to_owned()),

@@ -31,6 +31,7 @@ impl NamespaceEngine {
             revision: record.as_ref().map_or(0, |record| record.revision),
             source: record.as_ref().and_then(|record| record.source.clone()),
             head: record.as_ref().and_then(|record| record.head.clone()),
+            last_checkpoint: record.as_ref().map_or(0, |record| record.last_checkpoint),
             stopped: record.as_ref().is_some_and(|record| record.stopped),
             processes: None,
             after: None,

@@ -57,6 +57,7 @@ impl NamespaceEngine {
                 Ok(staged) => staged,
                 Err(error) => {
                     owner.host.discard(&slot);
+                    let _ = owner.host.storage.drop_staged(&slot.id);
                     return Err(error);
                 }
             };
@@ -137,6 +138,7 @@ impl EngineShared {
             layers: restart::layers(self, image, Some(record.clone()))?,
             source: record.source.clone(),
             head,
+            last_checkpoint: record.last_checkpoint,
             stopped: false,
             processes,
             after: None,

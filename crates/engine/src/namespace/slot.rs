@@ -64,6 +64,8 @@ pub(super) struct Kept {
     pub(super) source: Option<StateId>,
     /// The checkpoint that its disk comes from.
     pub(super) head: Option<StateId>,
+    /// The highest number that a checkpoint of it has had.
+    pub(super) last_checkpoint: u32,
     /// It was paused to its disk, and is until the guest has started.
     pub(super) stopped: bool,
     /// The processes that go on in it. None: its program starts.

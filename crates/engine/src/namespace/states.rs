@@ -358,7 +358,11 @@ impl EngineShared {
     pub(super) fn new_state(&self, record: &Record, seal: Seal) -> Result<SealedState, EngineError> {
         let (number, parent) = match seal.kind {
             StateKind::Snapshot => (0, None),
-            StateKind::Checkpoint => (self.states.count_checkpoints(&record.id).1 + 1, record.head.clone()),
+            StateKind::Checkpoint => {
+                // Records of earlier versions have no number.
+                let last = self.states.count_checkpoints(&record.id).1.max(record.last_checkpoint);
+                (last + 1, record.head.clone())
+            }
         };
         Ok(SealedState {
             id: StateId::random(),
@@ -401,10 +405,10 @@ impl EngineShared {
         processes: Option<KeptProcesses>,
     ) -> Result<(), EngineError> {
         let manifest = Manifest::new(state, record.layers.clone(), processes);
-        let (id, kind) = (manifest.state.id.clone(), manifest.state.kind);
+        let (id, kind, number) = (manifest.state.id.clone(), manifest.state.kind, manifest.state.number);
         let noted = self.states.write(&manifest).map_err(|e| at("manifest", e));
         let noted = noted.and_then(|()| match kind {
-            StateKind::Checkpoint => self.set_head(record, Some(id.clone())),
+            StateKind::Checkpoint => self.set_head(record, id.clone(), number),
             StateKind::Snapshot => Ok(()),
         });
         if let Err(error) = noted {
@@ -415,8 +419,8 @@ impl EngineShared {
         Ok(())
     }
 
-    fn set_head(&self, mut record: Record, head: Option<StateId>) -> Result<(), EngineError> {
-        record.head = head;
+    fn set_head(&self, mut record: Record, head: StateId, number: u32) -> Result<(), EngineError> {
+        (record.head, record.last_checkpoint) = (Some(head), number);
         record.revision += 1;
         self.host.records.overwrite(&record).map_err(|e| at("record", e))?;
         if let Some(live) = self.state().live.get_mut(&record.id) {
@@ -553,6 +557,7 @@ impl EngineShared {
             revision: 0,
             source: Some(state.clone()),
             head: None,
+            last_checkpoint: 0,
             stopped: false,
             processes: None,
             after: None,
