@@ -54,7 +54,8 @@ def nodes_with_it(via: Server) -> list[str]:
 
 
 def in_pool(server: Server) -> set[str]:
-    """The states and the images of a server."""
+    """The states and the images of a server, once nothing waits to be removed."""
+    within(30, "no copy is left", lambda: not list((server.data_dir / "pool/snapshots").glob("next-*")))
     return {f"{place}/{entry.name}" for place in ("snapshots", "images") for entry in (server.data_dir / "pool" / place).iterdir()}
 
 

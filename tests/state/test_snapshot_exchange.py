@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx
 import pytest
+import waiting
 from arenite_server import Server
 from commands import run
 from operation.conftest import own_server  # noqa: F401
@@ -184,6 +185,8 @@ def other(own_server: Callable[..., Server]) -> Iterator[Server]:  # noqa: F811
 
 
 def pool_of(server: Server) -> set[str]:
+    """What the pool of a server has, once nothing waits to be removed."""
+    waiting.until(lambda: not list((server.data_dir / "pool/snapshots").glob("next-*")), "no copy is left")
     places = ("layers", "images", "building", "snapshots", "uppers")
     return {f"{place}/{entry.name}" for place in places for entry in (server.data_dir / "pool" / place).iterdir()} - {
         f"uppers/{entry.name}" for entry in (server.data_dir / "pool/uppers").iterdir() if (entry / "unused").exists()
