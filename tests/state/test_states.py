@@ -70,6 +70,27 @@ for _ in range(rounds):
         pass
 """
 
+# What a comparison looks at, for each path of a tree.
+WALK = r"""
+import hashlib, json, os, stat, sys
+found = {}
+for folder, names, files in os.walk(sys.argv[1]):
+    for name in names + files:
+        path = os.path.join(folder, name)
+        about = os.lstat(path)
+        kind = stat.S_IFMT(about.st_mode)
+        data = xattrs = ""
+        if kind == stat.S_IFREG:
+            data = hashlib.sha256(open(path, "rb").read()).hexdigest()
+        if kind == stat.S_IFLNK:
+            data = os.readlink(path)
+        else:
+            xattrs = sorted((x, os.getxattr(path, x).hex()) for x in os.listxattr(path))
+        found[path] = [[kind, data], [about.st_mode, about.st_uid, about.st_gid, xattrs]]
+with open("/home/gem/walk", "w") as file:
+    json.dump(found, file)
+"""
+
 
 class Disk:
     """A sandbox with its states."""
@@ -162,6 +183,34 @@ def test_a_comparison_names_what_differs_and_nothing_else(disk: Disk) -> None:
     assert ("modified", "/home/gem/tree/a/text") in disk.diff(before=second)
     few = disk.call("GET", f"{disk.path}/diff", limit=2)
     assert few["truncated"] and len(few["paths"]) == 2
+
+
+@pytest.mark.load
+@pytest.mark.timeout(60 + 10 * ROUNDS)
+def test_a_comparison_agrees_with_a_walk_of_both_trees(disk: Disk) -> None:
+    def walk() -> dict[str, Any]:
+        disk.sandbox.output('python3 -c "$WALK" /home/gem/tree', env={"WALK": WALK})
+        answer = disk.sandbox.http.get("/v1/file/download", params={"path": "/home/gem/walk"}).raise_for_status()
+        return dict(answer.json())
+
+    seeds = random.Random(8)
+    disk.mutate(seeds.randrange(10**6))
+    trees = {disk.checkpoint()["number"]: walk()}
+    for _ in range(ROUNDS):
+        disk.mutate(seeds.randrange(10**6))
+        number = disk.checkpoint()["number"]
+        trees[number] = walk()
+        # The one before, and any.
+        for earlier in {number - 1, seeds.choice(sorted(trees))}:
+            before, after = trees[earlier], trees[number]
+            expected = [("added", path) for path in after.keys() - before.keys()]
+            expected += [("removed", path) for path in before.keys() - after.keys()]
+            for path in before.keys() & after.keys():
+                if before[path] != after[path]:
+                    expected.append(("attributes" if before[path][0] == after[path][0] else "modified", path))
+            assert expected or earlier == number
+            found = disk.diff(before=earlier, after=number, limit=10000)
+            assert sorted(found) == sorted(expected), (earlier, number)
 
 
 def test_a_rollback_ends_processes_and_says_which(disk: Disk) -> None:
