@@ -16,7 +16,7 @@ use super::storage::StorageError;
 
 /// From a rollback or a fork until what it replaced is removed. At once, that would delay the new processes and the answer by a
 /// millisecond.
-pub(super) const REMOVAL_DELAY: Duration = Duration::from_millis(30);
+const REMOVAL_DELAY: Duration = Duration::from_millis(30);
 
 #[derive(Default)]
 pub(super) struct Copies {
@@ -122,10 +122,26 @@ impl EngineShared {
     /// Removes the copy of a sandbox that ends.
     pub(super) fn drop_copy(&self, sandbox: &SandboxId) {
         let Some(copy) = self.copies.all().remove(sandbox) else { return };
-        if copy.lock().take().is_some()
-            && let Err(error) = self.host.storage.drop_staged(sandbox)
-        {
-            tracing::warn!(%sandbox, %error, "the copy of a state could not be removed; the next start tries again");
+        if copy.lock().take().is_some() {
+            self.drop_staged(sandbox);
+        }
+    }
+
+    fn drop_staged(&self, id: &SandboxId) {
+        if let Err(error) = self.host.storage.drop_staged(id) {
+            tracing::warn!(%id, %error, "a layer that is not used could not be removed; the next start tries again");
+        }
+    }
+
+    /// Removes what a rollback or a fork replaced, in a thread, after [`REMOVAL_DELAY`].
+    pub(super) fn remove_later(self: &Arc<Self>, remove: impl FnOnce(&Self) + Send + 'static) {
+        let owner = Arc::clone(self);
+        let begun = thread::Builder::new().name("removal".to_owned()).spawn(move || {
+            thread::sleep(REMOVAL_DELAY);
+            remove(&owner);
+        });
+        if let Err(error) = begun {
+            tracing::warn!(%error, "what a rollback or a fork replaced stays until the next start");
         }
     }
 
@@ -162,16 +178,8 @@ impl EngineShared {
             let _ = storage.drop_staged(slot);
             return Err(error);
         }
-        let (owner, slot) = (Arc::clone(self), slot.clone());
-        let removing = thread::Builder::new().name("unused".to_owned()).spawn(move || {
-            thread::sleep(REMOVAL_DELAY);
-            if let Err(error) = owner.host.storage.drop_staged(&slot) {
-                tracing::warn!(%slot, %error, "an unused layer could not be removed; the next start tries again");
-            }
-        });
-        if let Err(error) = removing {
-            tracing::warn!(%error, "an unused layer stays until the next start");
-        }
+        let slot = slot.clone();
+        self.remove_later(move |owner| owner.drop_staged(&slot));
         Ok(())
     }
 
@@ -179,9 +187,7 @@ impl EngineShared {
     pub(super) fn drop_copies_of(&self, state: &StateId) {
         if let Some(ForkCopy { staged, made }) = self.copies.take_for_fork(state) {
             let _ = made.join();
-            if let Err(error) = self.host.storage.drop_staged(&staged) {
-                tracing::warn!(%state, %error, "the copy of a state could not be removed; the next start tries again");
-            }
+            self.drop_staged(&staged);
         }
         let sandboxes: Vec<SandboxId> = {
             let all = self.copies.all();

@@ -13,7 +13,6 @@ use std::thread;
 use arenite_image::Image;
 use arenite_model::{SandboxId, SandboxSpec};
 
-use super::copies::REMOVAL_DELAY;
 use super::engine::{EngineShared, Live, NamespaceEngine, blocking};
 use super::record::Record;
 use super::slot::{Kept, Slot, kill};
@@ -64,17 +63,11 @@ impl NamespaceEngine {
             stages.done("copy");
             owner.kill_for_return(&record, &mut slot);
             let begun = owner.exchange_and_begin(&row, &spec, &image, &mut slot, &mut stages);
-            let rest = thread::Builder::new().name("return".to_owned()).spawn({
-                let (owner, slot) = (owner.clone(), slot.id.clone());
-                move || {
-                    thread::sleep(REMOVAL_DELAY);
-                    owner.remove_former(&record, &slot);
-                    owner.make_copy(&record.id);
-                }
+            let of_slot = slot.id.clone();
+            owner.remove_later(move |owner| {
+                owner.remove_former(&record, &of_slot);
+                owner.make_copy(&record.id);
             });
-            if let Err(error) = rest {
-                tracing::warn!(%error, "what a rollback replaced stays until the next start");
-            }
             match begun {
                 Ok(live) => {
                     let (pidfd, tier) = (live.pidfd.clone(), live.tier());
